@@ -342,7 +342,7 @@ void add_model_flags(CLI::App& command, std::string& model, std::string& adapter
       ->type_name("ADAPTER");
 }
 
-void add_compute_flags(CLI::App& command, ComputeFlags& flags) {
+void add_compute_flags(CLI::App& command, ComputeRequest& flags) {
   command.add_option("--device", flags.device, "Device to compute on")
       ->check(device_name())
       ->capture_default_str();
@@ -498,10 +498,8 @@ config::DataSource input_of(const RecordFlags& flags) {
   return input;
 }
 
-void put_input(const RecordFlags& flags, nlohmann::ordered_json& request) {
-  request["input"] = or_null(flags.input);
-  if (!flags.subset.empty()) request["subset"] = flags.subset;
-  if (!flags.split.empty()) request["split"] = flags.split;
+InputRequest input_request(const RecordFlags& flags) {
+  return {.input = if_given(flags.input), .subset = flags.subset, .split = flags.split};
 }
 
 namespace {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cli_idle_flags.h"
 #include "commands.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/hub/hub.h"
@@ -18,29 +19,19 @@
 /// its flags.
 namespace sftrun::app {
 
-/// A registered subcommand, and the function that runs after its flags are parsed.
+/// A registered subcommand.
 struct Command {
   CLI::App* parser;
-  std::function<int()> run;
+  std::function<int()> run;  ///< after its flags are parsed
+  /// What other tools call it, and words that people type for it.
+  std::vector<std::string> other_words;
+  std::vector<IdleRule> idle_rules;
+  bool works_anywhere = false;        ///< it reads and writes nothing by a relative path
+  std::vector<Command> actions = {};  ///< subcommands of its own
 };
-
-Command add_train(CLI::App& sftrun);
-Command add_generate(CLI::App& sftrun);
-Command add_eval(CLI::App& sftrun);
-Command add_score(CLI::App& sftrun);
-Command add_serve(CLI::App& sftrun);
-Command add_chat(CLI::App& sftrun);
-Command add_tokenize(CLI::App& sftrun);
-Command add_preview(CLI::App& sftrun);
-Command add_merge(CLI::App& sftrun);
-Command add_quantize(CLI::App& sftrun);
-Command add_bench(CLI::App& sftrun);
-Command add_download(CLI::App& sftrun);
-Command add_gpu_info(CLI::App& sftrun);
-Command add_report(CLI::App& sftrun);
-Command add_doctor(CLI::App& sftrun);
-Command add_memory_check(CLI::App& sftrun);
-std::vector<Command> add_config(CLI::App& sftrun);  ///< config init, check, show, …
+#define SFTRUN_ROW(name) Command add_##name(CLI::App& sftrun);
+SFTRUN_SUBCOMMANDS(SFTRUN_ROW)
+#undef SFTRUN_ROW
 
 /// Help as `--steps N   Steps to measure [5]`.
 class HelpFormatter : public CLI::Formatter {
@@ -77,11 +68,6 @@ constexpr int64_t kMostMachines = 65'536, kMostRows = 65'536, kMaxPort = 65'535;
 CLI::Validator thread_count();  ///< of --threads: up to launch::most_threads
 CLI::Validator in_range(double min, double max);
 
-/// Device and compute dtype of a command.
-struct ComputeFlags {
-  std::string device = "auto", dtype = "auto";
-  std::optional<int64_t> threads;
-};
 /// --model and --adapter. Without --model the adapter's base is used.
 void add_model_flags(CLI::App& command, std::string& model, std::string& adapter);
 /// A model and adapters of it, each with a name.
@@ -91,14 +77,14 @@ struct NamedAdapters {
 };
 /// --model and --adapter, which may be given several times.
 void add_named_adapters(CLI::App& command, NamedAdapters& flags);
-/// `model` and `models` of the engine's request: the adapters in their order, then the base model.
+/// The adapters in their order, then the base model.
 /// @param served_name of the base model; empty: as it is given
 /// @throws ConfigError for two of the same name, and as find_model
-nlohmann::ordered_json named_models(const CLI::App& command, const NamedAdapters& flags,
-                                    const std::string& served_name = {});
+NamedModelsRequest named_models(const CLI::App& command, const NamedAdapters& flags,
+                                const std::string& served_name = {});
 
 /// `--device`, `--dtype` and `--threads`
-void add_compute_flags(CLI::App& command, ComputeFlags& flags);
+void add_compute_flags(CLI::App& command, ComputeRequest& flags);
 /// Applies the machine file where no flag is given, unless another launcher has started this process.
 void apply_machine_file(LaunchFlags& flags, const CLI::App& command);
 /// `--as-stored`
@@ -107,19 +93,12 @@ void add_as_stored_flag(CLI::App& command, bool& as_stored);
 void add_template_flag(CLI::App& command, std::string& variables);
 
 /// How text is generated.
-struct SamplingFlags {
-  int64_t max_new_tokens = 256;
-  double temperature = 0;
-  std::optional<double> top_p, min_p, repetition_penalty;
-  std::optional<int64_t> top_k, seed;
-  std::vector<std::string> stop;
+struct SamplingFlags : SamplingRequest {
   std::string num_beams = "1";  ///< users of transformers type it
 };
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
 /// @throws ConfigError for an empty --stop and several beams
 void check_sampling_flags(const SamplingFlags& flags);
-/// Adds the flags to a request.
-void put_sampling_flags(const SamplingFlags& flags, nlohmann::ordered_json& request);
 /// `--batch-size`
 void add_batch_size_flag(CLI::App& command, std::optional<int64_t>& batch_size);
 
@@ -138,8 +117,7 @@ struct DivisionFlags {
 void add_division_flags(CLI::App& command, DivisionFlags& flags);
 /// Adds `parallel` to a request: null where each process has the whole model.
 /// @throws ConfigError for flags that contradict each other
-void put_division(const DivisionFlags& flags, const LaunchFlags& launch,
-                  nlohmann::ordered_json& request);
+void put_division(const DivisionFlags& flags, const LaunchFlags& launch, RanksRequest& request);
 /// `--worker-request`, which is hidden: the launcher's request to its workers.
 void add_worker_request(CLI::App& command, std::filesystem::path& request);
 /// @throws ConfigError for a rank of a node that does not exist
@@ -180,8 +158,7 @@ void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& 
 /// @throws DataError if the input does not exist; ConfigError if the output cannot be created, is
 /// of the input, or exists and may not be overwritten
 void check_record_flags(RecordFlags& flags);
-/// The keys `input`, `subset` and `split` of a request; the last two only if they were given.
-void put_input(const RecordFlags& flags, nlohmann::ordered_json& request);
+InputRequest input_request(const RecordFlags& flags);
 config::DataSource input_of(const RecordFlags& flags);
 /// Whether input or output is a stream, which is for one process.
 bool is_stream(const RecordFlags& flags);
@@ -233,25 +210,14 @@ CLI::Validator process_count();
 /// They describe launches, so they are not used in workers.
 void apply_launch_files(TrainOptions& options, const CLI::App& command);
 
-/// null for an option that was not given, else its value.
-template <class T>
-nlohmann::ordered_json or_null(const std::optional<T>& value) {
-  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
-}
-inline nlohmann::ordered_json or_null(const std::string& value) {
-  return value.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(value);
+/// nullopt for a text that was not given.
+inline std::optional<std::string> if_given(const std::string& text) {
+  return text.empty() ? std::nullopt : std::optional(text);
 }
 
 /// Checks the command for unknown flags and words, and for words before it. @throws ConfigError that
 /// suggests the nearest flag, or says where the words belong
 void check_extras(const CLI::App& command);
-
-/// One line for each reason for which flags, or settings on the command line, change nothing beside
-/// the others that are given: "--overwrite has no effect without --predictions".
-/// @pre the command was parsed
-std::vector<std::string> idle_flag_warnings(const CLI::App& command);
-/// Logs them, in one process of a run.
-void warn_of_idle_flags(const CLI::App& command);
 
 /// Lets the command's flags that take a path read `~` as a home directory, and "none", "None", "null" and the like as if the flag had
 /// not been given (core/user_path.h).

@@ -12,11 +12,8 @@ namespace sftrun::app {
 namespace {
 
 struct BenchOptions {
-  std::string arch, model, dtype = "auto", device = "auto", profile;
-  int64_t seq_len = 512, batch_size = 4, steps = 5;
-  std::optional<int64_t> threads;
-  bool json = false;
-  std::vector<std::string> overrides;
+  std::string arch, model, profile;
+  BenchRequest request;  ///< what the flags give as it is
 };
 
 void require_arch(const std::string& path) {
@@ -30,26 +27,17 @@ void require_arch(const std::string& path) {
                       : "name a model's config.json");
 }
 
-nlohmann::ordered_json request(const BenchOptions& options, const CLI::App& command) {
+BenchRequest request_of(const BenchOptions& options, const CLI::App& command) {
   require_at_most_one(command, {"--arch", "--model"});
   require(!options.arch.empty() || !options.model.empty(), command, "--arch or --model");
   if (!options.arch.empty()) require_arch(options.arch);
   // Reports mistakes before the engine is loaded.
-  const config::LoadedConfig loaded = foreign::config_from_overrides(options.overrides);
-  return {{"arch", or_null(options.arch)},
-          {"model", options.model.empty()
-                        ? nlohmann::ordered_json(nullptr)
-                        : nlohmann::ordered_json(checked_model(command, options.model, ""))},
-          {"seq_len", options.seq_len},
-          {"batch_size", options.batch_size},
-          {"steps", options.steps},
-          {"dtype", options.dtype},
-          {"device", options.device},
-          {"threads", or_null(options.threads)},
-          {"json", options.json},
-          {"profile", or_null(options.profile)},
-          {"overrides", options.overrides},
-          {"places", loaded.places}};
+  BenchRequest request = options.request;
+  request.places = foreign::config_from_overrides(request.overrides).places;
+  request.arch = if_given(options.arch);
+  if (!options.model.empty()) request.model = checked_model(command, options.model, "");
+  request.profile = if_given(options.profile);
+  return request;
 }
 
 }  // namespace
@@ -57,6 +45,7 @@ nlohmann::ordered_json request(const BenchOptions& options, const CLI::App& comm
 Command add_bench(CLI::App& sftrun) {
   constexpr int64_t kMostTokens = 10'000'000, kMostExamples = 100'000;
   auto options = std::make_shared<BenchOptions>();
+  BenchRequest& request = options->request;
   CLI::App* command = add_command(
       sftrun, "bench",
       "Measure training throughput on synthetic tokens (LoRA r 8 on q, k, v, o unless overridden)",
@@ -65,32 +54,44 @@ Command add_bench(CLI::App& sftrun) {
       ->type_name("FILE");
   command->add_option("-m,--model", options->model,
                       "Directory in Hugging Face layout, .gguf file, or a name on the hub");
-  add_overrides(*command, options->overrides);
-  command->add_option("--seq-len", options->seq_len, "Tokens per example")
+  add_overrides(*command, request.overrides);
+  command->add_option("--seq-len", request.seq_len, "Tokens per example")
       ->check(at_least(1, kMostTokens))
       ->capture_default_str();
-  command->add_option("--batch-size", options->batch_size, "Examples per step")
+  command->add_option("--batch-size", request.batch_size, "Examples per step")
       ->check(at_least(1, kMostExamples))
       ->capture_default_str();
-  command->add_option("--steps", options->steps, "Steps to measure, after one warm-up step")
+  command->add_option("--steps", request.steps, "Steps to measure, after one warm-up step")
       ->check(at_least(1))
       ->capture_default_str();
-  command->add_option("--dtype", options->dtype, "Compute dtype")
+  command->add_option("--dtype", request.compute.dtype, "Compute dtype")
       ->transform(compute_dtype())
       ->capture_default_str();
-  command->add_option("--device", options->device, "Device to compute on")
+  command->add_option("--device", request.compute.device, "Device to compute on")
       ->check(device_name())
       ->capture_default_str();
-  command->add_option("--threads", options->threads, "CPU threads [all that the process may use]")
+  command
+      ->add_option("--threads", request.compute.threads,
+                   "CPU threads [all that the process may use]")
       ->check(thread_count());
-  command->add_flag("--json", options->json, "Print one JSON object");
+  command->add_flag("--json", request.json, "Print one JSON object");
   command
       ->add_option("--profile", options->profile,
                    "Profile two more steps after those measured: a trace for Perfetto and a page "
                    "that says where the time goes, in this folder")
       ->type_name("DIR");
-  return {command,
-          [options, command] { return run_in_engine("bench", request(*options, *command)); }};
+  return {
+      command,
+      [options, command] { return run_in_engine(request_of(*options, *command)); },
+      /*other_words=*/{"benchmark"},
+      /*idle_rules=*/
+      {{{"data.", "output.", "callbacks."},
+        idle::always(" in `sftrun bench`, which trains on synthetic tokens and writes nothing")},
+       {{"train.batch_size", "train.global_batch_size", "train.grad_accum"},
+        idle::always(" in `sftrun bench`; use --batch-size")},
+       {{"train.epochs", "train.max_steps"}, idle::always(" in `sftrun bench`; use --steps")},
+       {{"model.max_seq_len"}, idle::always(" in `sftrun bench`; use --seq-len")},
+       {{"model.name"}, idle::always(" in `sftrun bench`; use --model")}}};
 }
 
 }  // namespace sftrun::app

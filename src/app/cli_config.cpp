@@ -15,7 +15,9 @@ Command add_action(CLI::App& config, const std::string& action, const std::strin
       reads_file ? "sftrun config " + action + " --config configs/run_lora.yaml"
                  : "sftrun config " + action + " > " +
                        (action == "schema" ? "sftrun.schema.json" : "configuration.md"));
-  if (!reads_file) return {command, [options] { return run_config(*options); }};
+  if (!reads_file)
+    return {command, [options] { return run_config(*options); },
+            /*other_words=*/{}, /*idle_rules=*/{}, /*works_anywhere=*/true};
   command->add_option("-c,--config", options->config, "The run's YAML")->type_name("FILE");
   add_overrides(*command, options->overrides);
   command->add_flag("--json", options->json, "Print one JSON object");
@@ -97,32 +99,36 @@ Command add_import(CLI::App& config) {
       ->check(one_of(foreign::tool_words()))
       ->type_name("TOOL");
   command->add_flag("--json", options->json, "Print one JSON object");
-  return {command, [options, command] {
+  return {command,
+          [options, command] {
             require(!options->file.empty(), *command, "FILE");
             require_exists("FILE", options->file);
             if (!options->output.empty()) require_writable_file("--output", options->output);
             return run_import(*options);
-          }};
+          },
+          /*other_words=*/{}, /*idle_rules=*/{{{"--overwrite"}, idle::without("--output")}}};
 }
 
 }  // namespace
 
-std::vector<Command> add_config(CLI::App& sftrun) {
+Command add_config(CLI::App& sftrun) {
   CLI::App* config = add_command(sftrun, "config", "Write, check, show and document configurations",
                                  "sftrun config check --config configs/run_lora.yaml");
   config->require_subcommand(0, 1);
   return {
-      add_init(*config),
-      add_action(
-          *config, "check",
-          "Validate a configuration and its overrides; print each problem with its place and a fix",
-          true),
-      add_action(*config, "show",
-                 "Print the complete configuration, with defaults and automatic values", true),
-      add_action(*config, "reference", "Print every key as Markdown (docs/configuration.md)",
-                 false),
-      add_action(*config, "schema", "Print a JSON Schema for editors", false),
-      add_import(*config)};
+      .parser = config,
+      .actions = {
+          add_init(*config),
+          add_action(*config, "check",
+                     "Validate a configuration and its overrides; print each problem with its "
+                     "place and a fix",
+                     true),
+          add_action(*config, "show",
+                     "Print the complete configuration, with defaults and automatic values", true),
+          add_action(*config, "reference", "Print every key as Markdown (docs/configuration.md)",
+                     false),
+          add_action(*config, "schema", "Print a JSON Schema for editors", false),
+          add_import(*config)}};
 }
 
 }  // namespace sftrun::app

@@ -24,11 +24,14 @@ Command add_doctor(CLI::App& sftrun) {
       ->add_option("--result", options->result,
                    "File for the numbers, from the launcher to its workers")
       ->group(kHidden);
-  return {command, [options, command] {
+  return {command,
+          [options, command] {
             check_launch_flags(*options);
             apply_machine_file(*options, *command);
             return run_doctor(*options);
-          }};
+          },
+          /*other_words=*/{"env"},
+          /*idle_rules=*/{idle::launch_flags_of_rank()}};
 }
 
 }  // namespace sftrun::app

@@ -17,10 +17,13 @@ Command add_download(CLI::App& sftrun) {
       ->type_name("MODEL");
   command->add_option("--revision", options->revision, "Branch, tag or commit [main]");
   command->add_flag("--json", options->json, "Print one JSON object instead of the directory");
-  return {command, [options, command] {
+  return {command,
+          [options, command] {
             require(!options->name.empty(), *command, "the name of a model");
             return run_download(*options);
-          }};
+          },
+          /*other_words=*/{"pull"},
+          /*idle_rules=*/{}, /*works_anywhere=*/true};
 }
 
 }  // namespace sftrun::app

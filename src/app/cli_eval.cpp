@@ -8,7 +8,6 @@
 #include "model_source.h"
 #include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
-#include "sftrun/core/file.h"
 #include "sftrun/core/optional_file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/user_path.h"
@@ -27,7 +26,7 @@ struct EvalOptions {
   std::string adapter;  ///< empty: the run's result; "none"
   fs::path predictions, worker_request;
   SamplingFlags sampling;
-  ComputeFlags compute;
+  ComputeRequest compute;
   LaunchFlags launch;
   DivisionFlags division;
   std::optional<int64_t> batch_size, max_records;
@@ -76,18 +75,12 @@ void check(const config::LoadedConfig& loaded, const fs::path& yaml) {
   }
 }
 
-/// A model to evaluate, as the engine reads it.
-nlohmann::ordered_json entry(const char* name, const std::string& model,
-                             const std::string& adapter = {}) {
-  return {{"name", name}, {"model", model}, {"adapter", or_null(adapter)}};
-}
-
 /// What the run has trained: its model, or the adapter that --adapter or its directory names.
-nlohmann::ordered_json trained_entry(const EvalOptions& options, const config::RunConfig& config,
-                                     const std::string& base) {
+EvaluatedModel trained_model(const EvalOptions& options, const config::RunConfig& config,
+                             const std::string& base) {
   const fs::path run = config.output.dir;
   if (options.adapter.empty() && has_optional_file(run / "model" / "config.json"))
-    return entry("model", (run / "model").string());
+    return {.name = "model", .model = run / "model"};
   if (options.adapter.empty() &&
       !has_optional_file(observe::adapter_at(run) / "adapter_config.json")) {
     throw DataError("the run has no result", run.string(),
@@ -100,15 +93,15 @@ nlohmann::ordered_json trained_entry(const EvalOptions& options, const config::R
                           .names_model = "--adapter none model.name="})
                 .string();
   require_exists("--adapter", adapter);
-  return entry("adapter", base, adapter);
+  return {.name = "adapter", .model = base, .adapter = adapter};
 }
 
-nlohmann::ordered_json models_of(const EvalOptions& options, const config::RunConfig& config,
-                                 const std::string& base) {
-  nlohmann::ordered_json models = nlohmann::ordered_json::array();
+std::vector<EvaluatedModel> models_of(const EvalOptions& options, const config::RunConfig& config,
+                                      const std::string& base) {
+  std::vector<EvaluatedModel> models;
   const bool only_base = is_none_word(options.adapter);
-  if (only_base || options.base) models.push_back(entry("base", base));
-  if (!only_base) models.push_back(trained_entry(options, config, base));
+  if (only_base || options.base) models.push_back({.name = "base", .model = base});
+  if (!only_base) models.push_back(trained_model(options, config, base));
   return models;
 }
 
@@ -127,7 +120,7 @@ config::LoadedConfig load_evaluated(const EvalOptions& options) {
   return loaded;
 }
 
-nlohmann::ordered_json request(const EvalOptions& options) {
+EvalRequest request_of(const EvalOptions& options) {
   const config::LoadedConfig loaded = load_evaluated(options);
   const config::RunConfig& config = loaded.config;
   const std::string base = find_model({.name = config.model.name,
@@ -135,23 +128,19 @@ nlohmann::ordered_json request(const EvalOptions& options) {
                                        .where = loaded.place_of("model.name"),
                                        .adapter_way = AdapterWay::kSetting})
                                .path.string();
-  const nlohmann::ordered_json settings = config::to_json(config);
-  const std::string& dtype = options.compute.dtype;
-  nlohmann::ordered_json request = {
-      {"config", settings},
-      {"places", loaded.places},
-      {"models", models_of(options, config, base)},
-      {"generate", !options.no_generate},
-      {"max_records", or_null(options.max_records)},
-      {"batch_size", or_null(options.batch_size)},
-      {"predictions", or_null(options.predictions.string())},
-      {"device", options.compute.device},
-      {"dtype", dtype == "auto" ? settings.at("model").at("dtype").get<std::string>() : dtype},
-      {"threads", or_null(options.compute.threads)},
-      {"as_stored", options.as_stored},
-      {"json", options.json}};
-  put_sampling_flags(options.sampling, request);
-  put_division(options.division, options.launch, request);
+  EvalRequest request{.config = config,
+                      .models = models_of(options, config, base),
+                      .ranks = {.compute = options.compute, .places = loaded.places},
+                      .as_stored = options.as_stored,
+                      .generate = !options.no_generate,
+                      .max_records = options.max_records,
+                      .predictions = if_given(options.predictions.string()),
+                      .sampling = options.sampling,
+                      .batch_size = options.batch_size,
+                      .json = options.json};
+  if (request.ranks.compute.dtype == "auto")
+    request.ranks.compute.dtype = config::to_json(config).at("model").at("dtype");
+  put_division(options.division, options.launch, request.ranks);
   return request;
 }
 
@@ -180,6 +169,26 @@ void add_eval_flags(CLI::App& command, EvalOptions& options) {
   command.add_flag("--overwrite", options.overwrite, "Replace --predictions if it exists");
 }
 
+std::string why_base_alone(const CLI::App& command) {
+  return is_none_word(idle::value_of(command, "--adapter"))
+             ? " with --adapter none, which is the base model alone"
+             : "";
+}
+
+std::vector<IdleRule> idle_rules() {
+  return {{{"--overwrite"}, idle::without("--predictions")},
+          idle::sampling_of_greedy(),
+          {{"--base", "--as-stored"}, why_base_alone},
+          idle::launch_flags_of_rank(),
+          {{"data.shuffle", "data.shuffle_buffer"},
+           idle::always(" in `sftrun eval`, which reads validation data in their order")},
+          {{"train.batch_size", "train.grad_accum", "train.global_batch_size"},
+           idle::always(" in `sftrun eval`; train.eval_batch_size is the size of its batches")},
+          {{"parallel.strategy", "parallel.device_map", "parallel.pp", "parallel.tp",
+            "parallel.dp_shard", "parallel.offload.", "parallel.fetch"},
+           idle::always(" in `sftrun eval`: each process has the whole model")}};
+}
+
 }  // namespace
 
 Command add_eval(CLI::App& sftrun) {
@@ -199,18 +208,16 @@ Command add_eval(CLI::App& sftrun) {
   add_launch_flags(*command, options->launch);
   add_division_flags(*command, options->division);
   add_worker_request(*command, options->worker_request);
-  return {command, [options, command] {
-            if (!options->worker_request.empty()) {
-              return run_as_worker(
-                  "eval", nlohmann::ordered_json::parse(read_text_file(options->worker_request)));
-            }
+  return {command,
+          [options, command] {
+            if (!options->worker_request.empty())
+              return run_as_worker(read_json_file<EvalRequest>(options->worker_request));
             check(*options, *command);
-            options->launch.device = options->compute.device;
-            return run_on_devices({.name = "eval",
-                                   .request = request(*options),
-                                   .launch = options->launch,
-                                   .has_temporary_folder = true});
-          }};
+            return run_on_devices(request_of(*options),
+                                  {.launch = options->launch, .has_temporary_folder = true});
+          },
+          /*other_words=*/{"evaluate", "test"},
+          /*idle_rules=*/idle_rules()};
 }
 
 }  // namespace sftrun::app

@@ -2,7 +2,6 @@
 
 #include "cli.h"
 #include "sftrun/core/error.h"
-#include "sftrun/core/file.h"
 
 namespace sftrun::app {
 namespace {
@@ -10,7 +9,7 @@ namespace {
 struct GenerateOptions {
   std::string model, adapter, prompt, system, template_variables;
   RecordFlags records;
-  ComputeFlags compute;
+  ComputeRequest compute;
   LaunchFlags launch;
   DivisionFlags division;
   std::filesystem::path worker_request;  ///< of a worker: the launcher's request
@@ -50,27 +49,22 @@ std::filesystem::path folder_of(const GenerateOptions& options) {
   return records.output + ".parts";
 }
 
-nlohmann::ordered_json request(const GenerateOptions& options, const CLI::App& command) {
-  const bool prompt = command.count("--prompt") > 0;
-  nlohmann::ordered_json request = {
-      {"model", checked_model(command, options.model, options.adapter)},
-      {"adapter", or_null(options.adapter)},
-      {"prompt", prompt ? nlohmann::ordered_json(options.prompt) : nlohmann::ordered_json(nullptr)},
-      {"output", or_null(options.records.output)},
-      {"system", or_null(options.system)},
-      {"chat", command.count("--chat") > 0 ? nlohmann::ordered_json(options.chat)
-                                           : nlohmann::ordered_json(nullptr)},
-      {"chat_template_kwargs", or_null(options.template_variables)},
-      {"device", options.compute.device},
-      {"dtype", options.compute.dtype},
-      {"as_stored", options.as_stored},
-      {"threads", or_null(options.compute.threads)},
-      {"batch_size", or_null(options.batch_size)},
-      {"overwrite", options.records.overwrite},
-      {"json", options.json}};
-  put_input(options.records, request);
-  put_sampling_flags(options.sampling, request);
-  put_division(options.division, options.launch, request);
+GenerateRequest request_of(const GenerateOptions& options, const CLI::App& command) {
+  GenerateRequest request{.model = {.model = checked_model(command, options.model, options.adapter),
+                                    .adapter = if_given(options.adapter),
+                                    .as_stored = options.as_stored,
+                                    .chat_template_kwargs = if_given(options.template_variables)},
+                          .ranks = {.compute = options.compute},
+                          .records = input_request(options.records),
+                          .output = if_given(options.records.output),
+                          .system = if_given(options.system),
+                          .sampling = options.sampling,
+                          .batch_size = options.batch_size,
+                          .overwrite = options.records.overwrite,
+                          .json = options.json};
+  if (command.count("--prompt") > 0) request.prompt = options.prompt;
+  if (command.count("--chat") > 0) request.chat = options.chat;
+  put_division(options.division, options.launch, request.ranks);
   return request;
 }
 
@@ -100,23 +94,29 @@ Command add_generate(CLI::App& sftrun) {
   add_launch_flags(*command, options->launch);
   add_division_flags(*command, options->division);
   add_worker_request(*command, options->worker_request);
-  return {command, [options, command] {
-            if (!options->worker_request.empty()) {
-              return run_as_worker("generate", nlohmann::ordered_json::parse(
-                                                   read_text_file(options->worker_request)));
-            }
+  return {command,
+          [options, command] {
+            if (!options->worker_request.empty())
+              return run_as_worker(read_json_file<GenerateRequest>(options->worker_request));
             check(*options, *command);
             find_adapter(options->adapter);
-            options->launch.device = options->compute.device;
-            const nlohmann::ordered_json asked = request(*options, *command);
+            const GenerateRequest request = request_of(*options, *command);
             if (options->records.input.empty() && !options->division.is_given())
-              return run_in_engine("generate", asked);
-            return run_on_devices({.name = "generate",
-                                   .request = asked,
-                                   .launch = options->launch,
+              return run_in_engine(request);
+            return run_on_devices(request,
+                                  {.launch = options->launch,
                                    .folder = folder_of(*options),
                                    .has_temporary_folder = options->records.input.empty()});
-          }};
+          },
+          /*other_words=*/{"infer", "inference", "predict", "complete"},
+          /*idle_rules=*/
+          {{{"--overwrite"}, idle::without("--output")},
+           idle::overwrite_of_stream(),
+           idle::sampling_of_greedy(),
+           {{"--batch-size"}, idle::with("--prompt", ", which is one prompt")},
+           {{"--json"}, idle::with("--output", ", which is JSON in any case")},
+           idle::as_stored_of_model(),
+           idle::launch_flags_of_rank()}};
 }
 
 }  // namespace sftrun::app

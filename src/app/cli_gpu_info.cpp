@@ -11,7 +11,8 @@ Command add_gpu_info(CLI::App& sftrun) {
       "sftrun gpu-info --json");
   command->add_flag("--json", options->json, "Print one JSON object");
   command->add_flag("--watch", options->watch, "Print again every second until Ctrl-C");
-  return {command, [options] { return run_gpu_info(*options); }};
+  return {command, [options] { return run_gpu_info(*options); },
+          /*other_words=*/{}, /*idle_rules=*/{}, /*works_anywhere=*/true};
 }
 
 }  // namespace sftrun::app

@@ -111,9 +111,7 @@ void add_division_flags(CLI::App& command, DivisionFlags& flags) {
       ->check(at_least(1, kMaxProcesses));
 }
 
-void put_division(const DivisionFlags& flags, const LaunchFlags& launch,
-                  nlohmann::ordered_json& request) {
-  request["parallel"] = nullptr;
+void put_division(const DivisionFlags& flags, const LaunchFlags& launch, RanksRequest& request) {
   if (!flags.is_given()) return;
   if (flags.strategy == "device_map" && (launch.asks_for_several() || flags.tp)) {
     throw ConfigError(
@@ -122,17 +120,15 @@ void put_division(const DivisionFlags& flags, const LaunchFlags& launch,
                     flags.tp ? "--tp" : "a launch flag"),
         "--strategy on the command line", "leave it out, or use --strategy pipeline");
   }
-  request["parallel"] = nlohmann::ordered_json::object();
-  if (flags.strategy != "auto") request["parallel"]["strategy"] = flags.strategy;
-  if (flags.tp) request["parallel"]["tp"] = *flags.tp;
-  if (flags.pp) request["parallel"]["pp"] = *flags.pp;
+  request.parallel = {.tp = flags.tp, .pp = flags.pp};
+  if (flags.strategy != "auto") request.parallel->strategy = flags.strategy;
   // Where an error about a size comes from.
   const auto flag = [](const char* name, bool is_given) {
     return fmt::format("--{} on the command line", is_given ? name : "strategy");
   };
-  request["places"]["parallel.strategy"] = flag("strategy", true);
-  request["places"]["parallel.tp"] = flag("tp", flags.tp.has_value());
-  request["places"]["parallel.pp"] = flag("pp", flags.pp.has_value());
+  request.places["parallel.strategy"] = flag("strategy", true);
+  request.places["parallel.tp"] = flag("tp", flags.tp.has_value());
+  request.places["parallel.pp"] = flag("pp", flags.pp.has_value());
 }
 
 void add_worker_request(CLI::App& command, std::filesystem::path& request) {

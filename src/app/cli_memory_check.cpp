@@ -38,7 +38,8 @@ Command add_memory_check(CLI::App& sftrun) {
       ->check(device_name())
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print one JSON object");
-  return {command, [options, command] {
+  return {command,
+          [options, command] {
             TrainOptions& asked = options->run;
             const bool plans = command->count("--config") > 0 || !asked.overrides.empty();
             for (const char* flag : {"--gpus", "--nproc-per-node", "--nnodes", "--device"})
@@ -48,7 +49,8 @@ Command add_memory_check(CLI::App& sftrun) {
               apply_launch_files(asked, *command);
             }
             return run_memory_check(*options);
-          }};
+          },
+          /*other_words=*/{"memory"}};
 }
 
 }  // namespace sftrun::app

@@ -190,23 +190,23 @@ std::filesystem::path model_of(const MergeOptions& options, const CLI::App& comm
 }
 
 int merge(const MergeOptions& options, const CLI::App& command) {
-  return run_in_engine("merge",
-                       {{"model", model_of(options, command).string()},
-                        {"adapter", or_null(options.adapter)},
-                        {"checkpoint", or_null(options.checkpoint)},
-                        {"output", options.output.path.string()},
-                        {"overwrite", options.output.overwrite},
-                        {"json", options.output.json},
-                        {"dtype", options.dtype},
-                        {"as_stored", options.as_stored},
-                        {"block_size", or_null(options.quant.block_size)},
-                        {"no_double_quant", options.quant.no_double_quant},
-                        {"skip_modules", options.quant.skip_modules},
-                        {"max_shard_size", parse_size(options.max_shard_size, "--max-shard-size")},
-                        {"format", options.format},
-                        {"sample", or_null(options.sample)},
-                        {"data", or_null(options.data)},
-                        {"device", options.device}});
+  return run_in_engine(
+      MergeRequest{.model = model_of(options, command).string(),
+                   .output = options.output.path.string(),
+                   .adapter = if_given(options.adapter),
+                   .checkpoint = if_given(options.checkpoint),
+                   .format = options.format,
+                   .dtype = options.dtype,
+                   .max_shard_size = parse_size(options.max_shard_size, "--max-shard-size"),
+                   .as_stored = options.as_stored,
+                   .overwrite = options.output.overwrite,
+                   .json = options.output.json,
+                   .block_size = options.quant.block_size,
+                   .no_double_quant = options.quant.no_double_quant,
+                   .skip_modules = options.quant.skip_modules,
+                   .sample = options.sample,
+                   .data = if_given(options.data),
+                   .device = options.device});
 }
 
 /// Writes into a directory that appears only when it is complete.
@@ -350,14 +350,17 @@ Command add_merge(CLI::App& sftrun) {
   command->add_option("--device", options->device, "Device to measure on")
       ->check(device_name())
       ->capture_default_str();
-  return {command, [options, command] {
+  return {command,
+          [options, command] {
             resolve_format(*options);
             check(*options, *command);
             find_adapter(options->adapter);
             require_apart(options->output, options->adapter);
             require_apart(options->output, options->checkpoint);
             return run(*options, *command);
-          }};
+          },
+          /*other_words=*/{"export", "convert", "merge-lora"},
+          /*idle_rules=*/{{{"--data", "--device"}, idle::with_value("--sample", "0")}}};
 }
 
 }  // namespace sftrun::app

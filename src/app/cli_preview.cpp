@@ -19,12 +19,17 @@ Command add_preview(CLI::App& sftrun) {
   command->add_option("--html", options->html, "Write an HTML page instead of printing text")
       ->type_name("FILE");
   command->add_flag("--json", options->json, "Print one JSON object instead of text");
-  return {command, [options, command] {
-            require_at_most_one(*command, {"--html", "--json"});
-            require_config(*command, options->config, options->overrides);
-            if (options->html) require_page("--html", *options->html);
-            return run_preview(*options);
-          }};
+  return {
+      command,
+      [options, command] {
+        require_at_most_one(*command, {"--html", "--json"});
+        require_config(*command, options->config, options->overrides);
+        if (options->html) require_page("--html", *options->html);
+        return run_preview(*options);
+      },
+      /*other_words=*/{}, /*idle_rules=*/
+      {{{"data.shuffle", "data.shuffle_buffer", "data.bin_tokens", "data.seed", "data.cache_dir"},
+        idle::always(" in `sftrun preview`, which shows the first records")}}};
 }
 
 }  // namespace sftrun::app

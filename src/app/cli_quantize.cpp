@@ -78,27 +78,29 @@ int quantize(const QuantizeOptions& options, const CLI::App& command) {
   check(options, command);
   const std::string model = checked_model(command, options.model, "");
   require_apart(options.output, model);
-  nlohmann::ordered_json request = {
-      {"model", model},
-      {"output", options.output.path.string()},
-      {"overwrite", options.output.overwrite},
-      {"json", options.output.json},
-      {"skip_modules", options.quant.skip_modules},
-      {"max_shard_size", parse_size(options.max_shard_size, "--max-shard-size")}};
+  const std::string output = options.output.path.string();
+  const int64_t max_shard_size = parse_size(options.max_shard_size, "--max-shard-size");
   if (is_of_gguf(options)) {
-    request.update({{"adapter", nullptr},
-                    {"format", "gguf"},
-                    {"dtype", options.method},
-                    {"as_stored", true},
-                    {"block_size", nullptr},
-                    {"no_double_quant", false}});
-    return run_in_engine("merge", request);
+    return run_in_engine(MergeRequest{.model = model,
+                                      .output = output,
+                                      .format = "gguf",
+                                      .dtype = options.method,
+                                      .max_shard_size = max_shard_size,
+                                      .as_stored = true,
+                                      .overwrite = options.output.overwrite,
+                                      .json = options.output.json,
+                                      .skip_modules = options.quant.skip_modules});
   }
-  request.update({{"method", options.method},
-                  {"block_size", options.quant.block_size.value_or(64)},
-                  {"double_quant", !options.quant.no_double_quant},
-                  {"dtype", options.dtype}});
-  return run_in_engine("quantize", request);
+  return run_in_engine(QuantizeRequest{.model = model,
+                                       .output = output,
+                                       .method = options.method,
+                                       .dtype = options.dtype,
+                                       .max_shard_size = max_shard_size,
+                                       .block_size = options.quant.block_size.value_or(64),
+                                       .double_quant = !options.quant.no_double_quant,
+                                       .skip_modules = options.quant.skip_modules,
+                                       .overwrite = options.output.overwrite,
+                                       .json = options.output.json});
 }
 
 }  // namespace
@@ -128,7 +130,8 @@ Command add_quantize(CLI::App& sftrun) {
       ->add_option("--max-shard-size", options->max_shard_size,
                    "Maximum file size; larger models are split into several files")
       ->capture_default_str();
-  return {command, [options, command] { return quantize(*options, *command); }};
+  return {command, [options, command] { return quantize(*options, *command); },
+          /*other_words=*/{"quantise"}};
 }
 
 }  // namespace sftrun::app

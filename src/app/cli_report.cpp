@@ -61,7 +61,8 @@ Command add_report(CLI::App& sftrun) {
           "first]")
       ->type_name("FILE");
   command->add_flag("--json", options->json, "Print the findings as one JSON object");
-  return {command, [options, command] {
+  return {command,
+          [options, command] {
             require(!options->run_dirs.empty(), *command, "RUN_DIR");
             for (const fs::path& directory : options->run_dirs) require_run_directory(directory);
             if (!options->output.empty()) options->special = SpecialFile::kAllowed;
@@ -70,7 +71,8 @@ Command add_report(CLI::App& sftrun) {
                                 (options->run_dirs.size() == 1 ? "report.html" : "comparison.html");
             require_page("--output", options->output);
             return run_report(*options);
-          }};
+          },
+          /*other_words=*/{"plot"}};
 }
 
 }  // namespace sftrun::app

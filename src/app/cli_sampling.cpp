@@ -66,17 +66,6 @@ void check_sampling_flags(const SamplingFlags& flags) {
   }
 }
 
-void put_sampling_flags(const SamplingFlags& flags, nlohmann::ordered_json& request) {
-  request["max_new_tokens"] = flags.max_new_tokens;
-  request["temperature"] = flags.temperature;
-  request["top_p"] = or_null(flags.top_p);
-  request["top_k"] = or_null(flags.top_k);
-  request["min_p"] = or_null(flags.min_p);
-  request["repetition_penalty"] = or_null(flags.repetition_penalty);
-  request["stop"] = flags.stop;
-  request["seed"] = or_null(flags.seed);
-}
-
 void add_batch_size_flag(CLI::App& command, std::optional<int64_t>& batch_size) {
   command.add_option("--batch-size", batch_size, "Records generated at the same time [8]")
       ->check(at_least(1, kMostRows));

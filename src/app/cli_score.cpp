@@ -2,7 +2,6 @@
 
 #include "cli.h"
 #include "sftrun/core/error.h"
-#include "sftrun/core/file.h"
 
 namespace sftrun::app {
 namespace {
@@ -10,7 +9,7 @@ namespace {
 struct ScoreOptions {
   std::string model, adapter, template_variables;
   RecordFlags records{.replaces_jsonl = true};  // the same input always gives the same scores
-  ComputeFlags compute;
+  ComputeRequest compute;
   LaunchFlags launch;
   DivisionFlags division;
   std::filesystem::path worker_request;  ///< of a worker: the launcher's request
@@ -51,31 +50,27 @@ Command add_score(CLI::App& sftrun) {
   add_launch_flags(*command, options->launch);
   add_division_flags(*command, options->division);
   add_worker_request(*command, options->worker_request);
-  return {command, [options, command] {
-            if (!options->worker_request.empty()) {
-              return run_as_worker(
-                  "score", nlohmann::ordered_json::parse(read_text_file(options->worker_request)));
-            }
+  return {command,
+          [options, command] {
+            if (!options->worker_request.empty())
+              return run_as_worker(read_json_file<ScoreRequest>(options->worker_request));
             check(*options, *command);
             find_adapter(options->adapter);
-            nlohmann::ordered_json request = {
-                {"model", checked_model(*command, options->model, options->adapter)},
-                {"adapter", or_null(options->adapter)},
-                {"output", options->records.output},
-                {"chat_template_kwargs", or_null(options->template_variables)},
-                {"device", options->compute.device},
-                {"dtype", options->compute.dtype},
-                {"as_stored", options->as_stored},
-                {"threads", or_null(options->compute.threads)},
-                {"json", options->json}};
-            put_input(options->records, request);
-            put_division(options->division, options->launch, request);
-            options->launch.device = options->compute.device;
-            return run_on_devices({.name = "score",
-                                   .request = request,
-                                   .launch = options->launch,
-                                   .has_temporary_folder = !is_stream(options->records)});
-          }};
+            ScoreRequest request{
+                .model = {.model = checked_model(*command, options->model, options->adapter),
+                          .adapter = if_given(options->adapter),
+                          .as_stored = options->as_stored,
+                          .chat_template_kwargs = if_given(options->template_variables)},
+                .ranks = {.compute = options->compute},
+                .records = input_request(options->records),
+                .output = options->records.output,
+                .json = options->json};
+            put_division(options->division, options->launch, request.ranks);
+            return run_on_devices(request, {.launch = options->launch,
+                                            .has_temporary_folder = !is_stream(options->records)});
+          },
+          /*other_words=*/{},
+          /*idle_rules=*/{idle::overwrite_of_stream(), idle::as_stored_of_model()}};
 }
 
 }  // namespace sftrun::app

@@ -10,7 +10,6 @@
 
 #include "cli.h"
 #include "sftrun/core/error.h"
-#include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/presence.h"
 
@@ -35,10 +34,6 @@ std::string name_of_adapter(const std::string& path) {
   return directory.filename().string();
 }
 
-struct NamedAdapter {
-  std::string name, path;
-};
-
 /// "NAME=ADAPTER"; a path that exists may contain the sign.
 NamedAdapter split_name(const std::string& text) {
   const size_t sign = text.find('=');
@@ -50,24 +45,15 @@ NamedAdapter split_name(const std::string& text) {
   return {text.substr(0, sign), text.substr(sign + 1)};
 }
 
-void put_compute(const ComputeFlags& flags, bool as_stored, nlohmann::ordered_json& request) {
-  request["device"] = flags.device;
-  request["dtype"] = flags.dtype;
-  request["threads"] = or_null(flags.threads);
-  request["as_stored"] = as_stored;
-}
-
 struct ServeOptions {
   NamedAdapters models;
-  ComputeFlags compute;
   LaunchFlags launch;
   DivisionFlags division;
   fs::path worker_request;  ///< of a worker: the launcher's request
-  std::string host = "127.0.0.1", token, cache_memory, template_variables;
+  std::string token, cache_memory, template_variables;
   std::vector<std::string> served_names;  ///< at most one; users of vLLM type several
-  int64_t port = 8000, batch_size = 8, max_waiting = 256, max_new_tokens = 2048;
-  std::optional<int64_t> max_model_len;
   bool as_stored = false;
+  ServeRequest request;  ///< what the flags give as it is
 };
 
 constexpr const char* kTokenVariable = "SFTRUN_SERVE_TOKEN";
@@ -91,58 +77,48 @@ std::string served_name(const ServeOptions& options) {
       "keep one; adapters have names of their own: --adapter NAME=ADAPTER");
 }
 
-nlohmann::ordered_json request(const ServeOptions& options, const CLI::App& command) {
+ServeRequest request_of(const ServeOptions& options, const CLI::App& command) {
   require_no_empty_token(options, command);
-  nlohmann::ordered_json request = named_models(command, options.models, served_name(options));
-  request["host"] = options.host;
-  request["port"] = options.port;
-  request["token"] = or_null(options.token);
-  request["batch_size"] = options.batch_size;
-  request["max_waiting"] = options.max_waiting;
-  request["max_new_tokens"] = options.max_new_tokens;
-  request["max_model_len"] = or_null(options.max_model_len);
-  request["cache_bytes"] =
-      options.cache_memory.empty()
-          ? nlohmann::ordered_json(nullptr)
-          : nlohmann::ordered_json(parse_size(options.cache_memory, "--cache-memory"));
-  request["chat_template_kwargs"] = or_null(options.template_variables);
-  put_compute(options.compute, options.as_stored, request);
-  put_division(options.division, options.launch, request);
+  ServeRequest request = options.request;
+  request.models = named_models(command, options.models, served_name(options));
+  request.models.base.as_stored = options.as_stored;
+  request.models.base.chat_template_kwargs = if_given(options.template_variables);
+  request.token = if_given(options.token);
+  if (!options.cache_memory.empty())
+    request.cache_bytes = parse_size(options.cache_memory, "--cache-memory");
+  put_division(options.division, options.launch, request.ranks);
   return request;
 }
 
 /// Other users may read the launcher's request, so that workers have the token from the environment.
-int serve_on_devices(ServeOptions& options, nlohmann::ordered_json request) {
+int serve_on_devices(const ServeOptions& options, ServeRequest request) {
   ::setenv(kTokenVariable, options.token.c_str(), /*overwrite=*/1);
-  request["token"] = nullptr;
-  options.launch.device = options.compute.device;
-  return run_on_devices({.name = "serve",
-                         .request = std::move(request),
-                         .launch = options.launch,
-                         .has_temporary_folder = true});
+  request.token.reset();
+  return run_on_devices(request, {.launch = options.launch, .has_temporary_folder = true});
 }
 
 int serve_as_worker(const fs::path& file) {
-  nlohmann::ordered_json request = nlohmann::ordered_json::parse(read_text_file(file));
+  auto request = read_json_file<ServeRequest>(file);
   const char* token = std::getenv(kTokenVariable);
-  request["token"] = or_null(std::string(token == nullptr ? "" : token));
-  return run_as_worker("serve", request);
+  request.token = if_given(token == nullptr ? "" : token);
+  return run_as_worker(request);
 }
 
 struct ChatOptions {
   NamedAdapters models;
-  ComputeFlags compute;
-  SamplingFlags sampling;
+  SamplingFlags sampling{ChatRequest().sampling};
+  ComputeRequest compute;
   std::string system, template_variables;
   bool as_stored = false;
 };
 
-nlohmann::ordered_json request(const ChatOptions& options, const CLI::App& command) {
-  nlohmann::ordered_json request = named_models(command, options.models);
-  put_sampling_flags(options.sampling, request);
-  request["system"] = or_null(options.system);
-  request["chat_template_kwargs"] = or_null(options.template_variables);
-  put_compute(options.compute, options.as_stored, request);
+ChatRequest request_of(const ChatOptions& options, const CLI::App& command) {
+  ChatRequest request{.models = named_models(command, options.models),
+                      .compute = options.compute,
+                      .sampling = options.sampling,
+                      .system = if_given(options.system)};
+  request.models.base.as_stored = options.as_stored;
+  request.models.base.chat_template_kwargs = if_given(options.template_variables);
   return request;
 }
 
@@ -161,29 +137,30 @@ void add_named_adapters(CLI::App& command, NamedAdapters& flags) {
       ->type_name("[NAME=]ADAPTER");
 }
 
-nlohmann::ordered_json named_models(const CLI::App& command, const NamedAdapters& flags,
-                                    const std::string& served_name) {
-  nlohmann::ordered_json models = nlohmann::ordered_json::array();
+NamedModelsRequest named_models(const CLI::App& command, const NamedAdapters& flags,
+                                const std::string& served_name) {
+  NamedModelsRequest request;
+  std::vector<NamedAdapter>& models = request.models;
   std::string first;  // adapter, whose base is used without --model
   for (const std::string& text : flags.adapters) {
     NamedAdapter adapter = split_name(text);
-    find_adapter(adapter.path);
-    require_exists("--adapter", adapter.path);
-    if (first.empty()) first = adapter.path;
-    models.push_back({{"name", adapter.name}, {"adapter", adapter.path}});
+    find_adapter(*adapter.adapter);
+    require_exists("--adapter", *adapter.adapter);
+    if (first.empty()) first = *adapter.adapter;
+    models.push_back(std::move(adapter));
   }
-  const std::string path = checked_model(command, flags.model, first);
+  request.base.model = checked_model(command, flags.model, first);
   const std::string name = served_name.empty() ? model_name(flags.model, first) : served_name;
-  models.push_back({{"name", name}, {"adapter", nullptr}});
+  models.push_back({.name = name});
   for (size_t i = 0; i < models.size(); ++i) {
     for (size_t k = 0; k < i; ++k) {
-      if (models[i]["name"] != models[k]["name"]) continue;
-      throw ConfigError(
-          fmt::format("two models are named {}", models[i]["name"].get<std::string>()),
-          "--adapter on the command line", "give each another name: --adapter NAME=ADAPTER");
+      if (models[i].name != models[k].name) continue;
+      throw ConfigError(fmt::format("two models are named {}", models[i].name),
+                        "--adapter on the command line",
+                        "give each another name: --adapter NAME=ADAPTER");
     }
   }
-  return {{"model", path}, {"models", models}};
+  return request;
 }
 
 Command add_serve(CLI::App& sftrun) {
@@ -201,9 +178,11 @@ Command add_serve(CLI::App& sftrun) {
                    "Name of the base model; adapters keep their own, --adapter NAME=ADAPTER [as in "
                    "--model, or the adapter's base]")
       ->type_name("NAME");
-  command->add_option("--host", options->host, "Address to listen on; 0.0.0.0: all of this machine")
+  command
+      ->add_option("--host", options->request.host,
+                   "Address to listen on; 0.0.0.0: all of this machine")
       ->capture_default_str();
-  command->add_option("--port", options->port, "Port; 0: any that is free")
+  command->add_option("--port", options->request.port, "Port; 0: any that is free")
       ->check(at_least(0, kMaxPort))
       ->capture_default_str();
   command
@@ -212,44 +191,47 @@ Command add_serve(CLI::App& sftrun) {
                    "SFTRUN_SERVE_TOKEN]")
       ->envname(kTokenVariable);
   command
-      ->add_option("--batch-size", options->batch_size,
+      ->add_option("--batch-size", options->request.batch_size,
                    "Answers of a model that are generated at the same time")
       ->check(at_least(1, kMostRows))
       ->capture_default_str();
   command
-      ->add_option("--max-waiting", options->max_waiting,
+      ->add_option("--max-waiting", options->request.max_waiting,
                    "Answers that may wait for their turn; further requests are refused (429)")
       ->check(at_least(0, kMostWaiting))
       ->capture_default_str();
   command
-      ->add_option("--max-new-tokens", options->max_new_tokens,
+      ->add_option("--max-new-tokens", options->request.max_new_tokens,
                    "Most tokens of an answer to a chat request that names no limit")
       ->check(at_least(1))
       ->capture_default_str();
   command
-      ->add_option("--max-model-len", options->max_model_len,
+      ->add_option("--max-model-len", options->request.max_model_len,
                    "Most tokens of a prompt with its answer [the model's context]")
       ->check(at_least(2));
   command->add_option("--cache-memory", options->cache_memory,
                       "Most memory of the key-value caches: 4GiB, 500MB [half of what is free]");
   add_template_flag(*command, options->template_variables);
   add_as_stored_flag(*command, options->as_stored);
-  add_compute_flags(*command, options->compute);
+  add_compute_flags(*command, options->request.ranks.compute);
   add_launch_flags(*command, options->launch);
   add_division_flags(*command, options->division);
   add_worker_request(*command, options->worker_request);
-  return {command, [options, command] {
+  return {command,
+          [options, command] {
             if (!options->worker_request.empty()) return serve_as_worker(options->worker_request);
             check_launch_flags(options->launch);
-            const nlohmann::ordered_json asked = request(*options, *command);
-            if (options->division.is_given()) return serve_on_devices(*options, asked);
+            const ServeRequest request = request_of(*options, *command);
+            if (options->division.is_given()) return serve_on_devices(*options, request);
             if (options->launch.asks_for_several() || !options->launch.gpus.empty()) {
               throw ConfigError("one process answers with a model that it has whole",
                                 "--nproc-per-node on the command line",
                                 "leave it out, or divide the model with --strategy tensor");
             }
-            return run_in_engine("serve", asked);
-          }};
+            return run_in_engine(request);
+          },
+          /*other_words=*/{"api", "server", "deploy"},
+          /*idle_rules=*/{idle::as_stored_of_model()}};
 }
 
 Command add_chat(CLI::App& sftrun) {
@@ -263,14 +245,16 @@ Command add_chat(CLI::App& sftrun) {
   add_named_adapters(*command, options->models);
   command->add_option("--system", options->system, "System message of the conversation");
   add_template_flag(*command, options->template_variables);
-  options->sampling.max_new_tokens = 2048;
   add_sampling_flags(*command, options->sampling);
   add_as_stored_flag(*command, options->as_stored);
   add_compute_flags(*command, options->compute);
-  return {command, [options, command] {
+  return {command,
+          [options, command] {
             check_sampling_flags(options->sampling);
-            return run_in_engine("chat", request(*options, *command));
-          }};
+            return run_in_engine(request_of(*options, *command));
+          },
+          /*other_words=*/{},
+          /*idle_rules=*/{idle::sampling_of_greedy(), idle::as_stored_of_model()}};
 }
 
 }  // namespace sftrun::app

@@ -19,7 +19,8 @@ Command add_tokenize(CLI::App& sftrun) {
   auto records = std::make_shared<RecordFlags>(RecordFlags{.replaces_jsonl = true});
   add_record_flags(*command, *records, "text, or messages with --chat",
                    "the records with their token ids");
-  return {command, [options, records, command] {
+  return {command,
+          [options, records, command] {
             require(!records->input.empty(), *command, "--input");
             require(!records->output.empty(), *command, "--output");
             options->model =
@@ -28,7 +29,9 @@ Command add_tokenize(CLI::App& sftrun) {
             options->input = input_of(*records);
             options->output = records->output;
             return run_tokenize(*options);
-          }};
+          },
+          /*other_words=*/{"tokenise"},
+          /*idle_rules=*/{idle::overwrite_of_stream()}};
 }
 
 }  // namespace sftrun::app

@@ -171,6 +171,11 @@ void add_run_flags(CLI::App& command, TrainOptions& options) {
       ->type_name("FILE");
 }
 
+std::string why_nothing_resumed(const CLI::App& command) {
+  if (idle::has(command, "--overwrite")) return " with --overwrite, which resumes nothing";
+  return idle::value_of(command, "--resume") == "never" ? " with --resume never" : "";
+}
+
 }  // namespace
 
 void apply_machine_file(LaunchFlags& flags, const CLI::App& command) {
@@ -198,12 +203,18 @@ Command add_train(CLI::App& sftrun) {
       ->add_option("--max-micro-batch", options->max_micro_batch,
                    "Largest automatic micro-batch, from the launcher to its workers")
       ->group(kHidden);
-  return {command, [options, command] {
+  return {command,
+          [options, command] {
             check(*options, *command);
             add_files_of_other_tools(*options);
             apply_launch_files(*options, *command);
             return run_train(*options);
-          }};
+          },
+          /*other_words=*/{"finetune", "fine-tune", "fit", "run", "launch"},
+          /*idle_rules=*/
+          {{{"--allow-changed-data", "--allow-changed-length", "--allow-backend-change"},
+            why_nothing_resumed},
+           idle::launch_flags_of_rank()}};
 }
 
 }  // namespace sftrun::app

@@ -2,11 +2,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "sftrun/app/command_list.h"
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/file.h"
 #include "sftrun/core/open_file.h"
 
 namespace sftrun::launch {
@@ -132,14 +135,28 @@ int run_import(const ImportOptions& options);
 
 /// Loads the engine beside this executable and calls it. @param request see engine_api.h
 int run_in_engine(const std::string& command, const nlohmann::ordered_json& request);
+template <class Request>
+int run_in_engine(const Request& request) {
+  return run_in_engine(command_of(request), json_of(request));
+}
 /// The same in a process that a launcher of this program has started. With another exit code than 0
 /// the process ends at once.
 int run_as_worker(const std::string& command, const nlohmann::ordered_json& request);
+template <class Request>
+int run_as_worker(const Request& request) {
+  return run_as_worker(command_of(request), json_of(request));
+}
+/// A request that the launcher has written for its workers, or an answer of the engine.
+template <class T>
+T read_json_file(const std::filesystem::path& file) {
+  return read_json<T>(nlohmann::ordered_json::parse(read_text_file(file)));
+}
 
 /// A command of the engine whose processes share the records of a file.
 struct RecordsCommand {
-  std::string name;                ///< of the subcommand and of the engine's command
-  nlohmann::ordered_json request;  ///< "folder" is added
+  std::string name;    ///< of the subcommand and of the engine's command
+  RanksRequest ranks;  ///< `folder` is set
+  std::function<nlohmann::ordered_json(const RanksRequest& ranks)> request;  ///< with these ranks
   LaunchFlags launch;
   /// Holds what is finished, and logs, while the command runs; empty: the command is one process.
   /// What rank 0 writes to `result` in it is printed at the end, if this process is the launcher.
@@ -152,6 +169,18 @@ struct RecordsCommand {
 /// starts, or as one of the processes that another launcher has started.
 /// @throws as launch::make_plan and launch::supervise
 int run_on_devices(const RecordsCommand& command);
+/// @param command with its launch flags and its folder
+template <class Request>
+int run_on_devices(const Request& request, RecordsCommand command) {
+  command.name = command_of(request);
+  command.ranks = request.ranks;
+  command.launch.device = request.ranks.compute.device;
+  command.request = [whole = request](const RanksRequest& ranks) mutable {
+    whole.ranks = ranks;
+    return json_of(whole);
+  };
+  return run_on_devices(command);
+}
 
 /// Names and versions of this program and the libraries it uses, LibTorch's and NCCL's read without
 /// loading them.

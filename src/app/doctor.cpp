@@ -42,7 +42,7 @@ struct DistributedState {
 struct Diagnosis {
   std::vector<Check> checks;
   DistributedState distributed;
-  Json all_reduce;  ///< as the engine wrote it; null: was not run here
+  std::optional<AllReduceAnswer> all_reduce;  ///< nullopt: was not run here
 
   size_t count(Verdict verdict) const {
     return static_cast<size_t>(std::count_if(
@@ -90,28 +90,24 @@ std::vector<std::string> communication_variables(const launch::Environment& env)
 }
 
 /// Speeds below which something is wrong, in bytes per second on the wire.
-double expected_bandwidth(const Json& result, bool has_nvlink) {
+double expected_bandwidth(const AllReduceAnswer& result, bool has_nvlink) {
   constexpr double kNvLink = 20e9, kPcie = 2e9, kGlooOnOneMachine = 50e6;
-  if (result.at("backend") == "nccl") return has_nvlink ? kNvLink : kPcie;
+  if (result.backend == "nccl") return has_nvlink ? kNvLink : kPcie;
   return kGlooOnOneMachine;
 }
 
-Check all_reduce_check(const Json& result, bool has_nvlink) {
-  const auto world_size = result.at("world_size").get<int>();
-  const auto bandwidth = result.at("bandwidth").get<double>();
-  if (world_size < 2)
+Check all_reduce_check(const AllReduceAnswer& result, bool has_nvlink) {
+  if (result.world_size < 2)
     return {"all-reduce", Verdict::kOk, "one process: nothing to communicate", {}};
-  const std::string finding =
-      fmt::format("{} processes over {} on {}: {}/s for {}, {:.0f} µs for 4 bytes", world_size,
-                  result.at("backend").get<std::string>(), result.at("device").get<std::string>(),
-                  format_bytes(static_cast<uint64_t>(bandwidth)),
-                  format_bytes(result.at("bytes").get<uint64_t>()),
-                  1e6 * result.at("latency_seconds").get<double>());
-  if (bandwidth >= expected_bandwidth(result, has_nvlink))
+  const std::string finding = fmt::format(
+      "{} processes over {} on {}: {}/s for {}, {:.0f} µs for 4 bytes", result.world_size,
+      result.backend, result.device, format_bytes(static_cast<uint64_t>(result.bandwidth)),
+      format_bytes(static_cast<uint64_t>(result.bytes)), 1e6 * result.latency_seconds);
+  if (result.bandwidth >= expected_bandwidth(result, has_nvlink))
     return {"all-reduce", Verdict::kOk, finding, {}};
   return {
       "all-reduce", Verdict::kWarning, finding + ", which is slow",
-      result.at("backend") == "nccl"
+      result.backend == "nccl"
           ? "run it again with NCCL_DEBUG=INFO, which names the transport of each pair"
           : "end other programs; over several machines set GLOO_SOCKET_IFNAME to the fast network"};
 }
@@ -161,7 +157,7 @@ Json as_json(const Diagnosis& diagnosis) {
             {"node_rank", state.node_rank},
             {"rendezvous", state.rendezvous},
             {"lines", state.lines}}},
-          {"all_reduce", diagnosis.all_reduce}};
+          {"all_reduce", json_of(diagnosis.all_reduce)}};
 }
 
 int print(const Diagnosis& diagnosis, bool json) {
@@ -174,18 +170,14 @@ int print(const Diagnosis& diagnosis, bool json) {
                                                                   : ExitCode::kWorkerFailed);
 }
 
-Json read_result(const fs::path& file) {
-  return Json::parse(read_text_file(file));
-}
-
 /// Runs as a rank that this program's launcher or another one has started.
 int run_rank(const DoctorOptions& options, const launch::ExternalWorker& external,
              const launch::Environment& env) {
   for (const auto& [name, value] : external.variables) ::setenv(name.c_str(), value.c_str(), 1);
   const launch::WorkerEnv worker = launch::worker_env(launch::current_environment());
   if (worker.supervised)
-    return run_in_engine("all_reduce",
-                         {{"device", options.device}, {"result", options.result.string()}});
+    return run_in_engine(
+        AllReduceRequest{.device = options.device, .result = options.result.string()});
   const TemporaryFolder scratch("doctor");  // logs and the result of the workers
   const fs::path file = scratch.path() / "result.json";
   Diagnosis diagnosis;
@@ -193,12 +185,12 @@ int run_rank(const DoctorOptions& options, const launch::ExternalWorker& externa
   const int code =
       options.no_all_reduce
           ? 0
-          : run_in_engine("all_reduce", {{"device", options.device}, {"result", file.string()}});
+          : run_in_engine(AllReduceRequest{.device = options.device, .result = file.string()});
   if (worker.rank != 0 || code != 0) return code;
   if (!options.no_all_reduce) {
-    diagnosis.all_reduce = read_result(file);
+    diagnosis.all_reduce = read_json_file<AllReduceAnswer>(file);
     diagnosis.checks.push_back(
-        all_reduce_check(diagnosis.all_reduce, has_nvlink(launch::query_gpus())));
+        all_reduce_check(*diagnosis.all_reduce, has_nvlink(launch::query_gpus())));
   }
   DistributedState& state = diagnosis.distributed;
   state = {.started_by = external.scheduler,
@@ -224,8 +216,9 @@ launch::LaunchPlan plan_with_two_ranks(const DoctorOptions& options, const launc
   return launch::make_plan(request, machine);
 }
 
-/// Starts the ranks of this machine.   @return what rank 0 wrote; null if rank 0 is elsewhere
-Json run_all_reduce(const launch::LaunchPlan& plan, const launch::Environment& env) {
+/// Starts the ranks of this machine.   @return what rank 0 wrote; nullopt if rank 0 is elsewhere
+std::optional<AllReduceAnswer> run_all_reduce(const launch::LaunchPlan& plan,
+                                              const launch::Environment& env) {
   const TemporaryFolder scratch("doctor");  // logs and the result of the workers
   const fs::path file = scratch.path() / "result.json";
   const launch::WorkerCommand command{
@@ -240,18 +233,19 @@ Json run_all_reduce(const launch::LaunchPlan& plan, const launch::Environment& e
                                       .stall_s = 20})
                        .exit_code;
   if (code != 0) throw Error(static_cast<ExitCode>(code), "stopped before the all-reduce was done");
-  return plan.node_rank == 0 ? read_result(file) : Json();
+  if (plan.node_rank != 0) return std::nullopt;
+  return read_json_file<AllReduceAnswer>(file);
 }
 
 void add_all_reduce(Diagnosis& diagnosis, const launch::LaunchPlan& plan,
                     const launch::Machine& machine) {
   try {
     diagnosis.all_reduce = run_all_reduce(plan, machine.env);
-    if (diagnosis.all_reduce.is_null())
+    if (!diagnosis.all_reduce)
       diagnosis.checks.push_back(
           {"all-reduce", Verdict::kOk, "done; machine 0 prints the numbers", {}});
     else
-      diagnosis.checks.push_back(all_reduce_check(diagnosis.all_reduce, has_nvlink(machine.gpus)));
+      diagnosis.checks.push_back(all_reduce_check(*diagnosis.all_reduce, has_nvlink(machine.gpus)));
   } catch (const Error& error) {
     if (error.code() == ExitCode::kStopped || error.code() == ExitCode::kInterrupted) throw;
     const std::string where = error.where().empty() ? "" : " at " + error.where();

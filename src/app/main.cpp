@@ -37,13 +37,14 @@ Exit codes: 0 done, 2 usage or configuration, 3 data or model file, 4 out of mem
 75 stopped by SIGTERM or SIGUSR1, 130 by Ctrl-C (both write a checkpoint once training has started).)";
 
 std::vector<Command> add_commands(CLI::App& sftrun) {
-  std::vector<Command> commands = {
-      add_train(sftrun),    add_generate(sftrun),     add_chat(sftrun),     add_serve(sftrun),
-      add_eval(sftrun),     add_score(sftrun),        add_tokenize(sftrun), add_preview(sftrun),
-      add_merge(sftrun),    add_quantize(sftrun),     add_bench(sftrun),    add_download(sftrun),
-      add_gpu_info(sftrun), add_memory_check(sftrun), add_report(sftrun),   add_doctor(sftrun)};
-  for (Command& command : add_config(sftrun)) commands.push_back(std::move(command));
-  for (const Command& command : commands) read_paths(*command.parser);
+  std::vector<Command> commands;
+#define SFTRUN_ROW(name) commands.push_back(add_##name(sftrun));
+  SFTRUN_SUBCOMMANDS(SFTRUN_ROW)
+#undef SFTRUN_ROW
+  for (const Command& command : commands) {
+    read_paths(*command.parser);
+    for (const Command& action : command.actions) read_paths(*action.parser);
+  }
   return commands;
 }
 
@@ -55,56 +56,38 @@ std::vector<std::string> subcommands_of(const CLI::App& app) {
   return names;
 }
 
-/// What other tools call a command, and words that people type for it.
-constexpr auto kOtherWords = std::to_array<std::pair<std::string_view, std::string_view>>(
-    {{"finetune", "train"},      {"fine-tune", "train"},
-     {"fit", "train"},           {"run", "train"},
-     {"launch", "train"},        {"export", "merge"},
-     {"convert", "merge"},       {"merge-lora", "merge"},
-     {"infer", "generate"},      {"inference", "generate"},
-     {"predict", "generate"},    {"complete", "generate"},
-     {"evaluate", "eval"},       {"test", "eval"},
-     {"api", "serve"},           {"server", "serve"},
-     {"deploy", "serve"},        {"quantise", "quantize"},
-     {"tokenise", "tokenize"},   {"benchmark", "bench"},
-     {"pull", "download"},       {"env", "doctor"},
-     {"memory", "memory-check"}, {"plot", "report"},
-     {"version", "--version"},   {"validate", "config check"}});
-
 /// The command that a word of another tool means, or the command of `config` that it is: "merge" of
 /// "export". "": none
-std::string command_meant(const CLI::App& app, std::string word) {
+std::string command_meant(const CLI::App& app, const std::vector<Command>& commands,
+                          std::string word) {
   std::replace(word.begin(), word.end(), '_', '-');
   if (app.get_parent() != nullptr) return word == "validate" ? "check" : "";
+  if (word == "version") return "--version";
+  if (word == "validate") return "config check";
   if (config::find_objective(word) != nullptr) return "train";
-  const auto* const found =
-      std::ranges::find_if(kOtherWords, [&](const auto& pair) { return pair.first == word; });
-  if (found != kOtherWords.end()) return std::string(found->second);
-  const std::vector<std::string> actions = subcommands_of(*app.get_subcommand("config"));
-  const bool is_action = std::find(actions.begin(), actions.end(), word) != actions.end();
-  return is_action ? "config " + word : "";
+  for (const Command& command : commands) {
+    if (std::ranges::find(command.other_words, word) != command.other_words.end())
+      return command.parser->get_name();
+    for (const Command& action : command.actions)
+      if (action.parser->get_name() == word) return command.parser->get_name() + " " + word;
+  }
+  return {};
 }
 
 /// Reports a word that is not a command.
-[[noreturn]] void unknown_command(const CLI::App& app, const std::string& prefix) {
+[[noreturn]] void unknown_command(const CLI::App& app, const std::vector<Command>& commands,
+                                  const std::string& prefix) {
   const std::string word = app.remaining().front();
   if (word.starts_with('-')) {
     throw ConfigError(fmt::format("unknown flag {}", excerpt(word)), "the command line",
                       fmt::format("flags follow the command: `{} --help`", prefix));
   }
-  const std::string meant = command_meant(app, word);
+  const std::string meant = command_meant(app, commands, word);
   const std::string near = meant.empty() ? nearest(word, subcommands_of(app)) : meant;
   throw ConfigError(fmt::format("unknown command `{} {}`", prefix, excerpt(word)),
                     "the command line",
                     near.empty() ? fmt::format("`{} --help` lists the commands", prefix)
                                  : fmt::format("did you mean `{} {}`?", prefix, near));
-}
-
-/// Commands that read and write nothing by a relative path.
-bool works_anywhere(const CLI::App& command) {
-  constexpr std::array<std::string_view, 4> kNames = {"gpu-info", "download", "reference",
-                                                      "schema"};
-  return std::find(kNames.begin(), kNames.end(), command.get_name()) != kNames.end();
 }
 
 /// The shell may stand in a directory that another process has removed. Each relative path would
@@ -119,7 +102,8 @@ void require_working_directory() {
 }
 
 /// Reports the word that was typed in place of a command; else there is nothing to report.
-void require_known_command(const CLI::App& sftrun, bool asks_for_help) {
+void require_known_command(const CLI::App& sftrun, const std::vector<Command>& commands,
+                           bool asks_for_help) {
   const auto chosen = sftrun.get_subcommands();
   const CLI::App& innermost = chosen.empty() ? sftrun : *chosen.front();
   const bool takes_command =
@@ -127,7 +111,8 @@ void require_known_command(const CLI::App& sftrun, bool asks_for_help) {
       innermost.get_subcommands().empty();
   if (!takes_command || innermost.remaining().empty()) return;
   if (asks_for_help && innermost.remaining().front().starts_with('-')) return;
-  unknown_command(innermost, chosen.empty() ? "sftrun" : "sftrun " + innermost.get_name());
+  unknown_command(innermost, commands,
+                  chosen.empty() ? "sftrun" : "sftrun " + innermost.get_name());
 }
 
 /// The flag after which its value is absent: the words end, or another flag follows. null: there is none.
@@ -161,16 +146,23 @@ const CLI::Option* flag_without_value(const CLI::App& sftrun,
                     "add --help after the command to see its flags");
 }
 
+/// The command that was typed, or its action; null: none
+const Command* parsed_among(const std::vector<Command>& commands) {
+  for (const Command& command : commands)
+    if (command.parser->parsed())
+      return command.actions.empty() ? &command : parsed_among(command.actions);
+  return nullptr;
+}
+
 int dispatch(CLI::App& sftrun, const std::vector<Command>& commands) {
-  for (const Command& command : commands) {
-    if (!command.parser->parsed()) continue;
-    check_extras(*command.parser);
-    if (!works_anywhere(*command.parser)) require_working_directory();
-    warn_of_idle_flags(*command.parser);
-    return command.run();
+  if (const Command* command = parsed_among(commands)) {
+    check_extras(*command->parser);
+    if (!command->works_anywhere) require_working_directory();
+    warn_of_idle_flags(*command);
+    return command->run();
   }
   // No command to run: nothing was typed, or an unknown word.
-  require_known_command(sftrun, /*asks_for_help=*/false);
+  require_known_command(sftrun, commands, /*asks_for_help=*/false);
   fmt::print("{}", sftrun.help());
   return static_cast<int>(ExitCode::kDone);
 }
@@ -201,7 +193,7 @@ int run(int argc, char** argv) {
   try {
     sftrun.parse(std::vector(words.rbegin(), words.rend()));  // CLI11 takes them from the back
   } catch (const CLI::CallForHelp&) {
-    require_known_command(sftrun, /*asks_for_help=*/true);
+    require_known_command(sftrun, commands, /*asks_for_help=*/true);
     fmt::print("{}", sftrun.help());
     return static_cast<int>(ExitCode::kDone);
   } catch (const CLI::ParseError& error) {

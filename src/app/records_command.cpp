@@ -24,9 +24,8 @@ namespace fs = std::filesystem;
 
 /// Whether the processes have a model together; else each has a copy of it.
 bool divides_model(const RecordsCommand& command) {
-  const nlohmann::ordered_json parallel =
-      command.request.value("parallel", nlohmann::ordered_json());
-  return !parallel.is_null() && parallel.value("strategy", "") != "device_map";
+  const auto& parallel = command.ranks.parallel;
+  return parallel && parallel->strategy != "device_map";
 }
 
 launch::LaunchRequest records_launch(const RecordsCommand& command,
@@ -57,10 +56,10 @@ launch::WorkWords words_of(const RecordsCommand& command) {
 /// Starts the processes of this machine, and gives them the request in a file.
 int launch_processes(const RecordsCommand& command, const launch::LaunchPlan& plan,
                      const launch::Environment& env) {
-  nlohmann::ordered_json request = command.request;
-  request["device"] = plan.workers_device;
+  RanksRequest ranks = command.ranks;
+  ranks.compute.device = plan.workers_device;
   const fs::path file = command.folder / fmt::format("request-{}.json", plan.node_rank);
-  write_file_atomically(file, request.dump());
+  write_file_atomically(file, command.request(ranks).dump());
   const launch::WorkerCommand worker{
       .executable = "/proc/self/exe",
       .arguments = {"sftrun", command.name, "--worker-request", file.string()}};
@@ -82,7 +81,7 @@ int launch_processes(const RecordsCommand& command, const launch::LaunchPlan& pl
 int run_in_this_process(const RecordsCommand& command, const launch::LaunchPlan& plan) {
   if (!plan.gpus.empty())
     ::setenv("CUDA_VISIBLE_DEVICES", plan.cuda_visible_devices.c_str(), /*overwrite=*/1);
-  return run_in_engine(command.name, command.request);
+  return run_in_engine(command.name, command.request(command.ranks));
 }
 
 /// Of a command that is complete, or of one process that has kept nothing. On several nodes others
@@ -99,16 +98,14 @@ namespace {
 int run_in_folder(const RecordsCommand& asked) {
   const launch::Environment env = launch::current_environment();
   RecordsCommand command = asked;
-  if (!command.folder.empty()) command.request["folder"] = absolute_path(command.folder).string();
+  if (!command.folder.empty()) command.ranks.folder = absolute_path(command.folder).string();
   if (const auto external = launch::external_worker(env, command.launch.asks_for_processes())) {
     for (const auto& [name, value] : external->variables)
       ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
-    return run_in_engine(command.name, command.request);
+    return run_in_engine(command.name, command.request(command.ranks));
   }
   const bool is_one_process = command.folder.empty();
-  const bool has_device_map =
-      !command.request.value("parallel", nlohmann::ordered_json()).is_null() &&
-      !divides_model(command);
+  const bool has_device_map = command.ranks.parallel && !divides_model(command);
   if ((is_one_process || has_device_map) && !command.launch.asks_for_processes())
     command.launch.nproc_per_node = "1";
   const launch::LaunchPlan plan =

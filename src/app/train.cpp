@@ -194,29 +194,21 @@ void require_free_directory(const TrainOptions& options, const Run& run) {
     observe::require_no_results(run_dir);
 }
 
-Json engine_request(const TrainOptions& options, const Run& run) {
-  Json overrides = Json::array();
-  for (const config::Override& override : run.loaded.overrides) {
-    overrides.push_back(
-        {{"key", override.key}, {"value", override.value}, {"source", override.source}});
-  }
-  const auto& batch_size = run.batches.batch_size.value;
-  return {{"config", config::to_json(run.loaded.config)},
-          {"steps_are_auto", run.batches.steps_are_auto},
-          {"batch_size", batch_size ? Json(*batch_size) : Json()},
-          {"max_micro_batch", run.batches.max_micro_batch},
-          {"eval_batch_size_is_auto", run.batches.eval_follows},
-          {"model_path", run.model_path.string()},
-          {"config_path", options.config.string()},
-          {"places", run.loaded.places},
-          {"overrides", overrides},
-          {"resume", options.resume},
-          {"overwrite", options.overwrite},
-          {"allow_changed_data", options.allow_changed_data},
-          {"allow_changed_length", options.allow_changed_length},
-          {"allow_backend_change", options.allow_backend_change},
-          {"profile", options.profile},
-          {"device", options.device}};
+WorkerRequest worker_request(const TrainOptions& options, const Run& run) {
+  return {.config = run.loaded.config,
+          .places = run.loaded.places,
+          .model_path = run.model_path.string(),
+          .device = options.device,
+          .batch_size = run.batches.batch_size.value,
+          .steps_are_auto = run.batches.steps_are_auto,
+          .eval_batch_size_is_auto = run.batches.eval_follows,
+          .max_micro_batch = run.batches.max_micro_batch,
+          .resume = options.resume,
+          .overwrite = options.overwrite,
+          .allow_changed_data = options.allow_changed_data,
+          .allow_changed_length = options.allow_changed_length,
+          .allow_backend_change = options.allow_backend_change,
+          .profile = options.profile};
 }
 
 /// Checks the trainable parameters before data are tokenized. For a model without config.json the
@@ -448,12 +440,12 @@ int with_end_event(const config::RunConfig& config, const std::function<TrainEnd
 }
 
 /// Trains as a rank of another launcher. If this is rank 0, its error is kept for run.json.
-TrainEnd train_as_rank(const nlohmann::json& request, const std::filesystem::path& run_dir) {
+TrainEnd train_as_rank(const WorkerRequest& request, const std::filesystem::path& run_dir) {
   const std::filesystem::path file = absolute_path(run_dir) / "logs" / "error-rank-0.json";
   std::error_code ignored;
   std::filesystem::remove(file, ignored);
   ::setenv("SFTRUN_ERROR_FILE", file.c_str(), /*overwrite=*/1);
-  TrainEnd end{{.exit_code = run_in_engine("worker", request)}, {}};
+  TrainEnd end{{.exit_code = run_in_engine(request)}, {}};
   if (!end.has_failed()) return end;
   if (const auto error = launch::read_error_file(file)) end.error = text_of_error(error->message);
   return end;
@@ -480,7 +472,7 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   if (options.max_micro_batch > 0) place.max_micro_batch = options.max_micro_batch;
   const Run run = resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr,
                               options.config, place);
-  if (worker.supervised) return run_as_worker("worker", engine_request(options, run));
+  if (worker.supervised) return run_as_worker(worker_request(options, run));
   const std::string launch =
       fmt::format("started by {}: {}, rendezvous {}:{}", external.scheduler,
                   counted(worker.world_size, "worker"), worker.master_addr, worker.master_port);
@@ -504,8 +496,8 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
     lock.emplace(run.loaded.config.output.dir);
     report.emplace(run.loaded.config.output.dir);
   }
-  const nlohmann::json request = engine_request(options, run);
-  if (worker.rank != 0) return run_in_engine("worker", request);
+  const WorkerRequest request = worker_request(options, run);
+  if (worker.rank != 0) return run_in_engine(request);
   return with_end_event(run.loaded.config,
                         [&] { return train_as_rank(request, run.loaded.config.output.dir); });
 }

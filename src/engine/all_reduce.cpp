@@ -51,13 +51,13 @@ double wire_bandwidth(int64_t bytes, double seconds, int world_size) {
 
 }  // namespace
 
-int run_all_reduce(const nlohmann::ordered_json& request) {
+int run_all_reduce(const app::AllReduceRequest& request) {
   constexpr int64_t kMiB = 1 << 20, kSmall = sizeof(float);
   quiet_libtorch();
   Rank rank;
   try {
-    const Compute compute = choose_compute(get<std::string>(request, "device").value_or("auto"),
-                                           config::DTypeChoice::kFp32, rank.env().local_rank);
+    const Compute compute =
+        choose_compute(request.device, config::DTypeChoice::kFp32, rank.env().local_rank);
     config::ParallelConfig parallel;
     parallel.timeout = "60s";
     parallel.stall_after = "15s";
@@ -74,20 +74,20 @@ int run_all_reduce(const nlohmann::ordered_json& request) {
     const double seconds = mean_seconds(comm, compute.device, bytes, is_gpu ? 20 : 5);
     const double latency = mean_seconds(comm, compute.device, kSmall, 50);
     if (rank.is_main()) {
-      const nlohmann::ordered_json result = {
-          {"world_size", comm.world_size()},
-          {"backend", comm.backend()},
-          {"device", device_name(compute.device)},
-          {"bytes", bytes},
-          {"seconds", seconds},
-          {"bandwidth", wire_bandwidth(bytes, seconds, comm.world_size())},
-          {"latency_seconds", latency}};
-      write_file_atomically(request.at("result").get<std::string>(), result.dump(2) + "\n");
+      const app::AllReduceAnswer answer{
+          .world_size = comm.world_size(),
+          .backend = comm.backend(),
+          .device = device_name(compute.device),
+          .bytes = bytes,
+          .seconds = seconds,
+          .bandwidth = wire_bandwidth(bytes, seconds, comm.world_size()),
+          .latency_seconds = latency};
+      write_file_atomically(request.result, app::json_of(answer).dump(2) + "\n");
     }
     comm.leave();
     return 0;
   } catch (...) {
-    const Failure failure = report_failure("all_reduce");
+    const Failure failure = report_failure({});
     rank.abandon(failure.text);
     return failure.code;
   }

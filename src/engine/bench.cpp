@@ -67,13 +67,12 @@ struct BenchConfig {
   std::string dtype;
 };
 
-BenchConfig bench_config(const nlohmann::ordered_json& request) {
+BenchConfig bench_config(const app::BenchRequest& request) {
   std::vector<std::string> overrides = {
       "tuning.lora.r=8", "tuning.lora.alpha=16",
       "tuning.lora.target_modules=[q_proj, k_proj, v_proj, o_proj]"};
-  for (const auto& text : request.at("overrides")) overrides.push_back(text.get<std::string>());
-  BenchConfig bench{foreign::config_from_overrides(overrides).config,
-                    request.at("dtype").get<std::string>()};
+  overrides.insert(overrides.end(), request.overrides.begin(), request.overrides.end());
+  BenchConfig bench{foreign::config_from_overrides(overrides).config, request.compute.dtype};
   if (bench.run.train.objective_info().needs_sums()) {
     const auto measured = config::objective_names(&config::ObjectiveInfo::is_cross_entropy);
     throw ConfigError(fmt::format("bench measures train.objective {} only", join(measured, ", ")),
@@ -85,9 +84,9 @@ BenchConfig bench_config(const nlohmann::ordered_json& request) {
   return bench;
 }
 
-std::unique_ptr<model::Decoder> make_decoder(const nlohmann::ordered_json& request,
+std::unique_ptr<model::Decoder> make_decoder(const app::BenchRequest& request,
                                              const config::RunConfig& run, const Compute& compute) {
-  if (const auto arch_path = get<std::string>(request, "arch")) {
+  if (const auto& arch_path = request.arch) {
     const auto json = parse_python_json(read_utf8_file(*arch_path));
     if (json.is_discarded())
       throw DataError("not valid JSON", *arch_path, "--arch names a model's config.json");
@@ -95,7 +94,7 @@ std::unique_ptr<model::Decoder> make_decoder(const nlohmann::ordered_json& reque
                                   decoder_options(run, compute, nullptr));
   }
   const std::shared_ptr<const weights::Checkpoint> checkpoint =
-      weights::Checkpoint::open(request.at("model").get<std::string>());
+      weights::Checkpoint::open(request.model.value());
   return load_decoder(checkpoint, decoder_options(run, compute, checkpoint.get()));
 }
 
@@ -224,15 +223,15 @@ double median_of(std::vector<double> values) {
 
 }  // namespace
 
-int run_bench(const nlohmann::ordered_json& request) {
-  set_threads(request);
+int run_bench(const app::BenchRequest& request) {
+  set_threads(request.compute.threads);
   const BenchConfig bench = bench_config(request);
-  const Compute compute = choose_compute(request.at("device").get<std::string>(), bench.dtype, 0);
+  const Compute compute = choose_compute(request.compute.device, bench.dtype, 0);
   const auto decoder = make_decoder(request, bench.run, compute);
-  const BenchedWork work{.seq_len = request.at("seq_len").get<int64_t>(),
-                         .batch_size = request.at("batch_size").get<int64_t>(),
+  const BenchedWork work{.seq_len = request.seq_len,
+                         .batch_size = request.batch_size,
                          .vocab_size = decoder->arch().vocab_size};
-  const auto num_steps = request.at("steps").get<int64_t>();
+  const int64_t num_steps = request.steps;
   BenchedSteps steps(*decoder, bench.run.train);
   const Times times = time_steps(steps, work, num_steps);
   const std::vector<double>& step_seconds = times.step_seconds;
@@ -240,9 +239,8 @@ int run_bench(const nlohmann::ordered_json& request) {
   const double median = median_of(step_seconds);
   const double best = *std::min_element(step_seconds.begin(), step_seconds.end());
   const uint64_t peak = peak_memory_bytes(compute.device);
-  if (const auto folder = get<std::string>(request, "profile"))
-    profile_steps(steps, work, num_steps, compute.device, *folder);
-  if (request.value("json", false)) {
+  if (request.profile) profile_steps(steps, work, num_steps, compute.device, *request.profile);
+  if (request.json) {
     const nlohmann::ordered_json result = {{"tokens_per_second", tokens / median},
                                            {"tokens_per_second_best", tokens / best},
                                            {"step_seconds", step_seconds},

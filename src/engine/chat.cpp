@@ -73,37 +73,38 @@ class InterruptWatch {
 /// The base model and its adapters; each is loaded when it is used first.
 class Models {
  public:
-  explicit Models(const nlohmann::ordered_json& request) : request_(request) {}
+  explicit Models(const app::ChatRequest& request) : request_(request) {}
 
   const LoadedModel& get(const std::string& name) {
     const auto found = loaded_.find(name);
     if (found != loaded_.end()) return found->second;
-    nlohmann::ordered_json one = request_;
-    for (const nlohmann::ordered_json& entry : request_.at("models"))
-      if (entry.at("name") == name) one["adapter"] = entry.at("adapter");
-    SharedBases* shared = request_.at("models").size() > 1 ? &bases_ : nullptr;
-    const LoadedModel& loaded = loaded_.emplace(name, load_model(one, 0, shared)).first->second;
-    warn_of_idle_template_flag(request_, {&loaded.text});
+    const std::vector<app::NamedAdapter>& models = request_.models.models;
+    const auto entry = std::ranges::find(models, name, &app::NamedAdapter::name);
+    SharedBases* shared = models.size() > 1 ? &bases_ : nullptr;
+    LoadedModel model = load_model(request_.models.one(*entry), request_.compute, 0, shared);
+    const LoadedModel& loaded = loaded_.emplace(name, std::move(model)).first->second;
+    warn_of_idle_template_flag(request_.models.base, {&loaded.text});
     return loaded;
   }
   std::vector<std::string> names() const {
     std::vector<std::string> names;
-    for (const nlohmann::ordered_json& entry : request_.at("models"))
-      names.push_back(entry.at("name").get<std::string>());
+    for (const app::NamedAdapter& entry : request_.models.models) names.push_back(entry.name);
     return names;
   }
 
  private:
-  const nlohmann::ordered_json& request_;
+  const app::ChatRequest& request_;
   SharedBases bases_;
   std::map<std::string, LoadedModel> loaded_;
 };
 
 class Conversation {
  public:
-  explicit Conversation(const nlohmann::ordered_json& request)
-      : request_(request), models_(request), name_(models_.names().front()) {
-    if (const auto system = get<std::string>(request, "system")) system_ = *system;
+  explicit Conversation(const app::ChatRequest& request)
+      : request_(request),
+        models_(request),
+        name_(models_.names().front()),
+        system_(request.system.value_or("")) {
     use(name_);
     reset();
   }
@@ -240,7 +241,7 @@ class Conversation {
   void generate() {
     const std::vector<int32_t> tokens = data::PromptBuilder(model_->text, true)
                                             .build({{"messages", messages_}}, "the conversation");
-    model::SamplingOptions options = sampling_options(request_);
+    model::SamplingOptions options = sampling_options(request_.sampling);
     limit_to_context(options, static_cast<int64_t>(tokens.size()));
     std::string shown;
     const auto show = [&](std::string_view text) {
@@ -255,7 +256,7 @@ class Conversation {
     bool is_taken = false;
     size_t num_tokens = 0;
     const double start = monotonic_seconds();
-    TextGenerator(model_->text, options, request_.value("stop", std::vector<std::string>()))
+    TextGenerator(model_->text, options, request_.sampling.stop)
         .run(*model_->decoder, 1,
              {.next_prompt = [&]() -> std::optional<model::Prompt> {
                 if (std::exchange(is_taken, true)) return std::nullopt;
@@ -294,7 +295,7 @@ class Conversation {
     options.max_new_tokens = std::min(options.max_new_tokens, context - num_tokens);
   }
 
-  const nlohmann::ordered_json& request_;
+  const app::ChatRequest& request_;
   Models models_;
   std::string name_, system_;
   const LoadedModel* model_ = nullptr;
@@ -306,7 +307,7 @@ class Conversation {
 
 }  // namespace
 
-int run_chat(const nlohmann::ordered_json& request) {
+int run_chat(const app::ChatRequest& request) {
   return Conversation(request).run();
 }
 

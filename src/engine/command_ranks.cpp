@@ -17,29 +17,31 @@ namespace sftrun::engine {
 namespace {
 
 /// nullopt: each process has all of a model.
-std::optional<config::ParallelConfig> parallel_of(const nlohmann::ordered_json& request,
+std::optional<config::ParallelConfig> parallel_of(const app::RanksRequest& request,
                                                   const launch::WorkerEnv& env) {
-  if (!is_divided(request)) return std::nullopt;
-  const nlohmann::ordered_json& asked = request.at("parallel");
+  if (!request.parallel) return std::nullopt;
   nlohmann::ordered_json settings = config::to_json(config::RunConfig{});
-  settings.at("parallel").update(asked);
-  config::ParallelConfig parallel = config::from_json(settings).parallel;
   config::Places flags;
-  for (const auto& [key, value] : asked.items())
+  const nlohmann::ordered_json asked = app::json_of(*request.parallel);
+  for (const auto& [key, value] : asked.items()) {
+    if (value.is_null()) continue;
+    settings.at("parallel")[key] = value;
     flags["parallel." + key] = fmt::format("--{} on the command line", key);
+  }
+  config::ParallelConfig parallel = config::from_json(settings).parallel;
   config::resolve_axes(parallel, env.world_size, env.local_world_size, flags);
   if (!parallel.axes.divides_model() && !parallel.axes.shards_weights()) return std::nullopt;
   return parallel;
 }
 
-bool has_device_map(const nlohmann::ordered_json& request) {
-  return is_divided(request) && request.at("parallel").value("strategy", "") == "device_map";
+bool has_device_map(const app::RanksRequest& request) {
+  return request.parallel && request.parallel->strategy == "device_map";
 }
 
-/// Stages of the model on the devices of this process: all GPUs, or as many as "parallel.pp" says.
-int num_stages(const nlohmann::ordered_json& request) {
-  const auto asked = get<int>(request.at("parallel"), "pp");
-  const bool may_use_gpus = get<std::string>(request, "device").value_or("auto") != "cpu";
+/// Stages of the model on the devices of this process: all GPUs, or as many as `parallel.pp` says.
+int num_stages(const app::RanksRequest& request) {
+  const std::optional<int> asked = request.parallel->pp;
+  const bool may_use_gpus = request.compute.device != "cpu";
   const int gpus = may_use_gpus ? load_cuda_library().num_devices : 0;
   if (gpus > 0 && asked.value_or(1) > gpus) {
     throw ConfigError(fmt::format("--pp {} and {} GPUs", *asked, gpus), "--pp on the command line",
@@ -50,55 +52,46 @@ int num_stages(const nlohmann::ordered_json& request) {
 
 }  // namespace
 
-int run_as_ranks(
-    const std::string& command, const nlohmann::ordered_json& request,
-    const std::function<int(const nlohmann::ordered_json& request, Rank& rank)>& body) {
+int run_as_ranks(const app::RanksRequest& request, const FailureContext& context,
+                 const std::function<int(const app::RanksRequest& request, Rank& rank)>& body) {
   const launch::WorkerEnv env = launch::worker_env();
-  const auto folder = get<std::string>(request, "folder");
-  if (folder && (env.supervised || env.world_size > 1)) {
+  if (request.folder && (env.supervised || env.world_size > 1)) {
     quiet_libtorch();
-    configure_logging(env, *folder);
+    configure_logging(env, *request.folder);
   }
-  set_threads(request);
+  set_threads(request.compute.threads);
   Rank rank;
-  const auto run = [&](const nlohmann::ordered_json& asked, Rank& of_thread) {
+  const auto run = [&](const app::RanksRequest& asked, Rank& of_thread) {
     const int code = body(asked, of_thread);
     of_thread.comm().leave();
     return code;
   };
   try {
     if (!has_device_map(request)) return run(request, rank);
-    nlohmann::ordered_json as_pipeline = request;
+    app::RanksRequest as_pipeline = request;
     const int stages = num_stages(request);
-    as_pipeline["parallel"] = {{"strategy", "pipeline"}, {"pp", stages}};
-    if (stages == 1) as_pipeline["parallel"] = nullptr;
+    as_pipeline.parallel = {.strategy = "pipeline", .pp = stages};
+    if (stages == 1) as_pipeline.parallel.reset();
     std::vector<int> gpus;
     for (int stage = 0; stage < stages; ++stage) gpus.push_back(stage);
-    return run_stage_threads(rank, gpus, command, request,
+    return run_stage_threads(rank, gpus, context,
                              [&](Rank& of_thread) { return run(as_pipeline, of_thread); });
   } catch (...) {
     // Reported while the other ranks are still connected: their errors must not come first.
-    const Failure failure = report_failure(command, request);
+    const Failure failure = report_failure(context);
     rank.abandon(failure.text);
     return failure.code;
   }
 }
 
-void write_result(const nlohmann::ordered_json& request, const Rank& rank,
-                  const std::string& text) {
-  const std::string file =
-      rank.env().supervised
-          ? (std::filesystem::path(request.at("folder").get<std::string>()) / "result").string()
-          : "-";
+void write_result(const app::RanksRequest& request, const Rank& rank, const std::string& text) {
+  const std::string file = rank.env().supervised
+                               ? (std::filesystem::path(request.folder.value()) / "result").string()
+                               : "-";
   data::write_records(file, text, [&rank] { return rank.stop_exit_code(); });
 }
 
-bool is_divided(const nlohmann::ordered_json& request) {
-  const auto parallel = request.find("parallel");
-  return parallel != request.end() && !parallel->is_null();
-}
-
-CommandRanks::CommandRanks(const nlohmann::ordered_json& request, Rank& rank)
+CommandRanks::CommandRanks(const app::RanksRequest& request, Rank& rank)
     : request_(request), rank_(rank), parallel_(parallel_of(request, rank.env())) {}
 
 void CommandRanks::require_one_copy() const {
@@ -112,15 +105,17 @@ void CommandRanks::require_one_copy() const {
 
 int CommandRanks::connect() {
   // Copies exchange numbers of records only, which needs no device.
-  const at::Device device = parallel_ ? compute_of(request_, rank_.gpu()).device : at::kCPU;
+  const at::Device device =
+      parallel_ ? choose_compute(request_.compute, rank_.gpu()).device : at::kCPU;
   return rank_.meet_others(parallel_.value_or(config::ParallelConfig{}), device)
              ? 0
              : rank_.stop_exit_code();
 }
 
-int CommandRanks::load_model(const nlohmann::ordered_json& request, LoadedModel& loaded) {
-  if (parallel_) return load_part(request, *parallel_, rank_, loaded);
-  return rank_.interruptible([&] { loaded = engine::load_model(request, rank_.gpu()); });
+int CommandRanks::load_model(const app::ModelRequest& request, LoadedModel& loaded) {
+  if (parallel_) return load_part(request, request_.compute, *parallel_, rank_, loaded);
+  return rank_.interruptible(
+      [&] { loaded = engine::load_model(request, request_.compute, rank_.gpu()); });
 }
 
 }  // namespace sftrun::engine

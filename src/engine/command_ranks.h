@@ -1,11 +1,11 @@
 #pragma once
 
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "commands.h"
 #include "rank.h"
 #include "session.h"
 
@@ -14,36 +14,42 @@ namespace sftrun::engine {
 
 /// Runs a command as the rank of this process. With "parallel.strategy" device_map this process has
 /// a rank for each device, as threads. A failure is reported while the other ranks are connected.
-/// @param request with "folder" if there may be several processes: their logs are kept there
+/// @param request with `folder` if there may be several processes: their logs are kept there
 /// @param body ends with all ranks connected, or before they were
 /// @return the exit code of `body` or of the failure
-int run_as_ranks(const std::string& command, const nlohmann::ordered_json& request,
-                 const std::function<int(const nlohmann::ordered_json& request, Rank& rank)>& body);
-
-/// Whether the request divides models over ranks.
-bool is_divided(const nlohmann::ordered_json& request);
+int run_as_ranks(const app::RanksRequest& request, const FailureContext& context,
+                 const std::function<int(const app::RanksRequest& request, Rank& rank)>& body);
+template <class Request>
+int run_as_ranks(const Request& request, int (*body)(const Request& request, Rank& rank)) {
+  return run_as_ranks(request.ranks, failure_context(request),
+                      [&](const app::RanksRequest& of_ranks, Rank& rank) {
+                        Request whole = request;
+                        whole.ranks = of_ranks;
+                        return body(whole, rank);
+                      });
+}
 
 /// Writes the result of a command to standard output. A launcher marks the lines of its workers with
-/// their ranks, so it prints the result itself, from "folder".
+/// their ranks, so it prints the result itself, from `folder`.
 /// @param rank the first one
-void write_result(const nlohmann::ordered_json& request, const Rank& rank, const std::string& text);
+void write_result(const app::RanksRequest& request, const Rank& rank, const std::string& text);
 
 /// The ranks of a command, which have its models together or each a copy of them.
 class CommandRanks {
  public:
-  /// Reads "parallel" of the request.   @throws ConfigError if it does not fit the number of ranks
-  CommandRanks(const nlohmann::ordered_json& request, Rank& rank);
+  /// @throws ConfigError if the division does not fit the number of ranks
+  CommandRanks(const app::RanksRequest& request, Rank& rank);
   /// @throws ConfigError if the ranks have more than one copy of a model
   void require_one_copy() const;
   /// Connects them.   @return 0, or the exit code of a stop
   int connect();
   /// Loads a model as `engine::load_model`, or the part of it that this rank has.
-  /// @param request of one model   @param loaded receives it
+  /// @param loaded receives it
   /// @return 0, or the exit code of a stop that any rank was asked for
-  int load_model(const nlohmann::ordered_json& request, LoadedModel& loaded);
+  int load_model(const app::ModelRequest& request, LoadedModel& loaded);
 
  private:
-  const nlohmann::ordered_json& request_;
+  const app::RanksRequest& request_;
   Rank& rank_;
   std::optional<config::ParallelConfig> parallel_;  // nullopt: each has all of a model
 };

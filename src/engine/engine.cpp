@@ -1,11 +1,11 @@
 #include <c10/util/Exception.h>
 #include <unistd.h>
 
+#include <functional>
 #include <map>
 #include <new>
 
 #include "commands.h"
-#include "memory_advice.h"
 #include "sftrun/app/engine_api.h"
 #include "sftrun/config/places.h"
 #include "sftrun/core/console_writer.h"
@@ -18,14 +18,29 @@
 namespace sftrun::engine {
 namespace {
 
-using Command = int (*)(const nlohmann::ordered_json&);
+using Command = std::function<int(const nlohmann::ordered_json& request)>;
+
+/// Reads the request and runs the command.
+template <class Request>
+Command guarded(int (*run)(const Request&)) {
+  return [run](const nlohmann::ordered_json& json) {
+    FailureContext context;
+    try {
+      const auto request = app::read_json<Request>(json);
+      context = failure_context(request);
+      return run(request);
+    } catch (...) {
+      return report_failure(context).code;
+    }
+  };
+}
 
 Command find(const std::string& name) {
   static const std::map<std::string, Command> commands = {
-      {"worker", run_worker},        {"generate", run_generate}, {"eval", run_eval},
-      {"score", run_score},          {"serve", run_serve},       {"chat", run_chat},
-      {"merge", run_merge},          {"quantize", run_quantize}, {"bench", run_bench},
-      {"all_reduce", run_all_reduce}};
+#define SFTRUN_ROW(name, Request) {#name, guarded(run_##name)},
+      SFTRUN_ENGINE_COMMANDS(SFTRUN_ROW)
+#undef SFTRUN_ROW
+  };
   const auto found = commands.find(name);
   SFTRUN_CHECK(found != commands.end());
   return found->second;
@@ -54,35 +69,29 @@ std::string libtorch_text(const c10::Error& e) {
   return Error(ExitCode::kWorkerFailed, "LibTorch: " + text).what();
 }
 
-/// Where the keys of the request's configuration were set; empty: unknown.
-config::Places places_of(const nlohmann::ordered_json& request) {
-  if (!request.is_object() || !request.contains("places")) return {};
-  return request.at("places").get<config::Places>();
-}
-
-int guarded(const char* command, const char* request) {
-  nlohmann::ordered_json parsed;
+int run_guarded(const char* command, const char* request) {
   try {
-    parsed = nlohmann::ordered_json::parse(request);
-    return find(command)(parsed);
+    return find(command)(nlohmann::ordered_json::parse(request));
   } catch (...) {
-    return report_failure(command, parsed).code;
+    return report_failure({}).code;
   }
 }
 
 }  // namespace
 
-Failure report_failure(const std::string& command, const nlohmann::ordered_json& request) {
+Failure report_failure(const FailureContext& context) {
   try {
     throw;
   } catch (const CommError& e) {  // what another rank has done comes first, if it has failed
     return fail(e.code(), e.what(), /*peer_lost=*/true);
   } catch (const Error& e) {
-    return fail(e.code(), config::with_place(e, places_of(request)).value_or(e).what());
+    return fail(e.code(), config::with_place(e, context.places).value_or(e).what());
   } catch (const c10::OutOfMemoryError& e) {
-    return out_of_memory(e.what_without_backtrace(), memory_advice(command, memory_of(e), request));
+    return out_of_memory(e.what_without_backtrace(), memory_of(e) == Memory::kGpu
+                                                         ? context.gpu_memory_advice
+                                                         : context.host_memory_advice);
   } catch (const std::bad_alloc&) {
-    return out_of_memory("out of memory", memory_advice(command, Memory::kHost, request));
+    return out_of_memory("out of memory", context.host_memory_advice);
   } catch (const c10::Error& e) {
     return fail(ExitCode::kWorkerFailed, libtorch_text(e));
   } catch (const nlohmann::json::exception& e) {
@@ -96,7 +105,7 @@ Failure report_failure(const std::string& command, const nlohmann::ordered_json&
 
 extern "C" __attribute__((visibility("default"))) int sftrun_engine_run(const char* command,
                                                                         const char* request) {
-  const int code = sftrun::engine::guarded(command, request);
+  const int code = sftrun::engine::run_guarded(command, request);
   sftrun::log::flush();
   return code;
 }

@@ -61,16 +61,13 @@ data::Dataset load_validation_data(const config::RunConfig& config, const data::
 /// Evaluates the models of a request one after the other.
 class Evaluation {
  public:
-  Evaluation(const nlohmann::ordered_json& request, Rank& rank)
-      : request_(request),
-        rank_(rank),
-        ranks_(request, rank),
-        config_(config::from_json(request.at("config"))) {}
+  Evaluation(const app::EvalRequest& request, Rank& rank)
+      : request_(request), rank_(rank), ranks_(request.ranks, rank), config_(request.config) {}
 
   /// @return 0, or the exit code of a stop
   int run() {
     if (const int code = ranks_.connect()) return code;
-    for (const nlohmann::ordered_json& variant : request_.at("models")) {
+    for (const app::EvaluatedModel& variant : request_.models) {
       if (const int code = measure(variant)) return code;
     }
     if (rank_.is_main()) report();
@@ -78,12 +75,14 @@ class Evaluation {
   }
 
  private:
-  int measure(const nlohmann::ordered_json& variant) {
-    nlohmann::ordered_json request = request_;
-    request["model"] = variant.at("model");
-    request["adapter"] = variant.at("adapter");
+  int measure(const app::EvaluatedModel& variant) {
     LoadedModel model;
-    if (const int code = ranks_.load_model(request, model)) return code;
+    const int stop = ranks_.load_model({.model = variant.model,
+                                        .adapter = variant.adapter,
+                                        .as_stored = request_.as_stored,
+                                        .takes_trained_variables = false},
+                                       model);
+    if (stop != 0) return stop;
     data::TextModel text;
     const auto prepare = [&] {
       text = text_model_of(*model.checkpoint, config_.model.chat_template);
@@ -91,16 +90,15 @@ class Evaluation {
       if (!data_) read_data(text);
     };
     if (const int code = rank_.interruptible(prepare)) return code;
-    Measured measured{.name = variant.at("name").get<std::string>()};
+    Measured measured{.name = variant.name};
     const auto stops = [this] { return rank_.stop_exit_code() != 0; };
     measured.sums = label_sums(model, *data_, rank_, measured.name, stops);
     if (const int code = rank_.stop_of_any_rank()) return code;
     if (!std::isfinite(measured.total().loss)) {
-      weights::require_finite(*model.checkpoint, request.at("model").get<std::string>());
+      weights::require_finite(*model.checkpoint, variant.model);
       throw DataError(
           fmt::format("the validation loss of the {} is NaN or infinite", measured.name),
-          request.at("model").get<std::string>(),
-          "use --dtype fp32; if that does not help, the weights are broken");
+          variant.model, "use --dtype fp32; if that does not help, the weights are broken");
     }
     if (!asked_.empty()) {
       if (const int code = generate(text, model, measured)) return code;
@@ -111,9 +109,8 @@ class Evaluation {
   }
 
   /// The configuration's variables are used, for every model.
-  void warn_of_other_variables(const nlohmann::json& variant) const {
-    const auto trained = get<std::string>(variant, "adapter")
-                             .value_or(variant.at("model").template get<std::string>());
+  void warn_of_other_variables(const app::EvaluatedModel& variant) const {
+    const std::string trained = variant.adapter.value_or(variant.model);
     const Json recorded = weights::read_template_variables(trained),
                used = data::template_variables(config_.data);
     if (recorded.empty() || nlohmann::json(recorded) == nlohmann::json(used)) return;
@@ -126,9 +123,8 @@ class Evaluation {
   /// The first `max_records` examples that have a prompt are asked.
   void read_data(const data::TextModel& text) {
     data_ = load_validation_data(config_, text);
-    if (!request_.at("generate").get<bool>()) return;
-    const auto most = static_cast<size_t>(
-        get<int64_t>(request_, "max_records").value_or(data_->examples().size()));
+    if (!request_.generate) return;
+    const auto most = static_cast<size_t>(request_.max_records.value_or(data_->examples().size()));
     for (int64_t i = 0; i < data_->examples().size() && asked_.size() < most; ++i) {
       auto question = question_of(data_->examples()[i], *text.tokenizer);
       if (!question) continue;
@@ -143,8 +139,8 @@ class Evaluation {
   }
 
   int generate(const data::TextModel& text, const LoadedModel& model, Measured& measured) {
-    const TextGenerator generator(text, sampling_options(request_),
-                                  request_.value("stop", std::vector<std::string>()));
+    const TextGenerator generator(text, sampling_options(request_.sampling),
+                                  request_.sampling.stop);
     std::map<size_t, Answer> own;
     const int code = answer_records(
         {.name = measured.name,
@@ -152,7 +148,7 @@ class Evaluation {
          .generator = generator,
          .decoder = *model.decoder,
          .copy = model.copy.get(),
-         .batch_size = static_cast<size_t>(get<int64_t>(request_, "batch_size").value_or(8)),
+         .batch_size = static_cast<size_t>(request_.batch_size.value_or(8)),
          .records = asked_,
          .prompt = [this](size_t example) { return questions_.at(example).prompt; },
          .on_answer = [&](size_t example,
@@ -165,10 +161,8 @@ class Evaluation {
   }
 
   void report() const {
-    if (const auto file = get<std::string>(request_, "predictions"))
-      data::write_records(*file, prediction_lines());
-    const std::string result = request_.value("json", false) ? to_json().dump(2) + "\n" : table();
-    write_result(request_, rank_, result);
+    if (request_.predictions) data::write_records(*request_.predictions, prediction_lines());
+    write_result(request_.ranks, rank_, request_.json ? to_json().dump(2) + "\n" : table());
   }
 
   std::string prediction_lines() const {
@@ -271,7 +265,7 @@ class Evaluation {
     return text + "; computed in " + dtype_;
   }
 
-  const nlohmann::ordered_json& request_;
+  const app::EvalRequest& request_;
   Rank& rank_;
   CommandRanks ranks_;
   config::RunConfig config_;
@@ -284,10 +278,9 @@ class Evaluation {
 
 }  // namespace
 
-int run_eval(const nlohmann::ordered_json& request) {
-  return run_as_ranks("eval", request, [](const nlohmann::ordered_json& asked, Rank& rank) {
-    return Evaluation(asked, rank).run();
-  });
+int run_eval(const app::EvalRequest& request) {
+  return run_as_ranks<app::EvalRequest>(
+      request, [](const auto& asked, Rank& rank) { return Evaluation(asked, rank).run(); });
 }
 
 }  // namespace sftrun::engine

@@ -50,9 +50,9 @@ class Printer {
 /// What generate does with a prompt or with records, once the model is loaded.
 class Prompts {
  public:
-  Prompts(const nlohmann::ordered_json& request, const data::TextModel& text)
+  Prompts(const app::GenerateRequest& request, const data::TextModel& text)
       : request_(request), text_(text) {
-    chat_ = get<bool>(request, "chat").value_or(text.chat_template != nullptr);
+    chat_ = request.chat.value_or(text.chat_template != nullptr);
     if (chat_ && !text.chat_template) {
       throw ConfigError("the model has no chat template", "--chat",
                         "leave --chat out, or give a model with a chat template");
@@ -62,17 +62,17 @@ class Prompts {
   bool are_chats() const { return chat_; }
 
   void warn_of_idle_variables(const std::vector<data::InputRecord>& records) const {
-    if (!get<std::string>(request_, "chat_template_kwargs")) return;
+    if (!request_.model.chat_template_kwargs) return;
     const data::PromptBuilder builder(text_, chat_);
     const bool renders = std::any_of(records.begin(), records.end(), [&](const auto& record) {
       return builder.renders(record.record, record.where);
     });
-    warn_of_idle_template_flag(request_, {&text_}, renders);
+    warn_of_idle_template_flag(request_.model, {&text_}, renders);
   }
 
   std::vector<int32_t> of_text(const std::string& prompt) const {
     Json record = {{"prompt", prompt}};
-    if (const auto system = get<std::string>(request_, "system")) {
+    if (const auto& system = request_.system) {
       if (!chat_) {
         throw ConfigError("--system needs a chat template, and the model has none", "--system",
                           "write what it says into the prompt");
@@ -81,7 +81,7 @@ class Prompts {
           {"messages",
            {{{"role", "system"}, {"content", *system}}, {{"role", "user"}, {"content", prompt}}}}};
     }
-    warn_of_idle_template_flag(request_, {&text_}, chat_);
+    warn_of_idle_template_flag(request_.model, {&text_}, chat_);
     const auto tokens = data::PromptBuilder(text_, chat_).build(record, "--prompt");
     if (tokens.empty())
       throw ConfigError("the prompt is empty", "--prompt", "give at least one character");
@@ -108,13 +108,13 @@ class Prompts {
   }
 
  private:
-  const nlohmann::ordered_json& request_;
+  const app::GenerateRequest& request_;
   const data::TextModel& text_;
   bool chat_ = false;
 };
 
-TextGenerator generator_of(const nlohmann::ordered_json& request, const data::TextModel& text) {
-  return {text, sampling_options(request), request.value("stop", std::vector<std::string>())};
+TextGenerator generator_of(const app::GenerateRequest& request, const data::TextModel& text) {
+  return {text, sampling_options(request.sampling), request.sampling.stop};
 }
 
 Json additions_of(const Answer& answer) {
@@ -126,11 +126,11 @@ Json additions_of(const Answer& answer) {
 /// --prompt.
 /// @param rank of the ranks that have the model together; null: this process alone has it, and a
 /// signal ends it at once
-int answer_prompt(const nlohmann::ordered_json& request, LoadedModel& model, const Rank* rank) {
-  const auto prompt = request.at("prompt").get<std::string>();
-  const auto output = get<std::string>(request, "output");
+int answer_prompt(const app::GenerateRequest& request, LoadedModel& model, const Rank* rank) {
+  const std::string& prompt = request.prompt.value();
+  const std::optional<std::string>& output = request.output;
   const bool is_main = rank == nullptr || rank->is_main();
-  const bool is_text = !request.value("json", false) && !output;
+  const bool is_text = !request.json && !output;
   const bool prints = is_text && is_main && (rank == nullptr || !rank->env().supervised);
   const auto tokens = Prompts(request, model.text).of_text(prompt);
   Printer printer;
@@ -157,7 +157,7 @@ int answer_prompt(const nlohmann::ordered_json& request, LoadedModel& model, con
   if (output || rank == nullptr)
     data::write_records(output.value_or("-"), text);
   else
-    write_result(request, *rank, text);
+    write_result(request.ranks, *rank, text);
   return 0;
 }
 
@@ -167,12 +167,14 @@ std::string line_of(const data::InputRecord& record, const Json& additions) {
 
 /// What answers depend on. The batch size and the number of processes are not among it: they change
 /// answers by rounding only.
-Json settings_of(const nlohmann::ordered_json& request, const LoadedModel& model, bool are_chats,
+Json settings_of(const app::GenerateRequest& request, const LoadedModel& model, bool are_chats,
                  const std::vector<data::InputRecord>& records) {
   Json settings = {{"version", 1}};
-  for (const char* key : {"model", "adapter", "input"}) settings[key] = request.at(key);
+  settings["model"] = request.model.model;
+  settings["adapter"] = app::json_of(request.model.adapter);
+  settings["input"] = request.records.input.value();
   settings["model_layout"] = weights::layout_fingerprint(*model.checkpoint);
-  if (const auto adapter = get<std::string>(request, "adapter")) {
+  if (const auto& adapter = request.model.adapter) {
     const fs::path file = fs::path(*adapter) / "adapter_model.safetensors";
     if (leads_to_file(file)) settings["adapter_weights"] = weights::remembered_hashes().of(file);
   }
@@ -182,27 +184,27 @@ Json settings_of(const nlohmann::ordered_json& request, const LoadedModel& model
   settings["chat"] = are_chats;
   if (!model.text.render_defaults.kwargs.empty())
     settings["chat_template_kwargs"] = model.text.render_defaults.kwargs;
-  for (const char* key : {"max_new_tokens", "temperature", "top_p", "top_k", "min_p",
-                          "repetition_penalty", "stop", "seed", "dtype", "as_stored"})
-    settings[key] = request.at(key);
+  settings.update(app::json_of(request.sampling));
+  settings["dtype"] = request.ranks.compute.dtype;
+  settings["as_stored"] = request.model.as_stored;
   return settings;
 }
 
 /// --input: the ranks answer the records together.
 class FileAnswers {
  public:
-  FileAnswers(const nlohmann::ordered_json& request, LoadedModel& model, Rank& rank)
+  FileAnswers(const app::GenerateRequest& request, LoadedModel& model, Rank& rank)
       : request_(request),
         model_(model),
         rank_(rank),
-        output_(request.at("output").get<std::string>()),
+        output_(request.output.value()),
         prompts_(request, model.text),
-        records_(data::read_input_records(input_of(request), at::get_num_threads())),
+        records_(data::read_input_records(input_of(request.records), at::get_num_threads())),
         tokens_(prompts_.of_records(records_)) {
     if (rank.is_main()) prompts_.warn_of_idle_variables(records_);
   }
 
-  int run() { return get<std::string>(request_, "folder") ? write() : write_unkept(); }
+  int run() { return request_.ranks.folder ? write() : write_unkept(); }
 
  private:
   /// Without a folder for finished answers. To standard output lines are written as soon as those
@@ -230,9 +232,9 @@ class FileAnswers {
   }
 
   int write() {
-    AnswerParts parts(request_.at("folder").get<std::string>(),
+    AnswerParts parts(request_.ranks.folder.value(),
                       settings_of(request_, model_, prompts_.are_chats(), records_),
-                      records_.size(), request_.value("overwrite", false), rank_.comm());
+                      records_.size(), request_.overwrite, rank_.comm());
     const size_t num_done = parts.before().size();
     if (num_done > 0 && rank_.is_main())
       log::info("{} of {} answered before", num_done, counted(records_.size(), "record"));
@@ -263,17 +265,16 @@ class FileAnswers {
   int answer(const std::vector<size_t>& records, size_t num_done,
              const std::function<void(size_t, Answer&&)>& on_answer) {
     const TextGenerator generator = generator_of(request_, model_.text);
-    return answer_records(
-        {.name = "records",
-         .rank = rank_,
-         .generator = generator,
-         .decoder = *model_.decoder,
-         .copy = model_.copy.get(),
-         .batch_size = static_cast<size_t>(get<int64_t>(request_, "batch_size").value_or(8)),
-         .records = records,
-         .num_done = num_done,
-         .prompt = [this](size_t record) { return tokens_[record]; },
-         .on_answer = on_answer});
+    return answer_records({.name = "records",
+                           .rank = rank_,
+                           .generator = generator,
+                           .decoder = *model_.decoder,
+                           .copy = model_.copy.get(),
+                           .batch_size = static_cast<size_t>(request_.batch_size.value_or(8)),
+                           .records = records,
+                           .num_done = num_done,
+                           .prompt = [this](size_t record) { return tokens_[record]; },
+                           .on_answer = on_answer});
   }
 
   /// The records in the order of the input.
@@ -283,7 +284,7 @@ class FileAnswers {
       const auto answer = answers.find(record);
       if (answer == answers.end()) {
         throw DataError(fmt::format("the answer of record {} is missing", record + 1),
-                        request_.at("folder").get<std::string>(),
+                        request_.ranks.folder.value(),
                         "its files were removed during the run, or the nodes do not share this "
                         "folder; repeat the command to add what is missing");
       }
@@ -292,7 +293,7 @@ class FileAnswers {
     file.commit();
   }
 
-  const nlohmann::ordered_json& request_;
+  const app::GenerateRequest& request_;
   LoadedModel& model_;
   Rank& rank_;
   std::string output_;
@@ -303,17 +304,17 @@ class FileAnswers {
 
 /// Logits that are not finite come from the base's files, or from the adapter.
 template <class Body>
-int naming_broken_tensors(const nlohmann::ordered_json& request, const LoadedModel& model,
+int naming_broken_tensors(const app::GenerateRequest& request, const LoadedModel& model,
                           Body&& body) {
   try {
     return body();
   } catch (const model::NotFiniteError&) {
-    weights::require_finite(*model.checkpoint, request.at("model").get<std::string>());
+    weights::require_finite(*model.checkpoint, request.model.model);
     throw;
   }
 }
 
-int answer_file(const nlohmann::ordered_json& request, LoadedModel& model, Rank& rank) {
+int answer_file(const app::GenerateRequest& request, LoadedModel& model, Rank& rank) {
   std::optional<FileAnswers> answers;
   const auto read = [&] { answers.emplace(request, model, rank); };
   if (const int code = rank.interruptible(read)) return code;
@@ -321,22 +322,21 @@ int answer_file(const nlohmann::ordered_json& request, LoadedModel& model, Rank&
 }
 
 /// As one of several ranks, or of the records of a file.
-int generate(const nlohmann::ordered_json& request, Rank& rank) {
-  CommandRanks ranks(request, rank);
+int generate(const app::GenerateRequest& request, Rank& rank) {
+  CommandRanks ranks(request.ranks, rank);
   if (const int code = ranks.connect()) return code;
   LoadedModel model;
-  if (const int code = ranks.load_model(request, model)) return code;
-  if (!get<std::string>(request, "prompt")) return answer_file(request, model, rank);
+  if (const int code = ranks.load_model(request.model, model)) return code;
+  if (!request.prompt) return answer_file(request, model, rank);
   return naming_broken_tensors(request, model,
                                [&] { return answer_prompt(request, model, &rank); });
 }
 
 }  // namespace
 
-int run_generate(const nlohmann::ordered_json& request) {
-  if (!get<std::string>(request, "prompt") || is_divided(request))
-    return run_as_ranks("generate", request, generate);
-  LoadedModel model = load_model(request);
+int run_generate(const app::GenerateRequest& request) {
+  if (!request.prompt || request.ranks.parallel) return run_as_ranks(request, generate);
+  LoadedModel model = load_model(request.model, request.ranks.compute);
   return naming_broken_tensors(request, model,
                                [&] { return answer_prompt(request, model, nullptr); });
 }

@@ -19,9 +19,12 @@ std::string one_of(const std::vector<std::string>& ways) {
   return join(first, ", ") + (ways.size() > 2 ? "," : "") + " or " + ways.back();
 }
 
-bool has_value(const nlohmann::ordered_json& request, const char* key,
-               const nlohmann::ordered_json& value) {
-  return request.is_object() && request.contains(key) && request.at(key) == value;
+const char* elsewhere(Memory memory) {
+  return memory == Memory::kGpu ? "use --device cpu" : "use a machine with more memory";
+}
+
+std::string shorter_answers(const std::optional<int64_t>& batch_size) {
+  return batch_size == 1 ? "lower --max-new-tokens" : "lower --batch-size or --max-new-tokens";
 }
 
 }  // namespace
@@ -31,26 +34,28 @@ Memory memory_of(const c10::OutOfMemoryError& error) {
   return text.find("CUDA") == std::string::npos ? Memory::kHost : Memory::kGpu;
 }
 
-std::string memory_advice(const std::string& command, Memory memory,
-                          const nlohmann::ordered_json& request) {
-  if (command == "worker") return training_memory_advice({}, memory);
-  const bool may_shrink_batch = !has_value(request, "batch_size", 1);
-  const char* elsewhere =
-      memory == Memory::kGpu ? "use --device cpu" : "use a machine with more memory";
-  if (command == "generate" || command == "eval") {
-    std::vector<std::string> ways = {may_shrink_batch ? "lower --batch-size or --max-new-tokens"
-                                                      : "lower --max-new-tokens"};
-    if (command == "generate") ways.emplace_back("shorten the prompts");
-    if (command == "eval" && has_value(request, "generate", false))
-      ways = {"shorten the longest records"};
-    else if (command == "eval")
-      ways.emplace_back("use --no-generate");
-    ways.emplace_back(elsewhere);
-    return one_of(ways);
-  }
-  if (command == "score") return one_of({"shorten the longest records", elsewhere});
-  if (command == "bench")
-    return may_shrink_batch ? "lower --batch-size or --seq-len" : "lower --seq-len";
+std::string memory_advice(const app::WorkerRequest& /*request*/, Memory memory) {
+  return training_memory_advice({}, memory);
+}
+
+std::string memory_advice(const app::GenerateRequest& request, Memory memory) {
+  return one_of({shorter_answers(request.batch_size), "shorten the prompts", elsewhere(memory)});
+}
+
+std::string memory_advice(const app::EvalRequest& request, Memory memory) {
+  if (!request.generate) return one_of({"shorten the longest records", elsewhere(memory)});
+  return one_of({shorter_answers(request.batch_size), "use --no-generate", elsewhere(memory)});
+}
+
+std::string memory_advice(const app::ScoreRequest& /*request*/, Memory memory) {
+  return one_of({"shorten the longest records", elsewhere(memory)});
+}
+
+std::string memory_advice(const app::BenchRequest& request, Memory /*memory*/) {
+  return request.batch_size == 1 ? "lower --seq-len" : "lower --batch-size or --seq-len";
+}
+
+std::string general_memory_advice(Memory memory) {
   return memory == Memory::kGpu
              ? "use a GPU with more memory, end other programs that use it, or use --device cpu"
              : "use a machine with more memory, or end other programs that use it";

@@ -3,9 +3,13 @@
 #include <c10/util/Exception.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "sftrun/app/requests/bench.h"
+#include "sftrun/app/requests/eval.h"
+#include "sftrun/app/requests/generate.h"
+#include "sftrun/app/requests/score.h"
+#include "sftrun/app/requests/worker.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/model/decoder.h"
 
@@ -17,10 +21,17 @@ enum class Memory { kHost, kGpu };
 /// Which memory there was too little of. Of another exception than LibTorch's: the host's.
 Memory memory_of(const c10::OutOfMemoryError& error);
 
-/// During a command. @param command as the engine's: "worker" (a rank of `train`), …
-/// @param request of the command; null: unknown
-std::string memory_advice(const std::string& command, Memory memory,
-                          const nlohmann::ordered_json& request = nullptr);
+/// During a command.
+std::string memory_advice(const app::WorkerRequest& request, Memory memory);
+std::string memory_advice(const app::GenerateRequest& request, Memory memory);
+std::string memory_advice(const app::EvalRequest& request, Memory memory);
+std::string memory_advice(const app::ScoreRequest& request, Memory memory);
+std::string memory_advice(const app::BenchRequest& request, Memory memory);
+std::string general_memory_advice(Memory memory);
+template <class Request>
+std::string memory_advice(const Request& /*request*/, Memory memory) {
+  return general_memory_advice(memory);
+}
 
 /// During training. @param config defaults: unknown
 std::string training_memory_advice(const config::RunConfig& config, Memory memory);

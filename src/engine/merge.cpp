@@ -10,27 +10,27 @@
 namespace sftrun::engine {
 namespace {
 
-exporting::MergeOptions merge_options(const nlohmann::ordered_json& request) {
+exporting::MergeOptions merge_options(const app::MergeRequest& request) {
   exporting::MergeOptions options;
-  options.base = request.at("model").get<std::string>();
-  options.output = request.at("output").get<std::string>();
-  options.adapter = get<std::string>(request, "adapter");
-  options.checkpoint = get<std::string>(request, "checkpoint");
-  options.dtype = request.at("dtype").get<std::string>();
-  options.format = request.at("format").get<std::string>();
-  options.as_stored = request.at("as_stored").get<bool>();
-  options.overwrite = request.at("overwrite").get<bool>();
-  options.max_shard_bytes = static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>());
-  options.block_size = get<int64_t>(request, "block_size");
-  options.no_double_quant = request.at("no_double_quant").get<bool>();
-  options.skip_modules = request.at("skip_modules").get<std::vector<std::string>>();
+  options.base = request.model;
+  options.output = request.output;
+  options.adapter = request.adapter;
+  options.checkpoint = request.checkpoint;
+  options.dtype = request.dtype;
+  options.format = request.format;
+  options.as_stored = request.as_stored;
+  options.overwrite = request.overwrite;
+  options.max_shard_bytes = static_cast<uint64_t>(request.max_shard_size);
+  options.block_size = request.block_size;
+  options.no_double_quant = request.no_double_quant;
+  options.skip_modules = request.skip_modules;
   return options;
 }
 
 /// null: nothing was measured, or there is no adapter
 nlohmann::ordered_json measured_difference(const exporting::MergeOptions& options,
                                            const exporting::MergedModel& merged,
-                                           const nlohmann::ordered_json& request) {
+                                           const app::MergeRequest& request) {
   if (!options.adapter) return nullptr;
   return report_difference(
       {.base = merged.base,
@@ -46,13 +46,13 @@ nlohmann::ordered_json measured_difference(const exporting::MergeOptions& option
 
 }  // namespace
 
-int run_merge(const nlohmann::ordered_json& request) {
-  set_threads(request);
+int run_merge(const app::MergeRequest& request) {
+  set_threads();
   choose_compute("cpu", "fp32", 0);
   const exporting::MergeOptions options = merge_options(request);
   const exporting::MergedModel merged = exporting::merge(options);
   const auto measured = measured_difference(options, merged, request);
-  if (request.at("json").get<bool>()) {
+  if (request.json) {
     const auto description = weights::describe_written(merged.written.path, options.format,
                                                        merged.written.dtype, measured);
     std::printf("%s\n", description.dump().c_str());

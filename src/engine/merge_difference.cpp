@@ -83,12 +83,11 @@ std::shared_ptr<const weights::Checkpoint> base_of_adapter(const config::BaseRec
 }
 
 /// Whether there is something to measure, or it is asked for.
-bool is_needed(const Training& training, const nlohmann::ordered_json& request) {
-  return !training.format.empty() || get<int64_t>(request, "sample") ||
-         get<std::string>(request, "data");
+bool is_needed(const Training& training, const app::MergeRequest& request) {
+  return !training.format.empty() || request.sample || request.data;
 }
 
-Training training_of(const MergedModel& model, const nlohmann::ordered_json& request) {
+Training training_of(const MergedModel& model, const app::MergeRequest& request) {
   Training training;
   const fs::path run = observe::run_directory_of(model.adapter);
   training.is_known = !run.empty() && leads_to_file(run / "config.resolved.yaml");
@@ -110,7 +109,7 @@ Training training_of(const MergedModel& model, const nlohmann::ordered_json& req
   }
   if (training.base)
     training.format = model::stored_base_form(training.config.tuning, *training.base);
-  if (const auto file = get<std::string>(request, "data")) {
+  if (const auto& file = request.data) {
     training.config.data.val = {{.path = *file}};
     training.config.data.format = config::RecordFormat::kAuto;
     training.config.train.objective = config::TrainConfig{}.objective;  // any records with labels
@@ -277,8 +276,8 @@ std::string how_to_resolve(const MergedModel& model, const Training& training) {
 }
 
 ordered_json measure(const MergedModel& model, Training& training,
-                     const nlohmann::ordered_json& request) {
-  const int64_t count = get<int64_t>(request, "sample").value_or(kSequences);
+                     const app::MergeRequest& request) {
+  const int64_t count = request.sample.value_or(kSequences);
   if (training.config.data.val.empty() && training.config.data.train.empty()) {
     throw DataError(
         fmt::format("the adapter is not in its run directory, so its training data are unknown{}",
@@ -286,8 +285,7 @@ ordered_json measure(const MergedModel& model, Training& training,
   }
   if (training.config.tuning.lora.init == config::LoraInit::kPissa && !training.format.empty())
     throw DataError("the rest of the base after PiSSA was quantised and not saved");
-  const Compute compute =
-      choose_compute(get<std::string>(request, "device").value_or("auto"), kDtype, 0);
+  const Compute compute = choose_compute(request.device, kDtype, 0);
   data::TextModel text =
       text_model_of(*training.base, tokenizer::chat_template_in(model.adapter).value_or(""));
   text.render_defaults.kwargs = weights::read_template_variables(model.adapter);
@@ -335,13 +333,12 @@ void warn_not_measured(const std::string& why) {
 
 }  // namespace
 
-ordered_json report_difference(const MergedModel& model, const nlohmann::ordered_json& request) {
-  const auto asked = get<int64_t>(request, "sample");
-  if (asked == 0) return nullptr;
+ordered_json report_difference(const MergedModel& model, const app::MergeRequest& request) {
+  if (request.sample == 0) return nullptr;
   try {
     Training training = training_of(model, request);
     if (!is_needed(training, request)) {
-      if (get<std::string>(request, "device").value_or("auto") != "auto")
+      if (request.device != "auto")
         log::warn("--device has no effect: nothing is measured; add, for example, --sample 32");
       if (!training.is_known) {
         log::info(

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "sftrun/app/requests/merge.h"
 #include "sftrun/weights/checkpoint.h"
 
 /// Measures the effect of merging. An adapter that was trained on a quantised base does not fit other
@@ -25,12 +26,10 @@ struct MergedModel {
 /// Over a sample of the run's data (validation data where it has some): mean loss of a labelled
 /// token by the adapter over the base as it was trained, and by what was merged, and the mean of
 /// KL(adapter || merged), in nats. Computed in fp32. Logs them, and writes merge_report.json. If
-/// the base was not quantised nothing is measured, unless "sample" asks for it. Problems are warnings,
+/// the base was not quantised nothing is measured, unless `sample` asks for it. Problems are warnings,
 /// not errors.
-/// @param request "sample": number of sequences, null: a few where it matters, 0: none; "data": a
-/// file in the place of the run's data, or null; "device"
 /// @return what merge_report.json holds; null: nothing was measured
 nlohmann::ordered_json report_difference(const MergedModel& model,
-                                         const nlohmann::ordered_json& request);
+                                         const app::MergeRequest& request);
 
 }  // namespace sftrun::engine

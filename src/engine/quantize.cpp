@@ -8,21 +8,21 @@
 
 namespace sftrun::engine {
 
-int run_quantize(const nlohmann::ordered_json& request) {
-  set_threads(request);
+int run_quantize(const app::QuantizeRequest& request) {
+  set_threads();
   choose_compute("cpu", "fp32", 0);
   exporting::QuantizeOptions options;
-  options.model = request.at("model").get<std::string>();
-  options.output = request.at("output").get<std::string>();
-  options.method = request.at("method").get<std::string>();
-  options.block_size = request.at("block_size").get<int64_t>();
-  options.double_quant = request.at("double_quant").get<bool>();
-  options.skip_modules = request.at("skip_modules").get<std::vector<std::string>>();
-  options.dtype = request.at("dtype").get<std::string>();
-  options.max_shard_bytes = static_cast<uint64_t>(request.at("max_shard_size").get<int64_t>());
-  options.overwrite = request.at("overwrite").get<bool>();
+  options.model = request.model;
+  options.output = request.output;
+  options.method = request.method;
+  options.block_size = request.block_size;
+  options.double_quant = request.double_quant;
+  options.skip_modules = request.skip_modules;
+  options.dtype = request.dtype;
+  options.max_shard_bytes = static_cast<uint64_t>(request.max_shard_size);
+  options.overwrite = request.overwrite;
   exporting::quantize(options);
-  if (request.at("json").get<bool>()) {
+  if (request.json) {
     const auto description =
         weights::describe_written(options.output, "safetensors", options.method, nullptr);
     std::printf("%s\n", description.dump().c_str());

@@ -11,7 +11,6 @@
 #include <optional>
 #include <thread>
 
-#include "commands.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/thread_log.h"
 #include "sftrun/launch/launch_plan.h"
@@ -25,8 +24,8 @@ constexpr std::chrono::seconds kEnding{10};
 /// The ranks of a process: how many still run, and the first failure.
 class RankThreads {
  public:
-  RankThreads(size_t num_ranks, const std::string& command, const nlohmann::ordered_json& request)
-      : running_(num_ranks), command_(command), request_(request) {}
+  RankThreads(size_t num_ranks, const FailureContext& context)
+      : running_(num_ranks), context_(context) {}
 
   /// @return the exit code of the body
   int run(Rank& rank, const std::function<int(Rank&)>& body) {
@@ -50,7 +49,7 @@ class RankThreads {
     {
       const std::lock_guard lock(mutex_);
       if (!failure_) {
-        const Failure failure = report_failure(command_, request_);
+        const Failure failure = report_failure(context_);
         failure_ = failure.code;
         rank.abandon(failure.text);
       } else {
@@ -70,16 +69,15 @@ class RankThreads {
   std::mutex mutex_;
   std::condition_variable ended_;
   size_t running_;
-  const std::string& command_;
-  const nlohmann::ordered_json& request_;
+  const FailureContext& context_;
   std::optional<int> failure_;
 };
 
 }  // namespace
 
-int run_rank_threads(const std::vector<Rank*>& ranks, const std::string& command,
-                     const nlohmann::ordered_json& request, const std::function<int(Rank&)>& body) {
-  RankThreads threads(ranks.size(), command, request);
+int run_rank_threads(const std::vector<Rank*>& ranks, const FailureContext& context,
+                     const std::function<int(Rank&)>& body) {
+  RankThreads threads(ranks.size(), context);
   std::vector<std::jthread> others;
   for (size_t i = 1; i < ranks.size(); ++i) {
     others.emplace_back([&, rank = ranks[i]] {
@@ -92,8 +90,7 @@ int run_rank_threads(const std::vector<Rank*>& ranks, const std::string& command
   return threads.failure().value_or(code);
 }
 
-int run_stage_threads(Rank& main, const std::vector<int>& gpus, const std::string& command,
-                      const nlohmann::ordered_json& request,
+int run_stage_threads(Rank& main, const std::vector<int>& gpus, const FailureContext& context,
                       const std::function<int(Rank&)>& body) {
   const auto num_stages = static_cast<int>(gpus.size());
   const int threads = std::max(1, at::get_num_threads() / num_stages);
@@ -113,7 +110,7 @@ int run_stage_threads(Rank& main, const std::vector<int>& gpus, const std::strin
   main.take_place(env_of(0), gpus[0]);
   std::vector<Rank*> ranks = {&main};
   for (const auto& other : others) ranks.push_back(other.get());
-  return run_rank_threads(ranks, command, request, [&](Rank& rank) {
+  return run_rank_threads(ranks, context, [&](Rank& rank) {
     at::set_num_threads(threads);
     return body(rank);
   });

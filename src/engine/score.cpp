@@ -60,15 +60,15 @@ std::vector<ScoredRecord> read_records(const config::DataSource& input,
   return records;
 }
 
-void warn_of_idle_variables(const nlohmann::ordered_json& request,
+void warn_of_idle_variables(const app::ScoreRequest& request,
                             const std::vector<ScoredRecord>& records, const data::TextModel& text) {
-  if (!get<std::string>(request, "chat_template_kwargs")) return;
+  if (!request.model.chat_template_kwargs) return;
   const bool renders = std::any_of(records.begin(), records.end(), [&](const ScoredRecord& scored) {
     const auto& [line, record, where] = scored.input;
     return data::is_rendered(record, data::detect_input_format(record, where).format,
                              text.chat_template != nullptr);
   });
-  warn_of_idle_template_flag(request, {&text}, renders);
+  warn_of_idle_template_flag(request.model, {&text}, renders);
 }
 
 data::Example to_example(const ScoredRecord& scored) {
@@ -212,32 +212,32 @@ void report(const Summary& summary) {
             mean ? fmt::format(", mean loss {:.4f} in {}", -*mean, summary.dtype) : "");
 }
 
-int score_records(const nlohmann::ordered_json& request, Rank& rank) {
-  CommandRanks ranks(request, rank);
+int score_records(const app::ScoreRequest& request, Rank& rank) {
+  CommandRanks ranks(request.ranks, rank);
   if (const int code = ranks.connect()) return code;
   LoadedModel model;
-  if (const int code = ranks.load_model(request, model)) return code;
+  if (const int code = ranks.load_model(request.model, model)) return code;
   std::vector<ScoredRecord> records;
-  const auto read = [&] { records = read_records(input_of(request), model.text); };
+  const auto read = [&] { records = read_records(input_of(request.records), model.text); };
   if (const int code = rank.interruptible(read)) return code;
   if (rank.is_main()) warn_of_idle_variables(request, records, model.text);
   if (const int code = score(records, model, rank)) {
     if (rank.is_main()) log::info("stopped; nothing was written");
     return code;
   }
-  require_finite_scores(records, *model.checkpoint, request.at("model").get<std::string>());
+  require_finite_scores(records, *model.checkpoint, request.model.model);
   if (!rank.is_main()) return 0;
-  data::write_records(request.at("output").get<std::string>(), lines_of(records));
+  data::write_records(request.output, lines_of(records));
   const Summary summary = summary_of(records, dtype_name(model.dtype));
   report(summary);
-  if (request.value("json", false)) write_result(request, rank, summary.to_json().dump(2) + "\n");
+  if (request.json) write_result(request.ranks, rank, summary.to_json().dump(2) + "\n");
   return 0;
 }
 
 }  // namespace
 
-int run_score(const nlohmann::ordered_json& request) {
-  return run_as_ranks("score", request, score_records);
+int run_score(const app::ScoreRequest& request) {
+  return run_as_ranks(request, score_records);
 }
 
 }  // namespace sftrun::engine

@@ -37,16 +37,13 @@ struct Served {
 /// @param load loads one model, or the part of it that this rank has; false: a stop came
 /// @return nullopt after a stop
 std::optional<Served> load_all(
-    const nlohmann::ordered_json& request,
-    const std::function<bool(const nlohmann::ordered_json& one, LoadedModel& loaded)>& load) {
+    const app::ServeRequest& request,
+    const std::function<bool(const app::ModelRequest& one, LoadedModel& loaded)>& load) {
   Served served;
-  const auto& models = request.at("models");
-  const auto asked_length = get<int64_t>(request, "max_model_len");
-  for (const nlohmann::ordered_json& entry : models) {
-    nlohmann::ordered_json one = request;
-    one["adapter"] = entry.at("adapter");
+  const std::optional<int64_t>& asked_length = request.max_model_len;
+  for (const app::NamedAdapter& entry : request.models.models) {
     LoadedModel& loaded = served.loaded.emplace_back();
-    if (!load(one, loaded)) return std::nullopt;
+    if (!load(request.models.one(entry), loaded)) return std::nullopt;
     constexpr int64_t kUnknownLength = 4096;
     const int64_t own = loaded.checkpoint->arch().max_position_embeddings;
     if (asked_length && own > 0 && *asked_length > own) {
@@ -56,12 +53,12 @@ std::optional<Served> load_all(
                         "give a smaller one, or leave it out");
     }
     served.models.push_back(std::make_unique<serve::ServedModel>(
-        entry.at("name").get<std::string>(), loaded.text, *loaded.decoder,
+        entry.name, loaded.text, *loaded.decoder,
         asked_length.value_or(own > 0 ? own : kUnknownLength), loaded.copy.get()));
   }
   std::vector<const data::TextModel*> texts;
   for (const LoadedModel& loaded : served.loaded) texts.push_back(&loaded.text);
-  warn_of_idle_template_flag(request, texts);
+  warn_of_idle_template_flag(request.models.base, texts);
   return served;
 }
 
@@ -86,28 +83,29 @@ std::string names_of(const Served& served) {
   return names;
 }
 
-serve::Limits limits_of(const nlohmann::ordered_json& request, at::Device device) {
-  return {.batch_size = request.at("batch_size").get<size_t>(),
-          .max_waiting = request.at("max_waiting").get<size_t>(),
-          .cache_bytes = get<uint64_t>(request, "cache_bytes").value_or(usual_cache_bytes(device))};
+serve::Limits limits_of(const app::ServeRequest& request, at::Device device) {
+  return {.batch_size = static_cast<size_t>(request.batch_size),
+          .max_waiting = static_cast<size_t>(request.max_waiting),
+          .cache_bytes = request.cache_bytes ? static_cast<uint64_t>(*request.cache_bytes)
+                                             : usual_cache_bytes(device)};
 }
 
 /// Answers requests until a stop is asked for.
-void serve_models(const nlohmann::ordered_json& request, const Served& served,
+void serve_models(const app::ServeRequest& request, const Served& served,
                   const std::function<bool()>& should_stop) {
   const serve::Limits limits = limits_of(request, served.device());
   serve::Scheduler scheduler(served.models, limits);
-  const auto host = request.at("host").get<std::string>();
-  const auto token = get<std::string>(request, "token").value_or("");
+  const std::string& host = request.host;
+  const std::string token = request.token.value_or("");
   serve::Api api(served.models, scheduler,
                  {.token = token,
                   .is_local = serve::is_own_name(host),
-                  .defaults = {.chat_tokens = request.at("max_new_tokens").get<int64_t>()}});
+                  .defaults = {.chat_tokens = request.max_new_tokens}});
   // More than answers may wait, so that those beyond are refused with a reason, and /health answers.
   constexpr size_t kSpare = 256;
   const serve::HttpServer server(
       {.host = host,
-       .port = request.at("port").get<uint16_t>(),
+       .port = static_cast<uint16_t>(request.port),
        .max_connections = limits.batch_size + limits.max_waiting + kSpare},
       [&](serve::HttpRequest& asked) { return api.handle(std::move(asked)); },
       [&](const serve::HttpRequest& head) { return api.refusal(head); });
@@ -126,15 +124,14 @@ void serve_models(const nlohmann::ordered_json& request, const Served& served,
 }
 
 /// With models that several ranks have together. The first one answers requests.
-int serve_together(const nlohmann::ordered_json& request, Rank& rank) {
-  CommandRanks ranks(request, rank);
+int serve_together(const app::ServeRequest& request, Rank& rank) {
+  CommandRanks ranks(request.ranks, rank);
   ranks.require_one_copy();
   if (const int code = ranks.connect()) return code;
   int code = 0;
-  const auto served =
-      load_all(request, [&](const nlohmann::ordered_json& one, LoadedModel& loaded) {
-        return (code = ranks.load_model(one, loaded)) == 0;
-      });
+  const auto served = load_all(request, [&](const app::ModelRequest& one, LoadedModel& loaded) {
+    return (code = ranks.load_model(one, loaded)) == 0;
+  });
   if (!served) return code;
   if (rank.is_main())
     serve_models(request, *served, [&] { return rank.stop_exit_code() != 0; });
@@ -145,17 +142,17 @@ int serve_together(const nlohmann::ordered_json& request, Rank& rank) {
 
 }  // namespace
 
-int run_serve(const nlohmann::ordered_json& request) {
+int run_serve(const app::ServeRequest& request) {
   // Blocks of requests go back to the system when they are freed. By itself the limit would grow
   // with the first long request.
   constexpr int kLargeBlock = 1 << 20;
   ::mallopt(M_MMAP_THRESHOLD, kLargeBlock);
-  if (is_divided(request)) return run_as_ranks("serve", request, serve_together);
+  if (request.ranks.parallel) return run_as_ranks(request, serve_together);
   SharedBases bases;
-  const bool shares = request.at("models").size() > 1;
+  const bool shares = request.models.models.size() > 1;
   const auto served =  // until the end of which a signal ends the process at once
-      load_all(request, [&](const nlohmann::ordered_json& one, LoadedModel& loaded) {
-        loaded = load_model(one, 0, shares ? &bases : nullptr);
+      load_all(request, [&](const app::ModelRequest& one, LoadedModel& loaded) {
+        loaded = load_model(one, request.ranks.compute, 0, shares ? &bases : nullptr);
         return true;
       });
   const launch::StopSignals signals;

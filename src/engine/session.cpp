@@ -64,9 +64,8 @@ Compute choose_compute(const std::string& device, const std::string& dtype, int 
   return choose_compute(device, parse_dtype(dtype), local_rank, "--dtype on the command line");
 }
 
-Compute compute_of(const nlohmann::ordered_json& request, int gpu) {
-  return choose_compute(get<std::string>(request, "device").value_or("auto"),
-                        get<std::string>(request, "dtype").value_or("auto"), gpu);
+Compute choose_compute(const app::ComputeRequest& request, int gpu) {
+  return choose_compute(request.device, request.dtype, gpu);
 }
 
 Compute choose_compute(const std::string& device, config::DTypeChoice dtype, int local_rank,
@@ -106,8 +105,8 @@ std::string device_name(at::Device device) {
   return device.is_cpu() ? observe::cpu_model() : kernels::cuda_kernels().card_name(device);
 }
 
-void set_threads(const nlohmann::ordered_json& request) {
-  std::optional<int> wanted = get<int>(request, "threads");
+void set_threads(std::optional<int64_t> asked) {
+  std::optional<int> wanted = asked;
   const bool by_flag = wanted.has_value();
   const int most = launch::most_threads();
   if (!wanted && std::getenv("OMP_NUM_THREADS") == nullptr) {
@@ -197,13 +196,14 @@ namespace {
 
 /// Variables of the chat template: those of the run that trained the adapter or model, and over them
 /// the command's. A command whose configuration has them asks for neither.
-templates::Json variables_for(const nlohmann::ordered_json& request, const std::string& directory) {
-  if (!request.contains("chat_template_kwargs")) return templates::Json::object();
+templates::Json variables_for(const app::ModelRequest& request) {
+  if (!request.takes_trained_variables) return templates::Json::object();
+  const std::string& directory = request.adapter ? *request.adapter : request.model;
   templates::Json variables = weights::read_template_variables(directory);
   if (!variables.empty())
     log::info("chat_template_kwargs of the training run: {}", excerpt(variables.dump()));
-  if (const auto given = get<std::string>(request, "chat_template_kwargs"))
-    variables.update(templates::Json::parse(*given));
+  if (request.chat_template_kwargs)
+    variables.update(templates::Json::parse(*request.chat_template_kwargs));
   return variables;
 }
 
@@ -238,20 +238,19 @@ std::shared_ptr<model::SharedWeights> SharedBases::of(const model::BaseForm& for
   return bases_.back().second;
 }
 
-config::DataSource input_of(const nlohmann::ordered_json& request) {
+config::DataSource input_of(const app::InputRequest& request) {
   config::DataSource input;
-  input.path = request.at("input").get<std::string>();
-  input.name = get<std::string>(request, "subset").value_or("");
-  input.split = get<std::string>(request, "split").value_or("");
+  input.path = request.input.value();
+  input.name = request.subset;
+  input.split = request.split;
   return input;
 }
 
-void warn_of_idle_template_flag(const nlohmann::ordered_json& request,
+void warn_of_idle_template_flag(const app::ModelRequest& request,
                                 const std::vector<const data::TextModel*>& models, bool renders) {
-  const auto given = get<std::string>(request, "chat_template_kwargs");
-  if (!given) return;
-  for (const std::string& idle :
-       data::idle_template_flag(models, templates::Json::parse(*given), renders))
+  if (!request.chat_template_kwargs) return;
+  for (const std::string& idle : data::idle_template_flag(
+           models, templates::Json::parse(*request.chat_template_kwargs), renders))
     log::warn("{}", idle);
 }
 
@@ -290,25 +289,24 @@ void open_adapter(OpenedModel& opened, bool as_stored) {
     hold_as_trained(opened);
 }
 
-OpenedModel open_model(const nlohmann::ordered_json& request, const Compute& compute) {
+OpenedModel open_model(const app::ModelRequest& request, const Compute& compute) {
   OpenedModel opened;
   LoadedModel& loaded = opened.loaded;
-  const auto model = request.at("model").get<std::string>();
-  opened.adapter = get<std::string>(request, "adapter");
+  opened.adapter = request.adapter;
   if (opened.adapter) {
-    weights::AdapterBase base = weights::open_adapter_base(model, *opened.adapter);
+    weights::AdapterBase base = weights::open_adapter_base(request.model, *opened.adapter);
     opened.is_own_base = base.is_resized || !base.replaced.empty();
     loaded.checkpoint = std::move(base.checkpoint);
   } else {
-    loaded.checkpoint = weights::Checkpoint::open(model);
+    loaded.checkpoint = weights::Checkpoint::open(request.model);
   }
   loaded.text = text_model_of(*loaded.checkpoint, template_of_adapter(opened.adapter));
-  loaded.text.render_defaults.kwargs = variables_for(request, opened.adapter.value_or(model));
+  loaded.text.render_defaults.kwargs = variables_for(request);
   loaded.dtype = compute.dtype;
   opened.options.dtype = compute.dtype;
   opened.options.device = compute.device;
   opened.options.base.keep_stored = true;
-  if (opened.adapter) open_adapter(opened, get<bool>(request, "as_stored").value_or(false));
+  if (opened.adapter) open_adapter(opened, request.as_stored);
   return opened;
 }
 
@@ -330,9 +328,10 @@ void tell_of(const Compute& compute) {
 
 }  // namespace
 
-LoadedModel load_model(const nlohmann::ordered_json& request, int local_rank, SharedBases* bases) {
-  set_threads(request);
-  const Compute compute = compute_of(request, local_rank);
+LoadedModel load_model(const app::ModelRequest& request, const app::ComputeRequest& asked,
+                       int local_rank, SharedBases* bases) {
+  set_threads(asked.threads);
+  const Compute compute = choose_compute(asked, local_rank);
   OpenedModel opened = open_model(request, compute);
   if (bases != nullptr && !opened.is_own_base && !opened.options.lora.pissa)
     opened.options.shared_weights = bases->of(opened.options.base);
@@ -346,9 +345,9 @@ LoadedModel load_model(const nlohmann::ordered_json& request, int local_rank, Sh
   return loaded;
 }
 
-int load_part(const nlohmann::ordered_json& request, const config::ParallelConfig& parallel,
-              Rank& rank, LoadedModel& loaded) {
-  const Compute compute = compute_of(request, rank.gpu());
+int load_part(const app::ModelRequest& request, const app::ComputeRequest& asked,
+              const config::ParallelConfig& parallel, Rank& rank, LoadedModel& loaded) {
+  const Compute compute = choose_compute(asked, rank.gpu());
   config::RunConfig config;
   config.parallel = parallel;
   OpenedModel opened = open_model(request, compute);

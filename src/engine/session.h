@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +11,7 @@
 
 #include "model_division.h"
 #include "rank.h"
+#include "sftrun/app/requests/parts.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/text_model.h"
 #include "sftrun/model/decoder.h"
@@ -37,22 +37,22 @@ Compute choose_compute(const std::string& device, config::DTypeChoice dtype, int
 /// @param dtype "auto", "fp32", "bf16", "fp16"
 Compute choose_compute(const std::string& device, const std::string& dtype, int local_rank);
 config::DTypeChoice dtype_choice(at::ScalarType dtype);
-/// "device" and "dtype" of a request.   @param gpu index of the GPU
-Compute compute_of(const nlohmann::ordered_json& request, int gpu);
+/// @param gpu index of the GPU
+Compute choose_compute(const app::ComputeRequest& request, int gpu);
 std::string dtype_name(at::ScalarType dtype);  ///< "fp32", "bf16", "fp16"
 std::string device_name(at::Device device);
 
 /// Starts the threads of this process: the request's, else OMP_NUM_THREADS, else all that it may use.
 /// @throws OutOfMemoryError if they cannot be started
-void set_threads(const nlohmann::ordered_json& request);
+void set_threads(std::optional<int64_t> asked = {});
 
 /// How to build the decoder that a configuration trains.
 /// @param checkpoint what it will hold; null: random weights
 model::DecoderOptions decoder_options(const config::RunConfig& config, const Compute& compute,
                                       const weights::Checkpoint* checkpoint);
 
-/// --input, --subset and --split of a command.
-config::DataSource input_of(const nlohmann::ordered_json& request);
+/// @pre the request has an input
+config::DataSource input_of(const app::InputRequest& request);
 
 /// A model opened for a command that does not train.
 struct LoadedModel {
@@ -86,32 +86,22 @@ class SharedBases {
   std::vector<std::pair<model::BaseForm, std::shared_ptr<model::SharedWeights>>> bases_;
 };
 
-/// Reads "model", "adapter", "as_stored", "device", "dtype", "threads" of the request. An adapter's
-/// base is held as its run held it, unless "as_stored". With "chat_template_kwargs", which is null or
-/// the text of a JSON object, the chat template gets those variables and the ones with which the
-/// adapter or model was trained.
+/// An adapter's base is held as its run held it, unless `as_stored`. The chat template gets the
+/// request's variables, and those with which the adapter or model was trained.
 /// @param local_rank index of the GPU
 /// @param bases of the other adapters of this model; null: the model has weights of its own
-LoadedModel load_model(const nlohmann::ordered_json& request, int local_rank = 0,
-                       SharedBases* bases = nullptr);
+LoadedModel load_model(const app::ModelRequest& request, const app::ComputeRequest& asked,
+                       int local_rank = 0, SharedBases* bases = nullptr);
 /// The same of the part of the model that this rank has. All ranks call it.
 /// @param parallel with resolved axes   @param loaded receives the model
 /// @return 0, or the exit code of a stop that any rank was asked for
-int load_part(const nlohmann::ordered_json& request, const config::ParallelConfig& parallel,
-              Rank& rank, LoadedModel& loaded);
-/// Warns of the request's "chat_template_kwargs" that change no text (data::idle_template_flag).
-void warn_of_idle_template_flag(const nlohmann::ordered_json& request,
+int load_part(const app::ModelRequest& request, const app::ComputeRequest& asked,
+              const config::ParallelConfig& parallel, Rank& rank, LoadedModel& loaded);
+/// Warns of the request's variables that change no text (data::idle_template_flag).
+void warn_of_idle_template_flag(const app::ModelRequest& request,
                                 const std::vector<const data::TextModel*>& models,
                                 bool renders = true);
 data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
                               const std::string& configured_template);
-
-/// A string or number of the request; nullopt when null or absent.
-template <typename T>
-std::optional<T> get(const nlohmann::ordered_json& request, const char* key) {
-  const auto found = request.find(key);
-  if (found == request.end() || found->is_null()) return std::nullopt;
-  return found->get<T>();
-}
 
 }  // namespace sftrun::engine

@@ -51,15 +51,15 @@ void TextGenerator::run(model::Decoder& decoder, size_t batch_size, const Answer
                   ranks);
 }
 
-model::SamplingOptions sampling_options(const nlohmann::ordered_json& request) {
+model::SamplingOptions sampling_options(const app::SamplingRequest& request) {
   model::SamplingOptions options;
-  options.max_new_tokens = request.at("max_new_tokens").get<int64_t>();
-  options.temperature = request.at("temperature").get<double>();
-  options.top_p = get<double>(request, "top_p").value_or(1.0);
-  options.top_k = get<int64_t>(request, "top_k");
-  options.min_p = get<double>(request, "min_p").value_or(0.0);
-  options.repetition_penalty = get<double>(request, "repetition_penalty").value_or(1.0);
-  options.seed = static_cast<uint64_t>(get<int64_t>(request, "seed").value_or(0));
+  options.max_new_tokens = request.max_new_tokens;
+  options.temperature = request.temperature;
+  options.top_p = request.top_p.value_or(1.0);
+  options.top_k = request.top_k;
+  options.min_p = request.min_p.value_or(0.0);
+  options.repetition_penalty = request.repetition_penalty.value_or(1.0);
+  options.seed = static_cast<uint64_t>(request.seed.value_or(0));
   return options;
 }
 

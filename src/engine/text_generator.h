@@ -2,11 +2,11 @@
 
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "sftrun/app/requests/parts.h"
 #include "sftrun/data/text_model.h"
 #include "sftrun/model/generate.h"
 #include "sftrun/tokenizer/generated_text.h"
@@ -48,7 +48,6 @@ class TextGenerator {
   std::vector<std::string> stop_texts_;
 };
 
-/// Reads "max_new_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty" and "seed".
-model::SamplingOptions sampling_options(const nlohmann::ordered_json& request);
+model::SamplingOptions sampling_options(const app::SamplingRequest& request);
 
 }  // namespace sftrun::engine

@@ -56,24 +56,24 @@ namespace sftrun::engine {
 namespace fs = std::filesystem;
 namespace {
 
-train::ResumeOptions resume_options(const nlohmann::ordered_json& request) {
-  return {.from = get<std::string>(request, "resume").value_or("auto"),
-          .overwrite = request.value("overwrite", false),
-          .allow_changed_data = request.value("allow_changed_data", false),
-          .allow_backend_change = request.value("allow_backend_change", false),
-          .allow_changed_length = request.value("allow_changed_length", false)};
+train::ResumeOptions resume_options(const app::WorkerRequest& request) {
+  return {.from = request.resume,
+          .overwrite = request.overwrite,
+          .allow_changed_data = request.allow_changed_data,
+          .allow_backend_change = request.allow_backend_change,
+          .allow_changed_length = request.allow_changed_length};
 }
 
-train::BatchRequest batch_request(const nlohmann::ordered_json& request) {
-  return {.steps_are_auto = request.value("steps_are_auto", false),
-          .batch_size = get<int64_t>(request, "batch_size"),
-          .max_micro_batch = get<int64_t>(request, "max_micro_batch").value_or(1),
-          .eval_follows = request.value("eval_batch_size_is_auto", false)};
+train::BatchRequest batch_request(const app::WorkerRequest& request) {
+  return {.steps_are_auto = request.steps_are_auto,
+          .batch_size = request.batch_size,
+          .max_micro_batch = request.max_micro_batch,
+          .eval_follows = request.eval_batch_size_is_auto};
 }
 
 /// The configuration with its axes. All stages of a device map are ranks of one process.
-config::RunConfig config_of(const nlohmann::ordered_json& request, const Rank& rank) {
-  config::RunConfig config = config::from_json(request.at("config"));
+config::RunConfig config_of(const app::WorkerRequest& request, const Rank& rank) {
+  config::RunConfig config = request.config;
   const bool has_one_process = config.parallel.strategy == config::Strategy::kDeviceMap;
   const int world_size = has_one_process ? 1 : rank.env().world_size;
   config::resolve_axes(config.parallel, world_size, world_size);
@@ -578,10 +578,9 @@ int train_and_export(PreparedRun& run, Rank& rank) {
 }
 
 /// @param run with configuration and path of the model
-int prepare_and_train(const nlohmann::ordered_json& request, PreparedRun& run, Rank& rank) {
+int prepare_and_train(const app::WorkerRequest& request, PreparedRun& run, Rank& rank) {
   config::RunConfig& config = run.config;
-  run.compute = choose_compute(get<std::string>(request, "device").value_or("auto"),
-                               config.model.dtype, rank.gpu());
+  run.compute = choose_compute(request.device, config.model.dtype, rank.gpu());
   config.model.dtype = dtype_choice(run.compute.dtype);
   if (!rank.meet_others(config.parallel, run.compute.device)) return rank.stop_exit_code();
   run.division = std::make_unique<ModelDivision>(rank.comm(), config, run.compute.device);
@@ -593,7 +592,7 @@ int prepare_and_train(const nlohmann::ordered_json& request, PreparedRun& run, R
   WeightHashing hashing(run.checkpoint, rank.env());
   if (rank.is_main()) warn_of_unpacking(config.tuning, *run.checkpoint);
   const train::ResumeOptions resume = resume_options(request);
-  run.profiled_steps = parse_step_range(request.value("profile", ""), "--profile");
+  run.profiled_steps = parse_step_range(request.profile, "--profile");
   try {
     const Interruptible scope(launch::stop_requested);
     run.resume_from = train::find_checkpoint(resume, run.run_dir(), rank.comm());
@@ -649,9 +648,8 @@ OutOfMemoryError with_advice(const std::string& message, const std::string& wher
   return OutOfMemoryError(message, where, advice.empty() ? general : advice);
 }
 
-int run_rank(const nlohmann::ordered_json& request, Rank& rank) {
-  PreparedRun run{.config = config_of(request, rank),
-                  .model_path = request.at("model_path").get<std::string>()};
+int run_rank(const app::WorkerRequest& request, Rank& rank) {
+  PreparedRun run{.config = config_of(request, rank), .model_path = request.model_path};
   const auto place = [&] {
     return run.tries_longest_batch ? "the longest micro-batch, before the first step" : "";
   };
@@ -671,29 +669,28 @@ int run_rank(const nlohmann::ordered_json& request, Rank& rank) {
 }
 
 /// Stages of a device map; nullopt: this process is one rank.
-std::optional<plan::DeviceStages> stages_of_process(const nlohmann::ordered_json& request,
+std::optional<plan::DeviceStages> stages_of_process(const app::WorkerRequest& request,
                                                     const Rank& rank) {
   const config::RunConfig config = config_of(request, rank);
   if (!config.parallel.axes.stages_in_process) return std::nullopt;
-  const auto checkpoint = weights::Checkpoint::open(request.at("model_path").get<std::string>());
+  const auto checkpoint = weights::Checkpoint::open(request.model_path);
   return plan::device_stages(checkpoint->arch(), config.parallel);
 }
 
-int run_process(const nlohmann::ordered_json& request, Rank& rank) {
-  const nlohmann::ordered_json& output = request.at("config").at("output");
-  configure_logging(rank.env(), output.at("dir").get<std::string>());
-  set_threads(request);
+int run_process(const app::WorkerRequest& request, Rank& rank) {
+  configure_logging(rank.env(), request.config.output.dir);
+  set_threads();
   const auto stages = stages_of_process(request, rank);
   if (!stages) return run_rank(request, rank);
   std::vector<int> gpus;
   for (const std::string& device : stages->devices) gpus.push_back(plan::gpu_of(device));
-  return run_stage_threads(rank, gpus, "worker", request,
+  return run_stage_threads(rank, gpus, failure_context(request),
                            [&](Rank& of_stage) { return run_rank(request, of_stage); });
 }
 
 }  // namespace
 
-int run_worker(const nlohmann::ordered_json& request) {
+int run_worker(const app::WorkerRequest& request) {
   quiet_libtorch();
   Rank rank;
   try {
@@ -701,7 +698,7 @@ int run_worker(const nlohmann::ordered_json& request) {
   } catch (...) {
     // Reported while the communicator is still connected: when it is destroyed the other ranks fail
     // too, and their errors must not come first.
-    const Failure failure = report_failure("worker", request);
+    const Failure failure = report_failure(failure_context(request));
     rank.abandon(failure.text);
     return failure.code;
   }

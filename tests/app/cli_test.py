@@ -311,7 +311,7 @@ class CommandLineTest(unittest.TestCase):
                                  "system": None, "chat": False, "max_new_tokens": 8, "temperature": 0.0, "top_p": 0.9,
                                  "top_k": None, "min_p": None, "repetition_penalty": None, "stop": [], "seed": None, "device": "auto",
                                  "chat_template_kwargs": None, "dtype": "bf16", "as_stored": False, "threads": None, "batch_size": None,
-                                 "parallel": None, "json": True})
+                                 "parallel": None, "folder": None, "places": {}, "subset": "", "split": "", "json": True})
         self.assertTrue(self.request("generate", "--adapter", "adapter", "--prompt", "hi", "--as-stored")["as_stored"])
         self.assertTrue(self.request("generate", "--model", "model", "--prompt", "hi", "--chat")["chat"])
         self.assertEqual(self.request("generate", "--model", "model", "--prompt", "")["prompt"], "")
@@ -530,7 +530,7 @@ class CommandLineTest(unittest.TestCase):
         self.assertIn("sftrun-score-", asked.pop("folder"))
         self.assertEqual(asked, {"model": "model", "adapter": None, "input": "train.jsonl", "output": "out.jsonl",
                                  "chat_template_kwargs": None, "device": "auto", "dtype": "auto", "as_stored": False, "threads": 2,
-                                 "parallel": None, "json": False})
+                                 "parallel": None, "places": {}, "subset": "", "split": "", "json": False})
         words = ["score", "--model", "model", "--input", "-", "--json"]
         self.assertTrue(self.request(*words, "--output", "out.jsonl")["json"])
         self.expect(USAGE, ["--json and --output - both write to standard output"], *words, "--output", "-")
@@ -539,7 +539,7 @@ class CommandLineTest(unittest.TestCase):
         for words in (["generate", "--model", "model", "--prompt", "a"], ["score", "--model", "model", "--input", "train.jsonl", "--output", "out.jsonl"],
                       ["serve", "--model", "model"]):
             asked = self.request(*words, "--strategy", "device_map", "--pp", "2")
-            self.assertEqual(asked["parallel"], {"strategy": "device_map", "pp": 2})
+            self.assertEqual(asked["parallel"], {"strategy": "device_map", "tp": None, "pp": 2})
             self.expect(USAGE, ["device_map divides the layers over the GPUs of one process", "use --strategy pipeline"], *words,
                         "--strategy", "device_map", "--nproc-per-node", "2")
             self.expect(USAGE, ["divided over processes, and there is one", "--nproc-per-node"], *words, "--tp", "2", "--device", "cpu")

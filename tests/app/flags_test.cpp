@@ -218,7 +218,7 @@ class Parsed : public ::testing::Test {
   }
   CLI::App sftrun_{"", "sftrun"};
   CLI::App* command_ = nullptr;
-  QuantFlags quant_;
+  QuantRequest quant_;
   std::string output_;
 };
 

@@ -24,7 +24,7 @@ struct TwoRanks {
             .master_port = port};
   }
   int run(const std::function<int(Rank&)>& body) {
-    return run_rank_threads({&first, &second}, "worker", /*request=*/nullptr, [&](Rank& rank) {
+    return run_rank_threads({&first, &second}, FailureContext{}, [&](Rank& rank) {
       rank.meet_others({}, at::kCPU);
       return body(rank);
     });

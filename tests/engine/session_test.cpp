@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "commands.h"
 #include "memory_advice.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
@@ -18,13 +19,7 @@
 namespace sftrun::engine {
 namespace {
 
-TEST(Requests, AbsentAndNullAreNothing) {
-  const nlohmann::json request = {{"number", 3}, {"text", "x"}, {"nothing", nullptr}};
-  EXPECT_EQ(get<int64_t>(request, "number"), 3);
-  EXPECT_EQ(get<std::string>(request, "text"), "x");
-  EXPECT_FALSE(get<std::string>(request, "nothing"));
-  EXPECT_FALSE(get<std::string>(request, "absent"));
-}
+const app::ComputeRequest kOnCpu{.device = "cpu", .dtype = "fp32"};
 
 TEST(ComputeChoice, OnTheCpuIsTheTypeThatIsAskedFor) {
   EXPECT_EQ(choose_compute("cpu", "fp32", 0).dtype, at::kFloat);
@@ -87,18 +82,16 @@ TEST(TextOfAModel, HasTheTemplateVariablesOfItsTraining) {
       test::kModels / "tied-gqa", directory.path(),
       std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
   weights::write_template_variables(directory.path(), {{"b", false}, {"a", 1}});
-  const auto variables = [&](const std::filesystem::path& model, nlohmann::json more) {
-    nlohmann::json request = {{"model", model.string()}, {"device", "cpu"}, {"dtype", "fp32"}};
-    request.update(more);
-    return load_model(request).text.render_defaults.kwargs.dump();
+  const auto variables = [&](const app::ModelRequest& request) {
+    return load_model(request, kOnCpu).text.render_defaults.kwargs.dump();
   };
-  EXPECT_EQ(variables(directory.path(), {{"chat_template_kwargs", nullptr}}),
-            R"({"b":false,"a":1})");
-  EXPECT_EQ(variables(directory.path(), {{"chat_template_kwargs", R"({"c": "x", "b": true})"}}),
-            R"({"b":true,"a":1,"c":"x"})");
-  EXPECT_EQ(variables(directory.path(), nlohmann::json::object()), "{}")
+  EXPECT_EQ(variables({.model = directory.path()}), R"({"b":false,"a":1})");
+  EXPECT_EQ(
+      variables({.model = directory.path(), .chat_template_kwargs = R"({"c": "x", "b": true})"}),
+      R"({"b":true,"a":1,"c":"x"})");
+  EXPECT_EQ(variables({.model = directory.path(), .takes_trained_variables = false}), "{}")
       << "the configuration says what they are";
-  EXPECT_EQ(variables(test::kModels / "tied-gqa", {{"chat_template_kwargs", nullptr}}), "{}");
+  EXPECT_EQ(variables({.model = test::kModels / "tied-gqa"}), "{}");
   for (const char* damaged : {"[]", "{", R"({"chat_template_kwargs": 3})"}) {
     write_file_atomically(directory / "sftrun_chat.json", damaged);
     EXPECT_THROW(weights::read_template_variables(directory.path()), DataError) << damaged;
@@ -122,10 +115,7 @@ TEST(AdapterOfAModel, ThatDoesNotFitIsNamedByItsOwnFiles) {
                           zeros(weights::lora_b_name(name), q.out_features, 2)});
   const auto file = adapter / "adapter_config.json";
   try {
-    load_model({{"model", (test::kModels / "tied-gqa").string()},
-                {"adapter", adapter.path().string()},
-                {"device", "cpu"},
-                {"dtype", "fp32"}});
+    load_model({.model = test::kModels / "tied-gqa", .adapter = adapter.path().string()}, kOnCpu);
     ADD_FAILURE() << "no error";
   } catch (const DataError& error) {
     EXPECT_EQ(error.message(), "no linear layer is named `qkv`");
@@ -135,7 +125,9 @@ TEST(AdapterOfAModel, ThatDoesNotFitIsNamedByItsOwnFiles) {
 }
 
 TEST(MemoryAdvice, DependsOnTheCommand) {
-  EXPECT_NE(memory_advice("worker", Memory::kHost), memory_advice("generate", Memory::kHost));
+  EXPECT_NE(memory_advice(app::WorkerRequest{}, Memory::kHost),
+            memory_advice(app::GenerateRequest{}, Memory::kHost));
+  EXPECT_EQ(memory_advice(app::ChatRequest{}, Memory::kGpu), general_memory_advice(Memory::kGpu));
   EXPECT_EQ(first_line("out of memory\nstack"), "out of memory");
 }
 
@@ -143,13 +135,20 @@ TEST(MemoryAdvice, LeavesOutWhatIsInUse) {
   const auto has = [](const std::string& advice, const char* part) {
     return advice.find(part) != std::string::npos;
   };
-  for (const char* command : {"generate", "eval", "score", "bench", "serve", "merge"}) {
-    EXPECT_FALSE(has(memory_advice(command, Memory::kHost), "--device cpu")) << command;
-    const nlohmann::ordered_json of_one = {{"batch_size", 1}};
-    EXPECT_FALSE(has(memory_advice(command, Memory::kGpu, of_one), "--batch-size")) << command;
-  }
-  EXPECT_TRUE(has(memory_advice("generate", Memory::kGpu), "--device cpu"));
-  EXPECT_FALSE(has(memory_advice("eval", Memory::kHost, {{"generate", false}}), "generate"));
+  const auto check = [&](auto of_one) {
+    EXPECT_FALSE(has(memory_advice(of_one, Memory::kHost), "--device cpu"));
+    if constexpr (requires { of_one.batch_size; }) of_one.batch_size = 1;
+    EXPECT_FALSE(has(memory_advice(of_one, Memory::kGpu), "--batch-size"));
+  };
+  check(app::GenerateRequest{});
+  check(app::EvalRequest{});
+  check(app::ScoreRequest{});
+  check(app::BenchRequest{});
+  check(app::ServeRequest{});
+  check(app::MergeRequest{});
+  EXPECT_EQ(memory_advice(app::GenerateRequest{}, Memory::kGpu),
+            "lower --batch-size or --max-new-tokens, shorten the prompts, or use --device cpu");
+  EXPECT_FALSE(has(memory_advice(app::EvalRequest{.generate = false}, Memory::kHost), "generate"));
 
   config::RunConfig run;
   const std::string all = training_memory_advice(run, Memory::kGpu);

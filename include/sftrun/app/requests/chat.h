@@ -1,0 +1,17 @@
+#pragma once
+
+#include "sftrun/app/requests/parts.h"
+
+namespace sftrun::app {
+
+/// A conversation in the terminal.
+struct ChatRequest {
+  NamedModelsRequest models;
+  ComputeRequest compute;
+  SamplingRequest sampling{.max_new_tokens = 2048};
+  std::optional<std::string> system;
+
+  SFTRUN_FIELDS(models, compute, sampling, system)
+};
+
+}  // namespace sftrun::app
