@@ -590,7 +590,7 @@ void find_adapter(std::string& adapter) {
   adapter = find_adapter({.name = adapter, .where = "--adapter on the command line"}).string();
 }
 
-void add_quant_flags(CLI::App& command, QuantFlags& flags, const std::string& block_size) {
+void add_quant_flags(CLI::App& command, QuantRequest& flags, const std::string& block_size) {
   command
       .add_option("--block-size", flags.block_size,
                   fmt::format("{}: values that share a scale [{}]",

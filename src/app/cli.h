@@ -175,14 +175,8 @@ std::string model_name(const std::string& model, const std::string& adapter);
 /// Replaces what --adapter names by the adapter's directory, with app::find_adapter.
 void find_adapter(std::string& adapter);
 
-/// Quantisation flags of `sftrun quantize` and of `sftrun merge` into a quantised model.
-struct QuantFlags {
-  std::optional<int64_t> block_size;
-  bool no_double_quant = false;
-  std::vector<std::string> skip_modules;
-};
 /// @param block_size describes the default
-void add_quant_flags(CLI::App& command, QuantFlags& flags, const std::string& block_size);
+void add_quant_flags(CLI::App& command, QuantRequest& flags, const std::string& block_size);
 /// @param flag the flag that selects `method` ("nf4", "int8", "bf16")
 /// @throws ConfigError for flags that do not apply to the method
 void check_quant_flags(const CLI::App& command, const std::string& flag, const std::string& method);

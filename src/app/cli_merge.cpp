@@ -31,7 +31,7 @@ struct MergeOptions {
                                           device = "auto";
   std::optional<int64_t> sample;
   bool as_stored = false;
-  QuantFlags quant;
+  QuantRequest quant;
   OutputFlags output;
 };
 
@@ -201,9 +201,7 @@ int merge(const MergeOptions& options, const CLI::App& command) {
                    .as_stored = options.as_stored,
                    .overwrite = options.output.overwrite,
                    .json = options.output.json,
-                   .block_size = options.quant.block_size,
-                   .no_double_quant = options.quant.no_double_quant,
-                   .skip_modules = options.quant.skip_modules,
+                   .quant = options.quant,
                    .sample = options.sample,
                    .data = if_given(options.data),
                    .device = options.device});

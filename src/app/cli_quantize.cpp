@@ -14,7 +14,7 @@ namespace {
 
 struct QuantizeOptions {
   std::string model, method = "nf4", dtype = "auto", max_shard_size = "5GB";
-  QuantFlags quant;
+  QuantRequest quant;
   OutputFlags output;
 };
 
@@ -89,16 +89,14 @@ int quantize(const QuantizeOptions& options, const CLI::App& command) {
                                       .as_stored = true,
                                       .overwrite = options.output.overwrite,
                                       .json = options.output.json,
-                                      .skip_modules = options.quant.skip_modules});
+                                      .quant = {.skip_modules = options.quant.skip_modules}});
   }
   return run_in_engine(QuantizeRequest{.model = model,
                                        .output = output,
                                        .method = options.method,
                                        .dtype = options.dtype,
                                        .max_shard_size = max_shard_size,
-                                       .block_size = options.quant.block_size.value_or(64),
-                                       .double_quant = !options.quant.no_double_quant,
-                                       .skip_modules = options.quant.skip_modules,
+                                       .quant = options.quant,
                                        .overwrite = options.output.overwrite,
                                        .json = options.output.json});
 }

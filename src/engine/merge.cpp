@@ -21,9 +21,9 @@ exporting::MergeOptions merge_options(const app::MergeRequest& request) {
   options.as_stored = request.as_stored;
   options.overwrite = request.overwrite;
   options.max_shard_bytes = static_cast<uint64_t>(request.max_shard_size);
-  options.block_size = request.block_size;
-  options.no_double_quant = request.no_double_quant;
-  options.skip_modules = request.skip_modules;
+  options.block_size = request.quant.block_size;
+  options.no_double_quant = request.quant.no_double_quant;
+  options.skip_modules = request.quant.skip_modules;
   return options;
 }
 

@@ -15,9 +15,9 @@ int run_quantize(const app::QuantizeRequest& request) {
   options.model = request.model;
   options.output = request.output;
   options.method = request.method;
-  options.block_size = request.block_size;
-  options.double_quant = request.double_quant;
-  options.skip_modules = request.skip_modules;
+  options.block_size = request.quant.block_size.value_or(options.block_size);
+  options.double_quant = !request.quant.no_double_quant;
+  options.skip_modules = request.quant.skip_modules;
   options.dtype = request.dtype;
   options.max_shard_bytes = static_cast<uint64_t>(request.max_shard_size);
   options.overwrite = request.overwrite;

@@ -579,7 +579,7 @@ class CommandLineTest(unittest.TestCase):
 
     def test_quantize(self):
         asked = self.request("quantize", "--model", "model", "--output", "out", "--skip-modules", "layers.0", "q_proj", "--no-double-quant")
-        self.assertEqual(asked, {"model": "model", "output": "out", "method": "nf4", "block_size": 64, "double_quant": False,
+        self.assertEqual(asked, {"model": "model", "output": "out", "method": "nf4", "block_size": None, "no_double_quant": True,
                                  "skip_modules": ["layers.0", "q_proj"], "dtype": "auto", "max_shard_size": 5_000_000_000,
                                  "overwrite": False, "json": False})
         asked = self.request("quantize", "--model", "model", "--output", "out.gguf", "--method", "q4_k_m", of="merge")

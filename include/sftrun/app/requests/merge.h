@@ -12,17 +12,14 @@ struct MergeRequest {
   std::string dtype = "auto";          ///< of the stored weights; also one of weights::gguf_mixes()
   int64_t max_shard_size = 0;          ///< bytes
   bool as_stored = false, overwrite = false, json = false;
-  std::optional<int64_t>
-      block_size;  ///< as of QuantizeRequest; null: as the base's, or the default
-  bool no_double_quant = false;
-  std::vector<std::string> skip_modules;
+  QuantRequest quant;
   /// Sequences to measure on what merging changes; null: a few where the base was quantised, 0: none
   std::optional<int64_t> sample;
   std::optional<std::string> data;  ///< to measure it on; null: the run's
   std::string device = "auto";      ///< to measure it on
 
   SFTRUN_FIELDS(model, output, adapter, checkpoint, format, dtype, max_shard_size, as_stored,
-                overwrite, json, block_size, no_double_quant, skip_modules, sample, data, device)
+                overwrite, json, quant, sample, data, device)
 };
 
 }  // namespace sftrun::app

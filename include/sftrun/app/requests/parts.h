@@ -81,6 +81,15 @@ struct InputRequest {
   SFTRUN_FIELDS(input, subset, split)
 };
 
+/// How a model that is written is quantised.
+struct QuantRequest {
+  std::optional<int64_t> block_size;  ///< values that share a scale; null: the base's, else 64
+  bool no_double_quant = false;
+  std::vector<std::string> skip_modules;
+
+  SFTRUN_FIELDS(block_size, no_double_quant, skip_modules)
+};
+
 struct SamplingRequest {
   int64_t max_new_tokens = 256;
   double temperature = 0;  ///< 0: greedy
