@@ -19,11 +19,15 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PATCHES = pathlib.Path(__file__).resolve().parent
 COPIED = ("CMakeLists.txt", "bench", "cmake", "configs", "include", "scripts", "src", "tests")
-# Kind of addition: goal in files, and the tests of its toy as {target: filter}.
+# Kind of addition: goal in files, and the tests of its toy as {target: filter}. Of the program: command lines with what they print.
 KINDS = {
     "optimizer": (3, {"config_tests": "SgdToy*", "engine_tests": "SgdToy*:*OptimizerRows*sgd_toy"}),
     "objective": (4, {"config_tests": "HingeToy*", "engine_tests": "HingeToy*:Objective.EntriesDoWhatTheirRowsSay"}),
     "record_format": (3, {"config_tests": "QuestionToy*", "data_tests": "QuestionToy*"}),
+    "command": (4, {"app_tests": "Requests.*", "program": {
+        "count-toy --model tests/data/models/tied-gqa --device cpu --dtype fp32 --json": '"dtype":"fp32"',
+        "count-toy --model tests/data/models/tied-gqa --device cpu --as-stored": "--as-stored has no effect in `sftrun count-toy`",
+        "tally": "did you mean `sftrun count-toy`?"}}),
 }
 
 
@@ -89,10 +93,22 @@ def run_toys(build):
     subprocess.run(["cmake", "--build", out, "--target", *targets], check=True)
     for kind, (_, tests) in KINDS.items():
         for target, names in tests.items():
+            if target == "program":
+                run_program(out / "bin" / "sftrun", names)
+                continue
             print(f"{kind}: {target} {names}", flush=True)
             ran = subprocess.run([out / "bin" / target, f"--gtest_filter={names}"], capture_output=True, text=True)
             if ran.returncode or "[  PASSED  ] 0 tests" in ran.stdout:
                 raise SystemExit(ran.stdout + ran.stderr + f"error: the toy of {kind} does not work")
+
+
+def run_program(sftrun, lines):
+    """@param lines {command line: part of what it must print}"""
+    for line, expected in lines.items():
+        print(f"sftrun {line}", flush=True)
+        ran = subprocess.run([sftrun, *line.split()], cwd=ROOT, capture_output=True, text=True)
+        if expected not in ran.stdout + ran.stderr:
+            raise SystemExit(ran.stdout + ran.stderr + f"error: `sftrun {line}` does not print {expected}")
 
 
 def main():
