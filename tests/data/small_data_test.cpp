@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "support/packed_run.h"
+
 namespace sftrun::data {
 namespace {
 
@@ -44,18 +46,8 @@ TEST(SmallData, WithoutPackingExamplesCount) {
   EXPECT_EQ(target_batch({.bins = 9000, .tokens = 900'000}), config::kTargetGlobalBatch);
 }
 
-config::RunConfig config_of_run() {
-  config::RunConfig config;
-  config.train.batch_size.value = 2;
-  config.train.grad_accum.value = 4;
-  config.train.global_batch_size.value = 16;
-  config.data.packing = true;
-  config.data.bin_tokens.value = 512;
-  return config;
-}
-
 TEST(SmallData, FewStepsAreWarnedOf) {
-  config::RunConfig config = config_of_run();
+  config::RunConfig config = test::packed_run();
   EXPECT_FALSE(few_steps_warning(config, 10, false));
   const std::string few = few_steps_warning(config, 9, false).value();
   EXPECT_NE(few.find("only 9 optimizer steps"), std::string::npos) << few;

@@ -2,16 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include "support/packed_run.h"
+
 namespace sftrun::engine {
 namespace {
 
-config::RunConfig config_of_run() {
-  config::RunConfig config;
-  config.train.batch_size.value = 2;
-  config.train.grad_accum.value = 4;
-  config.train.global_batch_size.value = 16;
-  config.data.packing = true;
-  config.data.bin_tokens.value = 512;
+config::RunConfig run_on_two_ranks() {
+  config::RunConfig config = test::packed_run();
   config.parallel.axes.dp_replicate = 2;
   return config;
 }
@@ -24,7 +21,7 @@ TEST(RunMessages, TrainableParametersAreAShareOfAll) {
 }
 
 TEST(RunMessages, StepsNameWhatAStepHolds) {
-  config::RunConfig config = config_of_run();
+  config::RunConfig config = run_on_two_ranks();
   EXPECT_EQ(steps_line(config, {.total_steps = 30}),
             "30 steps: batch_size 2 x grad_accum 4 x world_size 2 = 16 packed sequences of 512 "
             "tokens per step");
@@ -38,7 +35,7 @@ TEST(RunMessages, StepsNameWhatAStepHolds) {
 }
 
 TEST(RunMessages, AStepHasNoMoreThanAnEpoch) {
-  const config::RunConfig config = config_of_run();
+  const config::RunConfig config = run_on_two_ranks();
   RunSize size{.total_steps = 3, .bins_in_epoch = 16};
   EXPECT_TRUE(steps_line(config, size).ends_with(" = 16 packed sequences of 512 tokens per step"));
   size.bins_in_epoch = 15;
