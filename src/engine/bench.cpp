@@ -24,10 +24,10 @@
 #include "sftrun/foreign/load.h"
 #include "sftrun/kernels/ops.h"
 #include "sftrun/parallel/communicator.h"
+#include "sftrun/train/micro_batch_schedule.h"
 #include "sftrun/train/optimizer.h"
 #include "sftrun/train/step_numbers.h"
 #include "sftrun/train/step_profiler.h"
-#include "sftrun/train/trainer.h"
 
 /// Training throughput on synthetic tokens: forward, backward, clipping and optimizer, every
 /// position labelled.

@@ -17,7 +17,7 @@
 #include "sftrun/launch/worker_env.h"
 #include "sftrun/parallel/communicator.h"
 #include "sftrun/train/stop_agreement.h"
-#include "sftrun/train/trainer.h"
+#include "sftrun/train/events.h"
 
 /// One rank of a run: its connection to the launcher and to the other ranks. A rank is a process,
 /// or with a device map a thread of one.

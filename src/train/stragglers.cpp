@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "sftrun/core/units.h"
 
@@ -37,6 +38,17 @@ Work slowest_part(const std::vector<WorkSeconds>& sums, size_t rank) {
 }
 
 }  // namespace
+
+WorkSeconds WorkMeter::of_step() {
+  WorkSeconds of_step{};
+  if (activity_ == nullptr) return of_step;
+  const std::array<double, kNumWorks> total = activity_->seconds_of_works();
+  for (size_t i = 0; i < kStepWorks.size(); ++i) {
+    const double seconds = total[static_cast<size_t>(kStepWorks[i])];
+    of_step[i] = seconds - std::exchange(before_[i], seconds);
+  }
+  return of_step;
+}
 
 std::vector<std::string> StragglerWatch::add(const std::vector<WorkSeconds>& work) {
   if (work.size() < 2) return {};

@@ -20,6 +20,7 @@
 #include "support/rank_threads.h"
 #include "support/reference.h"
 #include "support/temporary_directory.h"
+#include "tiny_run.h"
 
 /// The training loop as it is, over several strategies.
 namespace sftrun::train {
@@ -27,47 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kStepsOfRun = 4, kStepsOfEpoch = 2, kBinsOfStep = 5;
-
-fs::path model_path() {
-  return fs::path(SFTRUN_TEST_DATA) / "models" / "tied-gqa";
-}
-
-/// The same few examples in every step, in bins of one or two. The last micro-batches are empty.
-class RepeatedBatches final : public Batches {
- public:
-  RepeatedBatches() : examples_(test::read_reference(model_path()).examples) {
-    while (static_cast<int64_t>(examples_.size()) < kBinsOfStep) examples_.push_back(examples_[0]);
-  }
-  int64_t total_steps() const override { return kStepsOfRun; }
-  data::StepBatch at(int64_t step) override {
-    data::StepBatch batch;
-    batch.examples = data::ExampleStore::in_memory(examples_);
-    for (int64_t bin = 0; bin < kBinsOfStep; ++bin)
-      batch.bins.push_back({(bin + step) % kBinsOfStep});
-    for (const data::Example& example : examples_) {
-      batch.label_tokens += example.label_tokens;
-      batch.tokens += static_cast<int64_t>(example.tokens.size());
-    }
-    return batch;
-  }
-  data::StepBatch longest(int64_t num_bins) const override {
-    data::StepBatch batch{.examples = data::ExampleStore::in_memory(examples_)};
-    for (int64_t bin = 0; bin < num_bins; ++bin) batch.bins.push_back({0, 1});
-    batch.label_tokens = 2 * num_bins * examples_[0].label_tokens;
-    return batch;
-  }
-  double epochs_after(int64_t step) const override {
-    return static_cast<double>(step + 1) / kStepsOfEpoch;
-  }
-  bool ends_epoch(int64_t step) const override { return (step + 1) % kStepsOfEpoch == 0; }
-  int64_t num_bad_records() const override { return 0; }
-  const data::SourceFile& file_of(const data::StepBatch&, int64_t) const override { return file_; }
-
- private:
-  std::vector<data::Example> examples_;
-  data::SourceFile file_{.path = "examples.jsonl"};
-};
+using test::kStepsOfRun, test::model_path, test::RepeatedBatches;
 
 struct RunSetup {
   model::DecoderOptions decoder;

@@ -17,6 +17,19 @@ inline constexpr std::array kStepWorks = {Work::kDataLoader, Work::kForward, Wor
 /// Seconds of each of them, without waits for other ranks. On a GPU it is the host's time.
 using WorkSeconds = std::array<double, kStepWorks.size()>;
 
+/// Measures the work of this rank, step by step.
+class WorkMeter {
+ public:
+  /// @param activity must outlive this object; null: there is nothing to measure
+  explicit WorkMeter(Activity* activity) : activity_(activity) {}
+  /// Seconds since the last call, or since the start of the process.
+  WorkSeconds of_step();
+
+ private:
+  Activity* activity_;
+  WorkSeconds before_{};  // until the last call
+};
+
 /// Compares the ranks' own work over windows of steps. A rank whose work takes `kFactor` times the
 /// median of the other ranks in `kWindows` windows one after the other is named, once.
 class StragglerWatch {

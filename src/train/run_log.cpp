@@ -1,0 +1,174 @@
+#include "run_log.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
+#include "sftrun/core/units.h"
+#include "sftrun/kernels/profile_range.h"
+#include "step_values.h"
+
+namespace sftrun::train {
+namespace {
+
+constexpr int64_t kBeforeAll = -1;  // drops the events of step 0, too
+
+}  // namespace
+
+RunLog::RunLog(const TrainerInputs& inputs)
+    : in_(inputs), progress_(inputs.batches->total_steps()) {}
+
+void RunLog::open(const TrainState& state) {
+  const std::filesystem::path metrics = in_.run_dir / "metrics.jsonl",
+                              folder = in_.run_dir / "tensorboard";
+  remove_temporaries(in_.run_dir);
+  remove_temporaries(folder);
+  const int64_t kept_steps = in_.resume_from ? state.step : kBeforeAll;
+  observe::truncate_metrics_to_step(metrics, kept_steps,
+                                    /*keeps_evaluation=*/!state.evaluation_due);
+  metrics_ = observe::MetricsWriter(metrics);
+  if (!in_.config.output.tensorboard) return;
+  make_directories(folder);
+  events_ = observe::EventWriter(folder, kept_steps);
+  events_.text("config", "```yaml\n" + config::to_yaml(in_.config) + "```", state.step);
+  events_.hparams(config::to_json(in_.config), state.step);
+}
+
+void RunLog::tell(const char* phase, int64_t steps_done) {
+  event_.phase = phase;
+  event_.step = steps_done;
+  event_.total_steps = in_.batches->total_steps();
+  in_.hooks.on_event(event_);
+}
+
+void RunLog::note(const HostNumbers& numbers) {
+  event_.memory_bytes = static_cast<uint64_t>(numbers.peak_memory_bytes);
+  event_.memory_used_bytes = static_cast<uint64_t>(numbers.memory_used_bytes);
+  event_.cpu_percent = numbers.cpu_utilization;
+  if (numbers.gpu_utilization >= 0) event_.gpu_percent = numbers.gpu_utilization;
+}
+
+void RunLog::add_step(const QueuedStep& queued, const StepReport& report) {
+  const kernels::WorkRange writing(in_.hooks.activity, Work::kMetrics);
+  const config::ObjectiveInfo& objective = in_.config.train.objective_info();
+  const int64_t done = queued.step + 1;
+  progress_.add({done, report.loss, report.grad_norm, queued.learning_rate, queued.batch.tokens,
+                 report.seconds, report.aux_loss, objective.shown.word,
+                 value_of(report.objective, objective.shown.metric)});
+  event_.loss = report.loss;
+  event_.tokens_per_second = progress_.tokens_per_second();
+  event_.eta_s = progress_.seconds_left();
+  tell("training", done);
+  if (!in_.is_main()) return;
+  if (report.skipped) {
+    log::info(
+        "step {}: gradients exceed fp16; the update was left out and the loss scale halved to {:g}",
+        done, report.loss_scale.value());
+  }
+  const observe::TrainMetrics metrics = metrics_of(queued, report);
+  metrics_.write(metrics);
+  write_events(metrics);
+  const int64_t every = std::max<int64_t>(1, in_.config.train.logging_steps);
+  if (done % every == 0 || done == in_.batches->total_steps()) log::info("{}", progress_.line());
+}
+
+observe::TrainMetrics RunLog::metrics_of(const QueuedStep& queued, const StepReport& report) const {
+  observe::TrainMetrics m;
+  m.step = queued.step + 1;
+  m.epoch = queued.epochs;
+  m.loss = report.loss;
+  m.objective = report.objective;
+  m.aux_loss = report.aux_loss;
+  m.grad_norm = report.grad_norm;
+  m.loss_scale = report.loss_scale;
+  m.learning_rate = queued.learning_rate;
+  m.label_tokens = queued.batch.label_tokens;
+  m.tokens = queued.batch.tokens;
+  m.tokens_per_second = static_cast<double>(m.tokens) / report.seconds;
+  m.step_seconds = report.seconds;
+  m.peak_memory_bytes = report.peak_memory_bytes;
+  m.loss_per_rank = report.loss_per_rank;
+  m.gpu_utilization = report.gpu_utilization;
+  m.parts = report.parts;
+  m.memory_used_bytes = report.memory_used_bytes;
+  m.cpu_utilization = report.cpu_utilization;
+  return m;
+}
+
+void RunLog::write_events(const observe::TrainMetrics& m) {
+  const int64_t done = m.step;
+  events_.scalar("train/loss", m.loss, done);
+  for (const auto& [name, value] : m.objective) events_.scalar("train/" + name, value, done);
+  if (m.loss_scale) events_.scalar("train/loss_scale", *m.loss_scale, done);
+  if (m.aux_loss) events_.scalar("train/aux_loss", *m.aux_loss, done);
+  events_.scalar("train/grad_norm", m.grad_norm, done);
+  events_.scalar("train/learning_rate", m.learning_rate, done);
+  events_.scalar("train/tokens_per_second", m.tokens_per_second, done);
+  events_.scalar("train/step_seconds", m.step_seconds, done);
+  events_.scalar("train/epoch", m.epoch, done);
+  if (m.parts) {
+    for (const auto& [name, seconds] : observe::named_parts(*m.parts))
+      events_.scalar(fmt::format("time/{}", name), seconds, done);
+  }
+  for (size_t rank = 0; rank < m.loss_per_rank.size(); ++rank) {
+    if (std::isfinite(m.loss_per_rank[rank]))
+      events_.scalar(fmt::format("rank_{}/loss", rank), m.loss_per_rank[rank], done);
+    events_.scalar(fmt::format("rank_{}/peak_memory_bytes", rank),
+                   static_cast<double>(m.peak_memory_bytes[rank]), done);
+    events_.scalar(fmt::format("rank_{}/memory_used_bytes", rank),
+                   static_cast<double>(m.memory_used_bytes[rank]), done);
+    events_.scalar(fmt::format("rank_{}/cpu_utilization", rank), m.cpu_utilization[rank], done);
+    if (!m.gpu_utilization.empty())
+      events_.scalar(fmt::format("rank_{}/gpu_utilization", rank), m.gpu_utilization[rank], done);
+  }
+  events_.flush();
+}
+
+void RunLog::add_evaluation(const observe::EvalMetrics& m, const EvalResult& result,
+                            const std::string& samples, const std::string& best_metric) {
+  metrics_.write(m);
+  write_events(m, samples);
+  log::info("{}{}", line_of(m, result),
+            best_metric.empty() ? "" : fmt::format(", the best {} so far", best_metric));
+  for (const auto& [name, loss] : m.losses) log::info("  {}: eval_loss {:.4f}", name, loss);
+  in_.hooks.on_run_event({"evaluation", m.step, m.to_json()});
+}
+
+void RunLog::write_events(const observe::EvalMetrics& m, const std::string& samples) {
+  events_.scalar("eval/loss", m.eval_loss, m.step);
+  if (m.eval_perplexity) events_.scalar("eval/perplexity", *m.eval_perplexity, m.step);
+  for (const auto& [name, value] : m.objective) events_.scalar("eval/" + name, value, m.step);
+  for (const auto& [name, loss] : m.losses) events_.scalar("eval/loss/" + name, loss, m.step);
+  if (m.answers) {
+    events_.scalar("eval/rouge1", m.answers->rouge1, m.step);
+    events_.scalar("eval/rouge2", m.answers->rouge2, m.step);
+    events_.scalar("eval/rouge_l", m.answers->rouge_l, m.step);
+    events_.scalar("eval/exact_match", m.answers->exact_match, m.step);
+  }
+  if (!samples.empty()) events_.text("eval/answers", samples, m.step);
+  events_.flush();
+}
+
+std::string RunLog::line_of(const observe::EvalMetrics& m, const EvalResult& result) const {
+  const config::ObjectiveInfo& objective = in_.config.train.objective_info();
+  std::string line =
+      fmt::format("step {}/{} eval_loss {:.4f}", m.step, in_.batches->total_steps(), m.eval_loss);
+  if (m.eval_perplexity) line += fmt::format(" perplexity {:.3f}", *m.eval_perplexity);
+  if (const auto& [metric, word] = objective.shown; !metric.empty())
+    line += fmt::format(" {} {:.3f}", word, value_of(m.objective, metric).value_or(0));
+  line += fmt::format(" ({}, {})", counted(result.num_terms, objective.term_word()),
+                      format_duration(result.seconds));
+  if (const auto accuracy = value_of(m.objective, "token_accuracy"))
+    line += fmt::format(" eval_token_accuracy {:.4f}", *accuracy);
+  if (m.answers) {
+    line += fmt::format(" eval_rouge_l {:.4f} eval_exact_match {:.4f} ({}, {})", m.answers->rouge_l,
+                        m.answers->exact_match, counted(m.answers->num_answers, "answer"),
+                        format_duration(m.answers->seconds));
+  }
+  return line;
+}
+
+}  // namespace sftrun::train

@@ -1,0 +1,70 @@
+#include "step_passes.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "sftrun/kernels/profile_range.h"
+
+namespace sftrun::train {
+
+StepPasses::StepPasses(const TrainerInputs& inputs)
+    : in_(inputs),
+      objective_(in_.config.train),
+      schedule_(make_schedule(*in_.decoder, *in_.strategy, objective_, in_.config)) {}
+
+/// Without its micro-batches.
+StepWork StepPasses::work_of(const data::StepBatch& global_batch, int64_t step,
+                             double loss_scale) const {
+  StepWork work;
+  work.activity = in_.hooks.activity;
+  work.randomness = {static_cast<uint64_t>(in_.config.train.seed), static_cast<uint32_t>(step),
+                     /*training=*/objective_.info().has_dropout};
+  work.grad_scale = loss_scale / static_cast<double>(num_terms(global_batch));
+  if (aux_coef() > 0)
+    work.aux_grad_scale = loss_scale * aux_coef() / num_micro_batches(global_batch);
+  return work;
+}
+
+StepSums StepPasses::run(const data::StepBatch& global_batch, int64_t step, double loss_scale) {
+  StepWork work = work_of(global_batch, step, loss_scale);
+  work.num_micro_batches = *in_.config.train.grad_accum.value;
+  work.micro_batch = [&](int64_t micro_step) {
+    const kernels::WorkRange loading(in_.hooks.activity, Work::kDataLoader);
+    const parallel::Mesh& mesh = in_.strategy->mesh();
+    const int64_t first = (micro_step * mesh.dp_size() + mesh.dp_rank()) * micro_batch_size();
+    return data::make_batch(global_batch.examples, global_batch.bins, first, micro_batch_size());
+  };
+  return schedule_->run(work);
+}
+
+void StepPasses::try_longest(int64_t step, double loss_scale) {
+  const int64_t batch_size = micro_batch_size(), all = *in_.config.train.grad_accum.value;
+  const data::StepBatch longest = in_.batches->longest(batch_size);
+  const parallel::CollectiveCounts counts = in_.comm->counts();
+  StepWork work = work_of(longest, step, loss_scale);
+  work.num_micro_batches = in_.config.parallel.fetch == config::Fetch::kPerStep
+                               ? all
+                               : std::min<int64_t>(all, in_.strategy->mesh().sizes().pp);
+  work.micro_batch = [&](int64_t) {
+    return data::make_batch(longest.examples, longest.bins, 0, batch_size);
+  };
+  in_.strategy->begin_step();
+  const StepSums sums = schedule_->run(work);
+  in_.strategy->finish_step();
+  for (const at::Tensor& loss : sums.losses) loss.item<double>();  // waits for the device
+  in_.comm->set_counts(counts);
+}
+
+double StepPasses::num_micro_batches(const data::StepBatch& global_batch) const {
+  const int64_t size = micro_batch_size();
+  return static_cast<double>((static_cast<int64_t>(global_batch.bins.size()) + size - 1) / size);
+}
+
+int64_t StepPasses::num_terms(const data::StepBatch& global_batch) const {
+  int64_t documents = 0;
+  for (const data::Bin& bin : global_batch.bins) documents += static_cast<int64_t>(bin.size());
+  return objective_.count_terms({global_batch.label_tokens, documents});
+}
+
+}  // namespace sftrun::train

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "sftrun/train/micro_batch_schedule.h"
+#include "sftrun/train/objective.h"
+#include "sftrun/train/trainer_inputs.h"
+
+namespace sftrun::train {
+
+/// The passes of a step over this rank's part of the global batch. Micro-batch m of data-parallel
+/// rank d has the packed sequences from (m * dp_size + d) * batch_size on. Not thread-safe.
+class StepPasses {
+ public:
+  /// @param inputs must outlive this object
+  explicit StepPasses(const TrainerInputs& inputs);
+
+  /// Queues forward and backward passes; adds to the gradients, which are divided by the number of
+  /// terms of the global batch.   @param step counted from 0
+  StepSums run(const data::StepBatch& global_batch, int64_t step, double loss_scale);
+  /// The longest micro-batch on every rank, as often as a step has micro-batches at the same time,
+  /// so that a lack of memory shows at once. Its gradients are thrown away by the next step, and
+  /// dropout depends on the step only, so that the run is the same to the bit. Waits for the device.
+  void try_longest(int64_t step, double loss_scale);
+
+  const Objective& objective() const { return objective_; }
+  /// Terms of the objective over all ranks.
+  int64_t num_terms(const data::StepBatch& global_batch) const;
+  /// Over all ranks, without micro-batches that are empty in a short last batch.
+  double num_micro_batches(const data::StepBatch& global_batch) const;
+  /// Coefficient of the routers' load-balancing loss; 0: no such loss.
+  double aux_coef() const { return in_.config.train.router_aux_loss_coef.value_or(0); }
+  int64_t micro_batch_size() const { return *in_.config.train.batch_size.value; }
+  /// Logs how the passes were launched.
+  void log_use() const { schedule_->log_use(); }
+
+ private:
+  StepWork work_of(const data::StepBatch& global_batch, int64_t step, double loss_scale) const;
+
+  const TrainerInputs& in_;
+  Objective objective_;
+  std::unique_ptr<MicroBatchSchedule> schedule_;
+};
+
+}  // namespace sftrun::train
