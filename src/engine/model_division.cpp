@@ -11,14 +11,6 @@
 namespace sftrun::engine {
 namespace {
 
-parallel::Mesh mesh_of(const config::Axes& axes, int rank) {
-  return {{.pp = static_cast<int>(axes.pp),
-           .dp_replicate = static_cast<int>(axes.dp_replicate),
-           .dp_shard = static_cast<int>(axes.dp_shard),
-           .tp = static_cast<int>(axes.tp)},
-          rank};
-}
-
 /// The units of this rank's stage of a pipeline.
 layers::UnitRange stage_units(const spec::ArchSpec& arch, const config::RunConfig& config,
                               const parallel::Mesh& mesh) {
@@ -28,24 +20,12 @@ layers::UnitRange stage_units(const spec::ArchSpec& arch, const config::RunConfi
   return {firsts[stage], firsts[stage + 1]};
 }
 
-/// null: the strategy keeps whole parameters on the device. On a CPU all of them are in host memory
-/// anyway.
-std::unique_ptr<parallel::UnitShards> shards_of(const config::ParallelConfig& config,
-                                                at::Device device, const parallel::Mesh& mesh) {
-  parallel::Sharding sharding = parallel::sharding_of(config.axes.level);
-  sharding.frozen_on_host = config.offload.base == config::Offload::kCpu && device.is_cuda();
-  sharding.trained_on_host = config.offload.params == config::Offload::kCpu && device.is_cuda();
-  if (!config.axes.has_shards() && !sharding.frozen_on_host && !sharding.trained_on_host)
-    return nullptr;
-  return std::make_unique<parallel::UnitShards>(sharding, mesh);
-}
-
 }  // namespace
 
 ModelDivision::ModelDivision(parallel::Communicator& comm, const config::RunConfig& config,
                              at::Device device)
-    : groups_(comm, mesh_of(config.parallel.axes, comm.rank())),
-      shards_(shards_of(config.parallel, device, groups_.mesh())) {}
+    : groups_(comm, parallel::mesh_of(config.parallel.axes, comm.rank())),
+      shards_(parallel::shards_of(config.parallel, device, groups_.mesh())) {}
 
 void ModelDivision::divide_matrices(const weights::Checkpoint& checkpoint,
                                     const config::RunConfig& config) {
@@ -74,14 +54,8 @@ std::unique_ptr<parallel::Strategy> ModelDivision::make_strategy(const config::R
   const model::Trains trains = decoder.options().trains;
   const bool trains_base = trains == model::Trains::kFull || trains == model::Trains::kPartial;
   return parallel::make_strategy(
-      {.name = std::string(config::strategy_name(config.parallel.strategy)),
-       .bucket_cap_bytes = config.train.ddp_bucket_cap_mb << 20,
-       .gradients_sent_as =
-           config.train.ddp_comm_hook == config::CommHook::kBf16 ? at::kBFloat16 : at::kFloat,
-       .overlaps_reduction = trains_base,
-       .passes_read_masters = !trains_base || decoder.backend().reads_masters},
-      groups_, {decoder.parameters(), decoder.units(), decoder.options().device},
-      std::move(shards_));
+      parallel::strategy_options(config, trains_base, decoder.backend().reads_masters), groups_,
+      {decoder.parameters(), decoder.units(), decoder.options().device}, std::move(shards_));
 }
 
 int load_together(Rank& rank, const ModelDivision& division, at::Device device,

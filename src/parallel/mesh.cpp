@@ -65,4 +65,12 @@ bool Mesh::counts_loss_of(int rank) const {
   return place_of(rank, Axis::kPp) == sizes_.pp - 1 && place_of(rank, Axis::kTp) == 0;
 }
 
+Mesh mesh_of(const config::Axes& axes, int rank) {
+  return {{.pp = static_cast<int>(axes.pp),
+           .dp_replicate = static_cast<int>(axes.dp_replicate),
+           .dp_shard = static_cast<int>(axes.dp_shard),
+           .tp = static_cast<int>(axes.tp)},
+          rank};
+}
+
 }  // namespace sftrun::parallel

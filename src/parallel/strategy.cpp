@@ -165,6 +165,16 @@ at::Tensor joined_parts(const at::Tensor& part, int64_t begin, int64_t numel, Gr
   return all;
 }
 
+StrategyOptions strategy_options(const config::RunConfig& config, bool trains_base,
+                                 bool backend_reads_masters) {
+  const bool sends_bf16 = config.train.ddp_comm_hook == config::CommHook::kBf16;
+  return {.name = std::string(config::strategy_name(config.parallel.strategy)),
+          .bucket_cap_bytes = config.train.ddp_bucket_cap_mb << 20,
+          .gradients_sent_as = sends_bf16 ? at::kBFloat16 : at::kFloat,
+          .overlaps_reduction = trains_base,
+          .passes_read_masters = !trains_base || backend_reads_masters};
+}
+
 std::unique_ptr<Strategy> make_strategy(const StrategyOptions& options, MeshGroups& groups,
                                         const DistributedModel& model,
                                         std::unique_ptr<UnitShards> shards) {

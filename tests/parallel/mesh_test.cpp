@@ -45,5 +45,11 @@ TEST(Mesh, GroupsAlongSeveralAxes) {
   EXPECT_EQ(mesh.rank(Axis::kTp), 1);
 }
 
+TEST(Mesh, IsThatOfTheRunsAxes) {
+  const Mesh mesh = mesh_of({.pp = 2, .dp_replicate = 3, .dp_shard = 4, .tp = 5}, 119);
+  EXPECT_EQ(mesh.sizes(), (MeshSizes{.pp = 2, .dp_replicate = 3, .dp_shard = 4, .tp = 5}));
+  EXPECT_EQ(mesh.rank(), 119);
+}
+
 }  // namespace
 }  // namespace sftrun::parallel

@@ -4,6 +4,8 @@
 #include <initializer_list>
 #include <vector>
 
+#include "sftrun/config/axes.h"
+
 /// The axes along which the ranks of a run divide the work.
 namespace sftrun::parallel {
 
@@ -57,5 +59,8 @@ class Mesh {
   MeshSizes sizes_;
   int rank_;
 };
+
+/// The mesh of a run.   @param axes resolved   @param rank of the run
+Mesh mesh_of(const config::Axes& axes, int rank);
 
 }  // namespace sftrun::parallel

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/config/run_config.h"
 #include "sftrun/layers/parameter.h"
 #include "sftrun/layers/unit.h"
 #include "sftrun/parallel/mesh_groups.h"
@@ -91,6 +92,10 @@ struct StrategyOptions {
   /// copies in the compute dtype.
   bool passes_read_masters = false;
 };
+/// What a run asks for.   @param trains_base full or partial fine-tuning
+/// @param backend_reads_masters layers::Backend::reads_masters
+StrategyOptions strategy_options(const config::RunConfig& config, bool trains_base,
+                                 bool backend_reads_masters);
 /// Composes a part for each axis of the mesh.
 /// @param groups whose communicator must outlive the strategy, unless it is a single process
 /// @param shards of the model, if `dp_shard` divides parameters or parameters are in host memory;

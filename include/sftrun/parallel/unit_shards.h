@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "sftrun/config/axes.h"
+#include "sftrun/config/run_config.h"
 #include "sftrun/layers/parameter.h"
 #include "sftrun/layers/unit.h"
 #include "sftrun/parallel/communicator.h"
@@ -66,5 +66,10 @@ class UnitShards {
   Mesh mesh_;
   std::vector<Parts> parts_;  // of each unit
 };
+
+/// The shards that a run asks for; null: whole parameters stay on the device. On a CPU all are in
+/// host memory anyway.   @param config with resolved axes   @param mesh of these axes
+std::unique_ptr<UnitShards> shards_of(const config::ParallelConfig& config, at::Device device,
+                                      const Mesh& mesh);
 
 }  // namespace sftrun::parallel

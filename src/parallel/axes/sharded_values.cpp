@@ -18,6 +18,16 @@ Sharding sharding_of(config::ShardLevel level) {
           .parameters = level == config::ShardLevel::kWeights};
 }
 
+std::unique_ptr<UnitShards> shards_of(const config::ParallelConfig& config, at::Device device,
+                                      const Mesh& mesh) {
+  Sharding sharding = sharding_of(config.axes.level);
+  sharding.frozen_on_host = config.offload.base == config::Offload::kCpu && device.is_cuda();
+  sharding.trained_on_host = config.offload.params == config::Offload::kCpu && device.is_cuda();
+  if (!config.axes.has_shards() && !sharding.frozen_on_host && !sharding.trained_on_host)
+    return nullptr;
+  return std::make_unique<UnitShards>(sharding, mesh);
+}
+
 UnitShards::UnitShards(const Sharding& sharding, const Mesh& mesh)
     : sharding_(sharding), mesh_(mesh) {}
 
