@@ -1,5 +1,6 @@
 #include "report.h"
 
+#include "sftrun/core/error.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/presence.h"
 
@@ -41,6 +42,23 @@ observe::RunReport report_of_run(const ReportedRun& run) {
   report.world_size = run.world_size;
   report.device_names.assign(static_cast<size_t>(run.world_size), device_name(run.compute.device));
   return report;
+}
+
+std::optional<observe::RunReport> earlier_report(const fs::path& run_dir,
+                                                 const std::optional<fs::path>& resume_from) {
+  const auto normal = [](const fs::path& path) { return absolute_path(path).lexically_normal(); };
+  const bool goes_on_here =
+      resume_from && normal(resume_from->parent_path()) == normal(run_dir / "checkpoints");
+  try {
+    if (goes_on_here) return observe::read_run_report(run_dir / "run.json");
+  } catch (const DataError&) {
+  }
+  return std::nullopt;
+}
+
+nlohmann::ordered_json evaluation_until(const observe::RunReport& report, int64_t step) {
+  const nlohmann::ordered_json& last = report.evaluation;
+  return last.is_object() && last.value("step", step + 1) <= step ? last : nullptr;
 }
 
 observe::RankBytes rank_bytes(uint64_t base_bytes, const parallel::StoredBytes& stored,

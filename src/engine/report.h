@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,13 @@ struct ReportedRun {
 };
 /// @return a report without status, steps, times and ranks
 observe::RunReport report_of_run(const ReportedRun& run);
+
+/// What the run's directory says of the run that goes on there; nullopt: it is new, or the report is
+/// damaged.   @param resume_from a checkpoint; nullopt: a new run
+std::optional<observe::RunReport> earlier_report(
+    const std::filesystem::path& run_dir, const std::optional<std::filesystem::path>& resume_from);
+/// The last evaluation of a report, if it is not after the step from which a run goes on; else null.
+nlohmann::ordered_json evaluation_until(const observe::RunReport& report, int64_t step);
 
 /// The memory of one rank.
 /// @param base_bytes of all frozen tensors   @param peak_bytes of tensors on the device

@@ -1,0 +1,124 @@
+#include "prepared_run.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "host_memory.h"
+#include "memory_advice.h"
+#include "sftrun/core/log.h"
+#include "sftrun/model/adapter_io.h"
+#include "sftrun/plan/auto_values.h"
+#include "sftrun/spec/trained_names.h"
+#include "sftrun/weights/fingerprint.h"
+#include "sftrun/weights/weights_summary.h"
+
+namespace sftrun::engine {
+
+void resolve_auto(config::RunConfig& config, const weights::Checkpoint& checkpoint) {
+  if (config.train.objective_info().has_aux_loss) {
+    config.train.router_aux_loss_coef =
+        spec::aux_loss_coef(config.train.router_aux_loss_coef, checkpoint.arch().mixture);
+  } else if (checkpoint.arch().mixture.aux_loss_coef.value_or(0) > 0) {
+    config.train.router_aux_loss_coef = 0;
+  }
+  config.tuning.quant = plan::resolved_quant(config.tuning, weights::block_kinds(checkpoint));
+}
+
+void warn_of_unpacking(const config::TuningConfig& tuning, const weights::Checkpoint& checkpoint) {
+  if (tuning.trains_adapter()) return;
+  const std::string packed = weights::packed_format(checkpoint);
+  if (packed.empty()) return;
+  log::warn(
+      "the model's files are quantised ({}); trained weights start from the dequantised values",
+      packed);
+}
+
+namespace {
+
+/// Threads that prepare data.
+int data_threads(const config::TrainConfig& train) {
+  return train.dataloader_num_workers > 0 ? static_cast<int>(train.dataloader_num_workers)
+                                          : at::get_num_threads();
+}
+
+/// PiSSA: what each stage subtracted from its base, which the result contains.
+void gather_principal_parts(model::Decoder& decoder, parallel::Strategy& strategy) {
+  std::map<std::string, at::Tensor> parts;
+  for (const layers::Parameter& parameter : decoder.parameters().parameters()) {
+    if (parameter.role != TensorRole::kLoraA && parameter.role != TensorRole::kLoraB) continue;
+    const auto found = decoder.principal_parts().find(parameter.name);
+    // The ranks of a stage's shards have the same ones.
+    const bool is_own = found != decoder.principal_parts().end() &&
+                        strategy.mesh().rank(parallel::Axis::kDpShard) == 0;
+    const at::Tensor own = is_own ? found->second.flatten() : at::empty({0}, at::kFloat);
+    parts[parameter.name] =
+        strategy.whole(own, 0, parameter.numel).view(parameter.shape).to(at::kCPU);
+  }
+  decoder.set_principal_parts(std::move(parts));
+}
+
+}  // namespace
+
+void prepare_data(PreparedRun& run, const train::TrainState* saved,
+                  const train::BatchRequest& batches, Rank& rank) {
+  const std::string& configured = run.config.model.chat_template;
+  data::TextModel& text = run.text.emplace(text_model_of(*run.checkpoint, configured));
+  if (!configured.empty()) run.chat_template = text.chat_template->source();
+  text.render_defaults.now_unix_s = run.rendered_at_unix_s;
+  data::warn_of_idle_template_variables(text, run.config.data.chat_template_kwargs);
+  run.data = train::load_run_data(run.config, text, data_threads(run.config.train),
+                                  saved != nullptr ? saved->data_position : nullptr);
+  if (rank.is_main()) run.leaves_template_unused = data::leaves_template_unused(run.config, text);
+  if (run.config.data.streaming) return;
+  const std::string notice =
+      train::fit_batches_to_data(run.config, batches, data::epoch_size(run.config, *run.data.train),
+                                 static_cast<int>(run.config.parallel.axes.data_parts()),
+                                 saved != nullptr ? saved->identity : nullptr);
+  if (!notice.empty() && rank.is_main()) log::info("{}", notice);
+}
+
+int load_model(PreparedRun& run, Rank& rank) {
+  model::DecoderOptions options = decoder_options(run.config, run.compute, run.checkpoint.get());
+  if (run.resume_from && options.lora.pissa)
+    options.pissa_from = train::principal_parts_of(*run.resume_from);
+  ModelDivision& division = *run.division;
+  division.apply_to(options, run.checkpoint->arch(), run.config);
+  const auto load = [&](const std::function<void()>& stop_point) {
+    options.stop_point = stop_point;
+    run.decoder = load_decoder(run.checkpoint, options);
+  };
+  if (const int code = load_together(rank, division, run.compute.device, load))
+    return rank.told_before_training(code);
+  const int dp_shard = division.mesh().sizes().dp_shard;
+  if (division.shards() != nullptr && division.shards()->sharding().trained_on_host)
+    require_host_memory(rank, trained_host_bytes(*run.decoder, run.config.train, dp_shard));
+  run.strategy = division.make_strategy(run.config, *run.decoder);
+  if (division.mesh().sizes().pp > 1 && options.lora.pissa)
+    gather_principal_parts(*run.decoder, *run.strategy);
+  const std::string& start = run.config.tuning.lora.init_from;
+  if (start.empty() || run.resume_from) return 0;
+  const auto assign = [&](const layers::Parameter& parameter, const at::Tensor& values) {
+    run.strategy->assign(parameter, values);
+  };
+  if (const int code =
+          rank.before_training([&] { model::load_adapter_weights(*run.decoder, start, assign); }))
+    return code;
+  log::info("adapter initialised from {}", start);
+  return 0;
+}
+
+bool add_weights(PreparedRun& run, WeightHashing& hashing, Rank& rank) {
+  const auto files = hashing.get(rank.comm(), [&] { return rank.stop_exit_code() != 0; });
+  if (!files) return false;
+  train::NamedFingerprints named;
+  for (const weights::FileHash& file : *files) named.emplace_back(file.name, file.hash);
+  train::add_weights(run.identity, named);
+  run.base_fingerprint = weights::fingerprint(*run.checkpoint, *files);
+  return true;
+}
+
+}  // namespace sftrun::engine

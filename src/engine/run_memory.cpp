@@ -1,0 +1,62 @@
+#include "run_memory.h"
+
+#include <ATen/Parallel.h>
+
+#include "device_memory.h"
+#include "sftrun/weights/weights_summary.h"
+
+namespace sftrun::engine {
+namespace {
+
+/// Whether the largest micro-batch is the one that is tried before the first step. On a CPU the plan
+/// decides, and so does not depend on it.
+bool plans_longest_batch(const PreparedRun& run) {
+  using enum config::LongestBatchFirst;
+  const config::LongestBatchFirst wanted = run.config.train.longest_batch_first;
+  return wanted == kOn || (wanted == kAuto && run.compute.device.is_cuda());
+}
+
+/// Tokens of the run's largest micro-batch, for each of its bins; 0: the data is not read yet.
+double tokens_of_bin(const PreparedRun& run) {
+  if (!run.data.batches) return 0;
+  const int64_t bins = run.config.train.batch_size.value.value();
+  return static_cast<double>(run.data.batches->micro_batch_tokens(bins, plans_longest_batch(run))) /
+         static_cast<double>(bins);
+}
+
+plan::MemoryPlan memory_plan(const PreparedRun& run, const Rank& rank) {
+  return plan::memory_plan(run.checkpoint->arch(), run.config, planned_devices(run, rank),
+                           weights::packed_bytes(*run.checkpoint));
+}
+
+}  // namespace
+
+plan::RunDevices planned_devices(const PreparedRun& run, const Rank& rank) {
+  return {.element_bytes = static_cast<int64_t>(c10::elementSize(run.compute.dtype)),
+          .on_gpu = run.compute.device.is_cuda(),
+          .world_size = rank.env().world_size,
+          .local_world_size = rank.env().local_world_size,
+          .threads = at::get_num_threads(),
+          .tokens_of_bin = tokens_of_bin(run)};
+}
+
+observe::RankBytes planned_bytes(const PreparedRun& run, const Rank& rank) {
+  const plan::MemoryPlan plan = memory_plan(run, rank);
+  const auto bytes = [](int64_t value) { return static_cast<uint64_t>(value); };
+  return {.base = bytes(plan.held.base),
+          .trainable = bytes(plan.held.trainable),
+          .gradients = bytes(plan.held.gradients),
+          .optimizer = bytes(plan.held.optimizer),
+          .activations_peak = bytes(plan.held.gathered + plan.step.peak())};
+}
+
+bool tries_longest_batch(const PreparedRun& run, const Rank& rank) {
+  using enum config::LongestBatchFirst;
+  const config::LongestBatchFirst wanted = run.config.train.longest_batch_first;
+  if (wanted != kAuto || run.compute.device.is_cuda()) return wanted != kOff;
+  const plan::MemoryPlan plan = memory_plan(run, rank);
+  const uint64_t memory = device_memory_bytes(run.compute.device, rank.env().local_world_size);
+  return static_cast<uint64_t>(plan.peak()) > memory / 2;
+}
+
+}  // namespace sftrun::engine

@@ -1,0 +1,73 @@
+#include "trainer_setup.h"
+
+#include "device_memory.h"
+#include "sftrun/core/build_id.h"
+#include "sftrun/core/units.h"
+#include "sftrun/export/run_result.h"
+#include "sftrun/model/adapter_io.h"
+#include "sftrun/model/base_form.h"
+#include "sftrun/weights/weights_summary.h"
+
+namespace sftrun::engine {
+
+train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
+  train::TrainerInputs inputs;
+  inputs.config = run.config;
+  inputs.run_dir = run.run_dir();
+  inputs.decoder = run.decoder.get();
+  inputs.comm = &rank.comm();
+  inputs.strategy = run.strategy.get();
+  train::make_batches(run.data, run.config);
+  inputs.batches = run.data.batches.get();
+  inputs.local_world_size = rank.env().local_world_size;
+  inputs.val = run.data.val_or_null();
+  inputs.build = {.version = SFTRUN_VERSION, .id = build_id()};
+  inputs.identity = run.identity;
+  inputs.rendered_at_unix_s = run.rendered_at_unix_s;
+  inputs.resume_from = run.resume_from;
+  inputs.chat_template = run.chat_template;
+  inputs.template_variables = data::template_variables(run.config.data);
+  inputs.profiled_steps = run.profiled_steps;
+  inputs.hooks.stop_exit_code = [&] { return rank.stop_exit_code(); };
+  inputs.hooks.peak_memory_bytes = [&] { return peak_memory_bytes(run.compute.device); };
+  inputs.hooks.on_event = [&](const train::TrainEvent& event) {
+    run.tries_longest_batch = event.phase == std::string_view("fitting");
+    rank.tell(event);
+  };
+  inputs.hooks.activity = &rank.activity();
+  inputs.hooks.look_at_base = [&] { weights::require_finite(*run.checkpoint, run.model_path); };
+  return inputs;
+}
+
+std::optional<config::BaseRecord> describe_adapter(const PreparedRun& run,
+                                                   train::TrainerInputs& inputs) {
+  if (run.decoder->options().trains != model::Trains::kLora) return std::nullopt;
+  inputs.adapter = model::adapter_config_of(*run.decoder, "");
+  exporting::name_base(*inputs.adapter, run.config.model, run.model_path);
+  config::BaseRecord held = model::base_record(run.config, dtype_name(run.compute.dtype),
+                                               *run.checkpoint, run.base_fingerprint);
+  inputs.adapter->base_record = held.to_json();
+  return held;
+}
+
+std::unique_ptr<TrainingAnswers> training_answers(PreparedRun& run, Rank& rank) {
+  if (!run.config.train.predict_with_generate || run.data.val_or_null() == nullptr) return nullptr;
+  return std::make_unique<TrainingAnswers>(
+      TrainingAnswers::Inputs{.config = run.config.train,
+                              .text = *run.text,
+                              .val = *run.data.val_or_null(),
+                              .decoder = *run.decoder,
+                              .groups = run.division->groups(),
+                              .strategy = *run.strategy,
+                              .shards_weights = run.config.parallel.axes.shards_weights(),
+                              .rank = rank});
+}
+
+launch::EventCommandOptions event_commands(const config::RunConfig& config, const Rank& rank) {
+  return {.command = rank.is_main() ? config.callbacks.command : "",
+          .events = config.callbacks.events,
+          .timeout_s = parse_duration_s(config.callbacks.timeout).value(),
+          .run_dir = config.output.dir};
+}
+
+}  // namespace sftrun::engine
