@@ -82,18 +82,16 @@ int64_t pass_bytes(const StepContext& pass, int64_t layer) {
 }
 
 std::string layer_kind(const spec::ArchSpec& arch, int64_t layer) {
-  const std::vector<spec::BlockTensors> blocks = spec::layer_blocks(arch, layer);
   std::string mixer;
   std::vector<std::string> feed_forward;
-  for (const BlockRow* row : block_rows()) {
-    const auto block = std::find_if(blocks.begin(), blocks.end(),
-                                    [&](const auto& one) { return one.block == row->name; });
-    if (block == blocks.end() || row->title.empty()) continue;
-    if (block->is_mixer)
-      mixer = row->title;
-    else
-      feed_forward.emplace_back(row->title);
+  for (const spec::BlockTensors& block : spec::layer_blocks(arch, layer)) {
+    const std::string title(block_row(block.block).title);
+    if (block.is_mixer)
+      mixer = title;
+    else if (!title.empty())
+      feed_forward.push_back(title);
   }
+  std::sort(feed_forward.begin(), feed_forward.end());
   return mixer + ", " + join(feed_forward, " and ");
 }
 

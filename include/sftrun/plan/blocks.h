@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string_view>
 
 #include "sftrun/config/run_config.h"
@@ -67,7 +66,6 @@ struct BlockRow {
   /// More of a CPU process that has such a block: many small tensors, which are glibc's.
   int64_t process_bytes = 0;
 };
-std::span<const BlockRow* const> block_rows();
 /// @pre there is one of that name
 const BlockRow& block_row(std::string_view name);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sftrun/plan/blocks.h"
+#include "sftrun/spec/arch_spec.h"
 
 /// What several rows count.
 namespace sftrun::plan {
@@ -31,26 +32,13 @@ inline int64_t norm_backward(const StepContext& step) {
   return input + std::max(input, step.trains_base ? step.fp32_rows(hidden) : 0);
 }
 
-namespace attention {
-extern const BlockRow kRow;
-}
-namespace delta_net {
-extern const BlockRow kRow;
-}
-namespace mlp {
-extern const BlockRow kRow;
-}
-namespace experts {
-extern const BlockRow kRow;
-}
-namespace per_layer {
-extern const BlockRow kRow;
-}
-namespace embedding {
-extern const BlockRow kRow;
-}
-namespace head {
-extern const BlockRow kRow;
-}
+#define SFTRUN_DECLARE_ROW(name) \
+  namespace name {               \
+  extern const BlockRow kRow;    \
+  }
+SFTRUN_BLOCKS(SFTRUN_DECLARE_ROW)
+SFTRUN_DECLARE_ROW(embedding)
+SFTRUN_DECLARE_ROW(head)
+#undef SFTRUN_DECLARE_ROW
 
 }  // namespace sftrun::plan

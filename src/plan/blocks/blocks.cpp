@@ -9,8 +9,10 @@
 namespace sftrun::plan {
 namespace {
 
-constexpr std::array kRows = {&embedding::kRow, &attention::kRow, &delta_net::kRow, &mlp::kRow,
-                              &experts::kRow,   &per_layer::kRow, &head::kRow};
+#define SFTRUN_ADDRESS_OF_ROW(name) &name::kRow,
+constexpr std::array kRows = {SFTRUN_BLOCKS(SFTRUN_ADDRESS_OF_ROW) SFTRUN_ADDRESS_OF_ROW(embedding)
+                                  SFTRUN_ADDRESS_OF_ROW(head)};
+#undef SFTRUN_ADDRESS_OF_ROW
 
 }  // namespace
 
@@ -25,10 +27,6 @@ StepContext::StepContext(const spec::ArchSpec& whole, const config::RunConfig& r
       has_dora(!trains_base && run.tuning.lora.dora),
       has_dropout(!trains_base && run.tuning.lora.dropout > 0),
       joins_linears(shape.on_gpu && !trains_base && !has_dora && !has_dropout) {}
-
-std::span<const BlockRow* const> block_rows() {
-  return kRows;
-}
 
 const BlockRow& block_row(std::string_view name) {
   const auto* const found = std::find_if(kRows.begin(), kRows.end(),
