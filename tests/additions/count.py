@@ -23,6 +23,7 @@ COPIED = ("CMakeLists.txt", "bench", "cmake", "configs", "include", "scripts", "
 KINDS = {
     "optimizer": (3, {"config_tests": "SgdToy*", "engine_tests": "SgdToy*:*OptimizerRows*sgd_toy"}),
     "objective": (4, {"config_tests": "HingeToy*", "engine_tests": "HingeToy*:Objective.EntriesDoWhatTheirRowsSay"}),
+    "mixer": (5, {"engine_tests": "MeanToy*"}),
     "record_format": (3, {"config_tests": "QuestionToy*", "data_tests": "QuestionToy*"}),
     "command": (4, {"app_tests": "Requests.*", "program": {
         "count-toy --model tests/data/models/tied-gqa --device cpu --dtype fp32 --json": '"dtype":"fp32"',
