@@ -56,7 +56,7 @@ constexpr std::array<Wait, 11> kWaits = {{{"", ""},
                                           {"receive", "receive"},
                                           {"barrier", "barrier"},
                                           {"rendezvous", "the rendezvous"},
-                                          {"device", "work queued on its GPU"},
+                                          {"device", kDeviceWait},
                                           {"other", "a collective"}}};
 
 int32_t number_of_wait(std::string_view what) {

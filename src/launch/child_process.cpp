@@ -23,7 +23,8 @@ struct Prepared {
   cpu_set_t* cpus = nullptr;
   size_t cpus_bytes = 0;
   pid_t parent;
-  int null, out, err, status, activity, failure;
+  bool leads_group;
+  int in, out, err, status, activity, failure;
 };
 
 [[noreturn]] void fail_in_child(int failure_pipe) {
@@ -44,14 +45,14 @@ void unblock_signals() {
 }
 
 [[noreturn]] void become_worker(const Prepared& child) {
-  ::setpgid(0, 0);
+  if (child.leads_group) ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // If the parent died before the line above took effect, no signal arrives.
   if (::getppid() != child.parent) ::_exit(kCannotStart);
   if (child.cpus)
     ::sched_setaffinity(0, child.cpus_bytes,
                         child.cpus);  // optional: the worker also runs without it
-  if (::dup2(child.null, STDIN_FILENO) < 0 || ::dup2(child.out, STDOUT_FILENO) < 0 ||
+  if (::dup2(child.in, STDIN_FILENO) < 0 || ::dup2(child.out, STDOUT_FILENO) < 0 ||
       ::dup2(child.err, STDERR_FILENO) < 0 || ::fcntl(child.status, F_SETFD, 0) != 0) {
     fail_in_child(child.failure);
   }
@@ -138,8 +139,9 @@ ChildProcess start_child(const ChildSpec& spec) {
                           .cpus = cpus.get(),
                           .cpus_bytes = cpus.num_bytes(),
                           .parent = ::getpid(),
-                          .null = null.get(),
-                          .out = out.write.get(),
+                          .leads_group = !spec.has_terminal,
+                          .in = spec.has_terminal ? STDIN_FILENO : null.get(),
+                          .out = spec.has_terminal ? STDOUT_FILENO : out.write.get(),
                           .err = err.write.get(),
                           .status = status.write.get(),
                           .activity = spec.activity,
@@ -150,7 +152,8 @@ ChildProcess start_child(const ChildSpec& spec) {
     throw DeviceError(std::string("cannot start a worker: ") + std::strerror(errno), "fork",
                       "raise the limit of processes (ulimit -u, pids.max), or start fewer workers");
   }
-  ::setpgid(pid, pid);  // here and in the child, because either may run first
+  if (prepared.leads_group)
+    ::setpgid(pid, pid);  // here and in the child, because either may run first
   failure.write.reset();
   if (const int error = start_error(failure.read.get()); error != 0) {
     ::waitpid(pid, nullptr, 0);

@@ -105,13 +105,9 @@ std::string when(const WorkerEnd& end) {
 }
 
 Error killed_for_memory(const WorkerEnd& end, const std::string& fix) {
-  const std::string general =
-      "lower train.batch_size and raise train.grad_accum, lower model.max_seq_len, set "
-      "train.gradient_checkpointing: true";
   return OutOfMemoryError(
       fmt::format("out of memory: the kernel's OOM killer took {}", who(end)), end.log.string(),
-      fmt::format("{}; or start fewer workers (--nproc-per-node), or raise the memory limit",
-                  fix.empty() ? general : fix));
+      fmt::format("{}; or start fewer workers (--nproc-per-node), or raise the memory limit", fix));
 }
 
 /// 2, 3 or 4. The error file comes first, because the launcher's SIGTERM may have arrived before
@@ -166,7 +162,8 @@ Error describe_failure(const WorkerEnd& end, const std::vector<int>& stopped_ran
     if (words) return Error(*code, words->message, words->where, words->fix);
     return Error(*code, who(end) + " " + how_it_ended(end) + tail_of_log(end), end.log.string());
   }
-  if (end.oom_killed) return killed_for_memory(end, memory_fix);
+  if (end.oom_killed)
+    return killed_for_memory(end, memory_fix.empty() ? work.less_memory : memory_fix);
   std::string message = work.name + " failed; first failure on " + who(end) + when(end);
   message += ": " + (words ? words->message : how_it_ended(end));
   if (words && has_crashed(end)) message += ", then " + how_it_ended(end);

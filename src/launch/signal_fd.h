@@ -15,7 +15,9 @@ namespace sftrun::launch {
 /// SIGTERM, and SIGINT from another process than the terminal: a descriptor would also read them.
 class SignalFd {
  public:
-  SignalFd() : ignores_keyboard_(is_ignored(SIGINT)) {
+  /// @param leaves_keyboard Ctrl-C of the terminal is for another process
+  explicit SignalFd(bool leaves_keyboard = false)
+      : ignores_keyboard_(leaves_keyboard || is_ignored(SIGINT)) {
     sigset_t set;
     sigemptyset(&set);
     for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&set, signal);

@@ -27,7 +27,7 @@ double StopProgress::last(const std::vector<std::unique_ptr<WorkerProcess>>& wor
 double StopProgress::last_of(const WorkerProcess& worker, double now) {
   const ActivityState state = worker.activity().read();
   const bool has_worked_now = has_worked(worker);  // always asked, so that it counts from here
-  const bool waits_for_ranks = !state.waits_in.empty() && state.waits_in != "device";
+  const bool waits_for_ranks = !state.waits_in.empty() && state.waits_in != kDeviceWait;
   const bool saves =
       state.work == Work::kSaving && !waits_for_ranks && state.quiet_s < kQuietSave_s;
   if (waits_for_ranks ? !sees_all_ranks_ : has_worked_now || saves) return now;

@@ -53,7 +53,7 @@ SuperviseEnd supervise(const SuperviseOptions& options) {
   }
   make_directories(options.run_dir / "logs");
   remove_temporaries(options.run_dir / "logs");
-  const SignalFd signals;
+  const SignalFd signals(/*leaves_keyboard=*/options.main_has_terminal);
   Guardian guardian;
   Console console(Console::detect());
   WarningsShown warnings(log::written_warnings());

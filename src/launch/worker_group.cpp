@@ -77,6 +77,7 @@ void WorkerGroup::start(const WorkerCommand& command, int local_rank, int restar
   spec.environment["SFTRUN_ERROR_FILE"] = absolute_path(worker.error_file).string();
   spec.environment["TORCHELASTIC_RESTART_COUNT"] = std::to_string(restart);
   spec.environment["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(options_.max_restarts);
+  spec.has_terminal = options_.main_has_terminal && local_rank == 0;
   if (!plan.cpus.empty()) spec.cpus = plan.cpus[static_cast<size_t>(local_rank)];
   workers_.push_back(std::make_unique<WorkerProcess>(spec, worker, console_));
   guardian_.watch(workers_.back()->pid());

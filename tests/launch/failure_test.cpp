@@ -162,6 +162,10 @@ TEST(DescribeFailure, TheOomKillerIsNamedWithAFix) {
   const Error planned = describe_failure(end, {0}, 0.1, {}, "set train.optimizer=adamw_8bit");
   EXPECT_TRUE(planned.fix().starts_with("set train.optimizer=adamw_8bit; or start fewer workers"))
       << planned.fix();
+  const WorkWords of_scores{.name = "score", .less_memory = "shorten the longest records"};
+  const Error scoring = describe_failure(end, {0}, 0.1, {}, {}, of_scores);
+  EXPECT_TRUE(scoring.fix().starts_with("shorten the longest records; or start fewer workers"))
+      << scoring.fix();
 }
 
 }  // namespace

@@ -88,6 +88,32 @@ TEST_P(KeyboardTest, CtrlCEndsOnlyWhatIsInTheForeground) {
 
 INSTANTIATE_TEST_SUITE_P(InTheBackgroundOrNot, KeyboardTest, ::testing::Bool());
 
+TEST(Terminal, IsThatOfTheFirstWorker) {
+  const int master = ::posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_EQ(::grantpt(master) | ::unlockpt(master), 0);
+  SupervisedRun run(2);
+  run.options.main_has_terminal = true;
+  run.first_in_child = [&] {
+    ::setsid();
+    const int terminal = ::open(::ptsname(master), O_RDWR);
+    ::ioctl(terminal, TIOCSCTTY, 0);
+    ::dup2(terminal, STDIN_FILENO);
+  };
+  run.start({"0:ignore;echo", "1:ignore;echo;print has nothing to read;sleep 1"});
+  const auto has_read = [&](const std::string& line) {
+    return eventually(
+        [&] { return read_file(run.file("out")).find("read " + line) != std::string::npos; });
+  };
+  ASSERT_EQ(::write(master, "one\n", 4), 4);
+  ASSERT_TRUE(has_read("one"));
+  ASSERT_EQ(::write(master, "\x03two\n", 5), 5);  // Ctrl-C ends no worker
+  EXPECT_TRUE(has_read("two")) << run.out();
+  ASSERT_EQ(::write(master, "\x04", 1), 1);  // Ctrl-D
+  EXPECT_EQ(run.wait(), 0);
+  EXPECT_NE(run.log(1).find("has nothing to read"), std::string::npos);
+  ::close(master);
+}
+
 TEST(Stopping, AConsoleThatNobodyReadsDelaysNothing) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
@@ -149,7 +175,7 @@ int stopped(SupervisedRun& run, int num_workers, const std::vector<std::string>&
 }
 
 TEST(Stopping, OnTheWayToACheckpointNobodyIsKilled) {
-  for (const char* what : {"compute", "save", "change"}) {
+  for (const char* what : {"compute", "save", "change", "device"}) {
     SupervisedRun run(2);
     run.options.grace_s = 0.5;
     EXPECT_EQ(stopped(run, 2, {fmt::format("0:train 1.6 {}", what), "1:train 1.8 collective"}), 75);

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -49,16 +50,18 @@ std::string rest_of(std::istringstream& words) {
 }
 
 /// What a worker does in a moment on its way to a checkpoint: nothing (""), `compute`, `save`, pass from one
-/// micro-batch to the next (`change`), or wait for the others (`collective`).
+/// micro-batch to the next (`change`), wait for the others (`collective`), or for its device (`device`), which computes as `compute`
+/// does.
 void do_a_moment(const std::string& what, Activity& activity) {
   constexpr double kMoment_s = 0.01;
   const auto begin = std::chrono::steady_clock::now();
   if (what == "change") activity.set_work(Work::kForward);
-  while (what == "compute" &&
+  const bool computes = what == "compute" || what == "device";
+  while (computes &&
          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() <
              kMoment_s) {
   }
-  if (what != "compute") sleep_s(kMoment_s);
+  if (!computes) sleep_s(kMoment_s);
 }
 
 /// Trains until somebody asks it to stop, then takes `seconds` for a checkpoint.
@@ -74,6 +77,7 @@ void do_a_moment(const std::string& what, Activity& activity) {
   const auto begin = std::chrono::steady_clock::now();
   if (what == "save") activity.set_work(Work::kSaving);
   if (what == "collective") activity.begin_wait("all_reduce");
+  if (what == "device") activity.begin_wait("device");
   while (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < seconds)
     do_a_moment(what, activity);
   std::puts("checkpoint written");
@@ -119,6 +123,11 @@ void perform(const std::string& command) {
   int number = 0;
   if (word == "print") {
     std::puts(rest_of(words).c_str());
+  } else if (word == "echo") {  // what it reads, up to the end
+    for (std::string line; std::getline(std::cin, line);) {
+      std::printf("read %s\n", line.c_str());
+      std::fflush(stdout);
+    }
   } else if (word == "stderr") {
     std::fprintf(stderr, "%s\n", rest_of(words).c_str());
   } else if (word == "env") {

@@ -32,6 +32,9 @@ constexpr size_t kNumWorks = 13;
 /// "in the data loader", "writing a checkpoint": the end of "rank 3 has been …".
 std::string_view describe_work(Work work);
 
+/// `ActivityState::waits_in` of a rank that waits for its own device, not for other ranks.
+constexpr std::string_view kDeviceWait = "work queued on its GPU";
+
 /// A copy of what a rank does.
 struct ActivityState {
   Work work = Work::kStarting;

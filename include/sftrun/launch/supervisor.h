@@ -30,6 +30,10 @@ struct WorkWords {
       "see the log; the same command resumes from the last checkpoint, if there is one";
   /// Of a stop before anything was kept; empty: there is nothing to say.
   std::string unsaved = "no step has been trained, so there is nothing to save";
+  /// What to do where the kernel ended a worker for its memory, if no plan says it.
+  std::string less_memory =
+      "lower train.batch_size and raise train.grad_accum, lower model.max_seq_len, set "
+      "train.gradient_checkpointing: true";
 };
 
 struct SuperviseOptions {
@@ -48,6 +52,9 @@ struct SuperviseOptions {
   /// Called once, if a worker ran out of memory in Phase::kFitting. nullopt: the run ends.
   std::function<std::optional<SmallerStart>()> start_smaller = {};
   WorkWords words = {};
+  /// The first worker of this machine reads this process's standard input and writes to its standard
+  /// output, and Ctrl-C of the terminal is for that worker alone.
+  bool main_has_terminal = false;
 };
 
 /// How workers ended without a failure.
