@@ -144,6 +144,7 @@ ModelHeaders read_headers(const fs::path& model) {
     const auto checkpoint = weights::Checkpoint::open(model);
     headers.arch = checkpoint->arch();
     headers.stored = weights::packed_bytes(*checkpoint);
+    headers.blocks = weights::packed_blocks(*checkpoint);
     headers.block_kinds = weights::block_kinds(*checkpoint);
   }
   return_freed_memory();
@@ -273,7 +274,7 @@ std::vector<data::DatasetTrial> try_training_data(const config::RunConfig& confi
 
 RunCheck check_run(const config::RunConfig& config, const fs::path& model,
                    const ModelHeaders& headers, bool counts_small_data) {
-  const auto& [arch, stored, block_kinds, has_weights, knows_form] = headers;
+  const auto& [arch, stored, blocks, block_kinds, has_weights, knows_form] = headers;
   check_tuning(config.tuning, arch);
   if (config.tuning.trains_adapter() && config.tuning.keeps_blocks() && has_weights)
     plan::require_blocks(config.tuning.quant, block_kinds);

@@ -9,6 +9,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/plan/micro_batch.h"
+#include "sftrun/plan/tensor_division.h"
 #include "sftrun/spec/arch_spec.h"
 
 /// Checks of a run before a worker starts.
@@ -22,6 +23,7 @@ spec::ArchSpec read_arch(const std::filesystem::path& model);
 struct ModelHeaders {
   spec::ArchSpec arch;
   plan::StoredBytes stored;           ///< empty if the weights are not local
+  plan::StoredBlocks blocks;          ///< of the same matrices
   std::set<std::string> block_kinds;  ///< weights::block_kinds
   bool has_weights = false;           ///< else only config.json was read
   bool knows_form = false;            ///< whether block_kinds is complete

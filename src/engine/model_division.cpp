@@ -6,7 +6,8 @@
 
 #include "sftrun/core/interruption.h"
 #include "sftrun/plan/stages.h"
-#include "tensor_division.h"
+#include "sftrun/plan/tensor_division.h"
+#include "sftrun/weights/weights_summary.h"
 
 namespace sftrun::engine {
 namespace {
@@ -29,7 +30,10 @@ ModelDivision::ModelDivision(parallel::Communicator& comm, const config::RunConf
 
 void ModelDivision::divide_matrices(const weights::Checkpoint& checkpoint,
                                     const config::RunConfig& config) {
-  if (mesh().sizes().tp > 1) tensor_ = tensor_part(checkpoint, config, mesh());
+  if (mesh().sizes().tp == 1) return;
+  tensor_ =
+      plan::tensor_part(checkpoint.arch(), config, weights::packed_blocks(checkpoint),
+                        {.rank = mesh().rank(parallel::Axis::kTp), .size = mesh().sizes().tp});
 }
 
 void ModelDivision::apply_to(model::DecoderOptions& options, const spec::ArchSpec& arch,

@@ -8,14 +8,14 @@
 namespace sftrun::plan {
 namespace {
 
-/// Caches and states of all layers, between passes.
+/// Caches and states of layers [first, end), between passes.
 struct CacheBytes {
   int64_t of_token = 0, of_sequence = 0;
 };
 
-CacheBytes cache_bytes(const StepContext& pass) {
+CacheBytes cache_bytes(const StepContext& pass, int64_t first, int64_t end) {
   CacheBytes bytes;
-  for (int64_t layer = 0; layer < pass.arch.num_layers; ++layer) {
+  for (int64_t layer = first; layer < end; ++layer) {
     for (const spec::BlockTensors& block : spec::layer_blocks(pass.arch, layer)) {
       const GenerationBytes own = block_row(block.block).generation(pass, layer);
       bytes.of_token += own.cache_of_token;
@@ -33,22 +33,39 @@ int64_t tokens_of_pass(int64_t rows, int64_t prompt) {
 
 }  // namespace
 
+int64_t SequencesMemory::cache(const spec::ArchSpec& arch, int64_t first, int64_t end) const {
+  if (!keeps) return 0;
+  const config::RunConfig no_run;
+  const StepContext pass(arch, no_run, {.element_bytes = element_bytes});
+  const CacheBytes bytes = cache_bytes(pass, first, end);
+  return rows * (tokens * bytes.of_token + bytes.of_sequence);
+}
+
+int64_t SequencesMemory::pass(const spec::ArchSpec& arch) const {
+  const config::RunConfig no_run;
+  const StepContext pass(
+      arch, no_run,
+      {.tokens = tokens_of_pass(rows, prompt_tokens), .element_bytes = element_bytes});
+  int64_t largest = 0;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer)
+    largest = std::max(largest, pass_bytes(pass, layer));
+  return largest + rows * block_row("head").generation(pass, /*layer=*/-1).pass_of_sequence;
+}
+
 std::optional<AnswersMemory> answers_memory(const spec::ArchSpec& whole,
                                             const config::RunConfig& config,
                                             const RunDevices& devices, const MemoryPlan& plan) {
   if (!config.train.predict_with_generate) return std::nullopt;
-  AnswersMemory memory{.rows = config.train.generation_batch_size,
-                       .tokens = config.model.max_seq_len + config.train.generation_max_new_tokens};
-  const StepContext pass(whole, config,
-                         {.tokens = tokens_of_pass(memory.rows, config.model.max_seq_len),
-                          .element_bytes = devices.element_bytes,
-                          .on_gpu = devices.on_gpu,
-                          .threads = devices.threads});
-  const CacheBytes cache = cache_bytes(pass);
-  memory.cache = memory.rows * (memory.tokens * cache.of_token + cache.of_sequence);
-  for (int64_t layer = 0; layer < pass.arch.num_layers; ++layer)
-    memory.pass = std::max(memory.pass, pass_bytes(pass, layer));
-  memory.pass += memory.rows * block_row("head").generation(pass, /*layer=*/-1).pass_of_sequence;
+  const spec::ArchSpec arch = device_arch(whole, config.parallel.axes);
+  const SequencesMemory answers{
+      .rows = config.train.generation_batch_size,
+      .tokens = config.model.max_seq_len + config.train.generation_max_new_tokens,
+      .prompt_tokens = config.model.max_seq_len,
+      .element_bytes = devices.element_bytes};
+  AnswersMemory memory{.rows = answers.rows,
+                       .tokens = answers.tokens,
+                       .cache = answers.cache(arch, 0, arch.num_layers),
+                       .pass = answers.pass(arch)};
   memory.gathered = (plan.held.base + plan.held.trainable) * (config.parallel.axes.dp_shard - 1);
   memory.beside = plan.held.total() - plan.held.gathered;
   memory.context = plan.context + plan.communication;

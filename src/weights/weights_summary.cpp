@@ -66,4 +66,12 @@ std::map<std::string, uint64_t> packed_bytes(const Checkpoint& checkpoint) {
   return bytes;
 }
 
+std::map<std::string, int64_t> packed_blocks(const Checkpoint& checkpoint) {
+  std::map<std::string, int64_t> blocks;
+  for (const TensorInfo& tensor : checkpoint.tensors())
+    if (const auto packed = checkpoint.packed(tensor.name))
+      blocks[tensor.name] = values_per_block(*packed);
+  return blocks;
+}
+
 }  // namespace sftrun::weights

@@ -24,6 +24,20 @@ struct AnswersMemory {
   int64_t peak() const { return beside + total() + context; }
 };
 
+/// What sequences need on a device while they are written, at most.
+struct SequencesMemory {
+  int64_t rows = 0, tokens = 0;  ///< sequences at a time, and tokens of each with its prompt
+  int64_t prompt_tokens = 0;     ///< of the longest prompt
+  bool keeps = true;             ///< keys and values; false: they are only read, as by `score`
+  int64_t element_bytes = 4;     ///< of the compute dtype
+
+  /// Keys and values of layers [first, end), and states of their delta nets.
+  /// @param arch of the device (device_arch)
+  int64_t cache(const spec::ArchSpec& arch, int64_t first, int64_t end) const;
+  /// Hidden states of the prompts that a pass reads, and logits.
+  int64_t pass(const spec::ArchSpec& arch) const;
+};
+
 /// Nothing if the run writes no answers.
 /// @param plan the run's
 std::optional<AnswersMemory> answers_memory(const spec::ArchSpec& arch,

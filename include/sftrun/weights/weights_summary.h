@@ -33,5 +33,7 @@ nlohmann::ordered_json describe_written(const std::filesystem::path& path,
 std::string packed_format(const Checkpoint& checkpoint);
 /// Bytes of each quantised matrix in the files, by name.
 std::map<std::string, uint64_t> packed_bytes(const Checkpoint& checkpoint);
+/// Values in a block of each quantised matrix, by name.
+std::map<std::string, int64_t> packed_blocks(const Checkpoint& checkpoint);
 
 }  // namespace sftrun::weights

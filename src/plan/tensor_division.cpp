@@ -1,4 +1,4 @@
-#include "tensor_division.h"
+#include "sftrun/plan/tensor_division.h"
 
 #include <fmt/format.h>
 
@@ -12,30 +12,30 @@
 #include "sftrun/plan/refusals.h"
 #include "sftrun/spec/blocks.h"
 
-namespace sftrun::engine {
+namespace sftrun::plan {
 namespace {
 
 /// The sizes of the blocks in which the matrices of a frozen base are stored, or will be quantised.
 class Blocks {
  public:
-  Blocks(const weights::Checkpoint& checkpoint, const config::TuningConfig& tuning)
-      : checkpoint_(checkpoint), is_frozen_(tuning.trains_adapter()) {
+  Blocks(const spec::ArchSpec& arch, const config::TuningConfig& tuning, const StoredBlocks& stored)
+      : stored_(stored), is_frozen_(tuning.trains_adapter()) {
     const std::optional<QuantOptions> options = tuning.quant_options();
     if (!options || !quant_info(options->format).has_blocks) return;
-    quantised_ = plan::quantised_names(checkpoint.arch(), tuning);
+    quantised_ = quantised_names(arch, tuning);
     block_size_ = options->block_size;
   }
 
   /// Consecutive values of a row that cannot be separated.
   int64_t values_of(const std::string& tensor) const {
     if (!is_frozen_) return 1;
-    const auto packed = checkpoint_.packed(tensor);
-    const int64_t stored = packed ? weights::values_per_block(*packed) : 1;
+    const auto found = stored_.find(tensor);
+    const int64_t stored = found == stored_.end() ? 1 : found->second;
     return quantised_.contains(tensor) ? std::max(stored, block_size_) : stored;
   }
 
  private:
-  const weights::Checkpoint& checkpoint_;
+  const StoredBlocks& stored_;
   bool is_frozen_;
   std::set<std::string> quantised_;
   int64_t block_size_ = 1;
@@ -55,12 +55,10 @@ void require_whole_blocks(const std::string& tensor, int64_t channels, int64_t b
 
 }  // namespace
 
-spec::TensorParallel tensor_part(const weights::Checkpoint& checkpoint,
-                                 const config::RunConfig& config, const parallel::Mesh& mesh) {
-  const spec::ArchSpec& arch = checkpoint.arch();
-  spec::TensorParallel part{.rank = mesh.rank(parallel::Axis::kTp), .size = mesh.sizes().tp};
-  plan::require_parts(arch, config, part.size, "parallel.tp");
-  const Blocks blocks(checkpoint, config.tuning);
+spec::TensorParallel tensor_part(const spec::ArchSpec& arch, const config::RunConfig& config,
+                                 const StoredBlocks& stored, spec::TensorParallel part) {
+  require_parts(arch, config, part.size, "parallel.tp");
+  const Blocks blocks(arch, config.tuning, stored);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     const auto name = [&](const std::string& module) {
       return spec::name_in_layer(arch, layer, module);
@@ -82,4 +80,4 @@ spec::TensorParallel tensor_part(const weights::Checkpoint& checkpoint,
   return part;
 }
 
-}  // namespace sftrun::engine
+}  // namespace sftrun::plan
