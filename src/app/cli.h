@@ -111,9 +111,10 @@ void add_launch_flags(CLI::App& command, LaunchFlags& flags);
 struct DivisionFlags {
   std::string strategy = "auto";  ///< auto, tensor, pipeline, fsdp, device_map
   std::optional<int64_t> tp, pp;
+  std::string device_map;  ///< auto, balanced; empty: not given. app::choose_division reads it
   bool is_given() const { return strategy != "auto" || tp || pp; }
 };
-/// `--strategy`, `--tp` and `--pp`
+/// `--strategy`, `--tp`, `--pp` and `--device-map`
 void add_division_flags(CLI::App& command, DivisionFlags& flags);
 /// Adds `parallel` to a request: null where each process has the whole model.
 /// @throws ConfigError for flags that contradict each other

@@ -5,6 +5,7 @@
 
 #include "cli.h"
 #include "data_source_finder.h"
+#include "division_choice.h"
 #include "model_source.h"
 #include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
@@ -120,7 +121,22 @@ config::LoadedConfig load_evaluated(const EvalOptions& options) {
   return loaded;
 }
 
-EvalRequest request_of(const EvalOptions& options) {
+/// Models are loaded one after the other: the largest is the base with its adapter.
+UsedModel use_of(const EvalOptions& options, const EvalRequest& request) {
+  constexpr int64_t kUsualBatch = 8;
+  const EvaluatedModel& trained = request.models.back();
+  const int64_t longest = request.config.model.max_seq_len;
+  return {.model = trained.model,
+          .adapters = adapter_paths({trained.adapter.value_or("")}),
+          .dtype = request.ranks.compute.dtype,
+          .as_stored = options.as_stored,
+          .sequences = {.rows = options.batch_size.value_or(kUsualBatch),
+                        .tokens = longest + options.sampling.max_new_tokens,
+                        .prompt_tokens = longest,
+                        .keeps = !options.no_generate}};
+}
+
+EvalRequest request_of(EvalOptions& options) {
   const config::LoadedConfig loaded = load_evaluated(options);
   const config::RunConfig& config = loaded.config;
   const std::string base = find_model({.name = config.model.name,
@@ -140,6 +156,7 @@ EvalRequest request_of(const EvalOptions& options) {
                       .json = options.json};
   if (request.ranks.compute.dtype == "auto")
     request.ranks.compute.dtype = config::to_json(config).at("model").at("dtype");
+  choose_division(use_of(options, request), options.launch, options.division);
   put_division(options.division, options.launch, request.ranks);
   return request;
 }
@@ -176,17 +193,19 @@ std::string why_base_alone(const CLI::App& command) {
 }
 
 std::vector<IdleRule> idle_rules() {
-  return {{{"--overwrite"}, idle::without("--predictions")},
-          idle::sampling_of_greedy(),
-          {{"--base", "--as-stored"}, why_base_alone},
-          idle::launch_flags_of_rank(),
-          {{"data.shuffle", "data.shuffle_buffer"},
-           idle::always(" in `sftrun eval`, which reads validation data in their order")},
-          {{"train.batch_size", "train.grad_accum", "train.global_batch_size"},
-           idle::always(" in `sftrun eval`; train.eval_batch_size is the size of its batches")},
-          {{"parallel.strategy", "parallel.device_map", "parallel.pp", "parallel.tp",
-            "parallel.dp_shard", "parallel.offload.", "parallel.fetch"},
-           idle::always(" in `sftrun eval`: each process has the whole model")}};
+  return {
+      {{"--overwrite"}, idle::without("--predictions")},
+      idle::sampling_of_greedy(),
+      {{"--base", "--as-stored"}, why_base_alone},
+      idle::launch_flags_of_rank(),
+      {{"data.shuffle", "data.shuffle_buffer"},
+       idle::always(" in `sftrun eval`, which reads validation data in their order")},
+      {{"train.batch_size", "train.grad_accum", "train.global_batch_size"},
+       idle::always(" in `sftrun eval`; train.eval_batch_size is the size of its batches")},
+      {{"parallel.strategy", "parallel.device_map", "parallel.pp", "parallel.tp",
+        "parallel.dp_shard", "parallel.offload.", "parallel.fetch"},
+       idle::always(
+           " in `sftrun eval`, which divides a model by its own flags: --strategy, --tp, --pp")}};
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <memory>
 
 #include "cli.h"
+#include "division_choice.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::app {
@@ -33,13 +35,23 @@ void check(GenerateOptions& options, const CLI::App& command) {
     require(!options.records.output.empty(), command, "--output with --input");
   check_record_flags(options.records);
   check_launch_flags(options.launch);
-  if (command.count("--prompt") > 0 && options.launch.asks_for_processes() &&
-      !options.division.is_given()) {
-    throw ConfigError(
-        "--prompt is answered by one process", "the launch flags",
-        "leave --nproc-per-node, --gpus and --nnodes out, give --input, or divide the "
-        "model over the processes with --strategy tensor");
-  }
+}
+
+constexpr int64_t kUsualBatch = 8;
+
+UsedModel use_of(const GenerateOptions& options, const std::string& model) {
+  constexpr int64_t kLeastBytesOfToken = 2;
+  const bool is_prompt = options.records.input.empty();
+  const int64_t prompt = std::max(kUsualPrompt, std::ssize(options.prompt) / kLeastBytesOfToken);
+  return {.model = model,
+          .adapters = adapter_paths({options.adapter}),
+          .dtype = options.compute.dtype,
+          .as_stored = options.as_stored,
+          .sequences = {.rows = is_prompt ? 1 : options.batch_size.value_or(kUsualBatch),
+                        .tokens = prompt + options.sampling.max_new_tokens,
+                        .prompt_tokens = prompt},
+          .has_one_copy = is_prompt,
+          .is_one_process = !is_prompt && is_stream(options.records)};
 }
 
 /// Where answers are kept until all are there; empty: nowhere.
@@ -49,7 +61,7 @@ std::filesystem::path folder_of(const GenerateOptions& options) {
   return records.output + ".parts";
 }
 
-GenerateRequest request_of(const GenerateOptions& options, const CLI::App& command) {
+GenerateRequest request_of(GenerateOptions& options, const CLI::App& command) {
   GenerateRequest request{.model = {.model = checked_model(command, options.model, options.adapter),
                                     .adapter = if_given(options.adapter),
                                     .as_stored = options.as_stored,
@@ -64,6 +76,7 @@ GenerateRequest request_of(const GenerateOptions& options, const CLI::App& comma
                           .json = options.json};
   if (command.count("--prompt") > 0) request.prompt = options.prompt;
   if (command.count("--chat") > 0) request.chat = options.chat;
+  choose_division(use_of(options, request.model.model), options.launch, options.division);
   put_division(options.division, options.launch, request.ranks);
   return request;
 }
@@ -94,29 +107,31 @@ Command add_generate(CLI::App& sftrun) {
   add_launch_flags(*command, options->launch);
   add_division_flags(*command, options->division);
   add_worker_request(*command, options->worker_request);
-  return {command,
-          [options, command] {
-            if (!options->worker_request.empty())
-              return run_as_worker(read_json_file<GenerateRequest>(options->worker_request));
-            check(*options, *command);
-            find_adapter(options->adapter);
-            const GenerateRequest request = request_of(*options, *command);
-            if (options->records.input.empty() && !options->division.is_given())
-              return run_in_engine(request);
-            return run_on_devices(request,
-                                  {.launch = options->launch,
-                                   .folder = folder_of(*options),
-                                   .has_temporary_folder = options->records.input.empty()});
-          },
-          /*other_words=*/{"infer", "inference", "predict", "complete"},
-          /*idle_rules=*/
-          {{{"--overwrite"}, idle::without("--output")},
-           idle::overwrite_of_stream(),
-           idle::sampling_of_greedy(),
-           {{"--batch-size"}, idle::with("--prompt", ", which is one prompt")},
-           {{"--json"}, idle::with("--output", ", which is JSON in any case")},
-           idle::as_stored_of_model(),
-           idle::launch_flags_of_rank()}};
+  return {
+      command,
+      [options, command] {
+        if (!options->worker_request.empty())
+          return run_as_worker(read_json_file<GenerateRequest>(options->worker_request));
+        check(*options, *command);
+        find_adapter(options->adapter);
+        options->launch.device = options->compute.device;
+        const bool asks_for_processes = options->launch.asks_for_processes();
+        const GenerateRequest request = request_of(*options, *command);
+        if (options->records.input.empty() && !options->division.is_given() && !asks_for_processes)
+          return run_in_engine(request);
+        return run_on_devices(request, {.launch = options->launch,
+                                        .folder = folder_of(*options),
+                                        .has_temporary_folder = options->records.input.empty()});
+      },
+      /*other_words=*/{"infer", "inference", "predict", "complete"},
+      /*idle_rules=*/
+      {{{"--overwrite"}, idle::without("--output")},
+       idle::overwrite_of_stream(),
+       idle::sampling_of_greedy(),
+       {{"--batch-size"}, idle::with("--prompt", ", which is one prompt")},
+       {{"--json"}, idle::with("--output", ", which is JSON in any case")},
+       idle::as_stored_of_model(),
+       idle::launch_flags_of_rank()}};
 }
 
 }  // namespace sftrun::app

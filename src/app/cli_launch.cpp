@@ -97,7 +97,8 @@ void add_division_flags(CLI::App& command, DivisionFlags& flags) {
           "--strategy", flags.strategy,
           "How a model that is too large for one device is divided: tensor (parts of each "
           "matrix), pipeline (layers) and fsdp (shards) over processes, device_map (layers) "
-          "over the GPUs of one process; auto: each process has all of it")
+          "over the GPUs of one process; auto: as the memory of the devices allows, not at all "
+          "if it fits")
       ->check(one_of({"auto", "tensor", "pipeline", "fsdp", "device_map"}))
       ->capture_default_str();
   command
@@ -109,6 +110,12 @@ void add_division_flags(CLI::App& command, DivisionFlags& flags) {
           "--pp", flags.pp,
           "Stages of layers [pipeline: all processes that --tp leaves; device_map: all GPUs]")
       ->check(at_least(1, kMaxProcesses));
+  command
+      .add_option(
+          "--device-map", flags.device_map,
+          "As in Accelerate, the layers on the GPUs of one process; auto: on as few as they "
+          "need, balanced: on all")
+      ->check(one_of({"auto", "balanced"}));
 }
 
 void put_division(const DivisionFlags& flags, const LaunchFlags& launch, RanksRequest& request) {

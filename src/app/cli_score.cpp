@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "cli.h"
+#include "division_choice.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::app {
@@ -25,6 +26,19 @@ void check(ScoreOptions& options, const CLI::App& command) {
                       "--output on the command line", "write the records to a file");
   }
   check_launch_flags(options.launch);
+}
+
+/// Records are read, one after the other; nothing is kept of them.
+UsedModel use_of(const ScoreOptions& options, const std::string& model) {
+  return {.model = model,
+          .adapters = adapter_paths({options.adapter}),
+          .dtype = options.compute.dtype,
+          .as_stored = options.as_stored,
+          .sequences = {.rows = 1,
+                        .tokens = kUsualConversation,
+                        .prompt_tokens = kUsualConversation,
+                        .keeps = false},
+          .is_one_process = is_stream(options.records)};
 }
 
 }  // namespace
@@ -65,6 +79,9 @@ Command add_score(CLI::App& sftrun) {
                 .records = input_request(options->records),
                 .output = options->records.output,
                 .json = options->json};
+            options->launch.device = options->compute.device;
+            choose_division(use_of(*options, request.model.model), options->launch,
+                            options->division);
             put_division(options->division, options->launch, request.ranks);
             return run_on_devices(request, {.launch = options->launch,
                                             .has_temporary_folder = !is_stream(options->records)});

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli.h"
+#include "division_choice.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/presence.h"
@@ -45,6 +46,19 @@ NamedAdapter split_name(const std::string& text) {
   return {text.substr(0, sign), text.substr(sign + 1)};
 }
 
+/// Of the base and all of its adapters, which are loaded together.
+UsedModel use_of(const NamedModelsRequest& models, const ComputeRequest& compute, int64_t tokens) {
+  std::vector<std::string> adapters;
+  for (const sftrun::app::NamedAdapter& model : models.models)
+    if (model.adapter) adapters.push_back(*model.adapter);
+  return {.model = models.base.model,
+          .adapters = adapter_paths(adapters),
+          .dtype = compute.dtype,
+          .as_stored = models.base.as_stored,
+          .sequences = {.rows = 1, .tokens = tokens, .prompt_tokens = tokens},
+          .has_one_copy = true};
+}
+
 struct ServeOptions {
   NamedAdapters models;
   LaunchFlags launch;
@@ -77,7 +91,7 @@ std::string served_name(const ServeOptions& options) {
       "keep one; adapters have names of their own: --adapter NAME=ADAPTER");
 }
 
-ServeRequest request_of(const ServeOptions& options, const CLI::App& command) {
+ServeRequest request_of(ServeOptions& options, const CLI::App& command) {
   require_no_empty_token(options, command);
   ServeRequest request = options.request;
   request.models = named_models(command, options.models, served_name(options));
@@ -86,6 +100,9 @@ ServeRequest request_of(const ServeOptions& options, const CLI::App& command) {
   request.token = if_given(options.token);
   if (!options.cache_memory.empty())
     request.cache_bytes = parse_size(options.cache_memory, "--cache-memory");
+  choose_division(use_of(request.models, request.ranks.compute,
+                         options.request.max_model_len.value_or(kUsualConversation)),
+                  options.launch, options.division);
   put_division(options.division, options.launch, request.ranks);
   return request;
 }
@@ -108,17 +125,23 @@ struct ChatOptions {
   NamedAdapters models;
   SamplingFlags sampling{ChatRequest().sampling};
   ComputeRequest compute;
+  LaunchFlags launch;
+  DivisionFlags division;
+  fs::path worker_request;  ///< of a worker: the launcher's request
   std::string system, template_variables;
   bool as_stored = false;
 };
 
-ChatRequest request_of(const ChatOptions& options, const CLI::App& command) {
+ChatRequest request_of(ChatOptions& options, const CLI::App& command) {
   ChatRequest request{.models = named_models(command, options.models),
-                      .compute = options.compute,
+                      .ranks = {.compute = options.compute},
                       .sampling = options.sampling,
                       .system = if_given(options.system)};
   request.models.base.as_stored = options.as_stored;
   request.models.base.chat_template_kwargs = if_given(options.template_variables);
+  choose_division(use_of(request.models, request.ranks.compute, kUsualConversation), options.launch,
+                  options.division);
+  put_division(options.division, options.launch, request.ranks);
   return request;
 }
 
@@ -221,14 +244,12 @@ Command add_serve(CLI::App& sftrun) {
           [options, command] {
             if (!options->worker_request.empty()) return serve_as_worker(options->worker_request);
             check_launch_flags(options->launch);
+            options->launch.device = options->request.ranks.compute.device;
+            const bool asks_for_processes = options->launch.asks_for_processes();
             const ServeRequest request = request_of(*options, *command);
-            if (options->division.is_given()) return serve_on_devices(*options, request);
-            if (options->launch.asks_for_several() || !options->launch.gpus.empty()) {
-              throw ConfigError("one process answers with a model that it has whole",
-                                "--nproc-per-node on the command line",
-                                "leave it out, or divide the model with --strategy tensor");
-            }
-            return run_in_engine(request);
+            return options->division.is_given() || asks_for_processes
+                       ? serve_on_devices(*options, request)
+                       : run_in_engine(request);
           },
           /*other_words=*/{"api", "server", "deploy"},
           /*idle_rules=*/{idle::as_stored_of_model()}};
@@ -248,10 +269,22 @@ Command add_chat(CLI::App& sftrun) {
   add_sampling_flags(*command, options->sampling);
   add_as_stored_flag(*command, options->as_stored);
   add_compute_flags(*command, options->compute);
+  add_launch_flags(*command, options->launch);
+  add_division_flags(*command, options->division);
+  add_worker_request(*command, options->worker_request);
   return {command,
           [options, command] {
+            if (!options->worker_request.empty())
+              return run_as_worker(read_json_file<ChatRequest>(options->worker_request));
             check_sampling_flags(options->sampling);
-            return run_in_engine(request_of(*options, *command));
+            check_launch_flags(options->launch);
+            options->launch.device = options->compute.device;
+            const bool asks_for_processes = options->launch.asks_for_processes();
+            const ChatRequest request = request_of(*options, *command);
+            if (!options->division.is_given() && !asks_for_processes) return run_in_engine(request);
+            return run_on_devices(
+                request,
+                {.launch = options->launch, .has_temporary_folder = true, .has_terminal = true});
           },
           /*other_words=*/{},
           /*idle_rules=*/{idle::sampling_of_greedy(), idle::as_stored_of_model()}};

@@ -164,6 +164,7 @@ struct RecordsCommand {
   /// In place of `folder` for a command that keeps nothing: it is removed at the end, unless a worker
   /// failed whose log is in it.
   bool has_temporary_folder = false;
+  bool has_terminal = false;  ///< rank 0 reads standard input and writes standard output itself
 };
 /// Runs the command on all devices, as the launch flags say: in this process, in processes that it
 /// starts, or as one of the processes that another launcher has started.

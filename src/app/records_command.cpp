@@ -44,13 +44,23 @@ void require_processes(const RecordsCommand& command, const launch::LaunchPlan& 
                     "give --nproc-per-node with their number, or leave the flag out");
 }
 
+/// What to do about a worker whose memory was too much for the machine.
+std::string less_memory(const std::string& command) {
+  if (command == "generate") return "lower --batch-size or --max-new-tokens, shorten the prompts";
+  if (command == "eval") return "lower --batch-size or --max-new-tokens, use --no-generate";
+  if (command == "serve") return "lower --cache-memory, --batch-size or --max-model-len";
+  if (command == "chat") return "keep conversations shorter (/reset), lower --max-new-tokens";
+  return "shorten the longest records";
+}
+
 /// Of generate with a file for its answers, what is finished is kept.
 launch::WorkWords words_of(const RecordsCommand& command) {
   const bool resumes = !command.has_temporary_folder;
   return {.name = command.name,
           .fix = resumes ? "see the log; the same command adds what is missing"
                          : "see the log, and repeat the command",
-          .unsaved = ""};
+          .unsaved = "",
+          .less_memory = less_memory(command.name)};
 }
 
 /// Starts the processes of this machine, and gives them the request in a file.
@@ -71,7 +81,8 @@ int launch_processes(const RecordsCommand& command, const launch::LaunchPlan& pl
                                       .run_dir = command.folder,
                                       .grace_s = launch::grace_from_environment(
                                           env, launch::SuperviseOptions{}.grace_s),
-                                      .words = words_of(command)})
+                                      .words = words_of(command),
+                                      .main_has_terminal = command.has_terminal})
                        .exit_code;
   const fs::path result = command.folder / "result";
   if (code == 0 && leads_to_file(result)) fmt::print("{}", read_text_file(result));

@@ -9,8 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "command_ranks.h"
 #include "commands.h"
 #include "line_reader.h"
+#include "rank.h"
 #include "session.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
@@ -70,19 +72,51 @@ class InterruptWatch {
   struct sigaction former_ {};
 };
 
+/// SIGTERM ends the reading of a line while this object lives. Its handler decides what follows.
+class StopEndsReading {
+ public:
+  StopEndsReading() {
+    ::sigaction(SIGTERM, nullptr, &former_);
+    struct sigaction action = former_;
+    action.sa_flags &= ~SA_RESTART;
+    ::sigaction(SIGTERM, &action, nullptr);
+  }
+  ~StopEndsReading() { ::sigaction(SIGTERM, &former_, nullptr); }
+  StopEndsReading(const StopEndsReading&) = delete;
+  StopEndsReading& operator=(const StopEndsReading&) = delete;
+
+ private:
+  struct sigaction former_ {};
+};
+
 /// The base model and its adapters; each is loaded when it is used first.
 class Models {
  public:
   explicit Models(const app::ChatRequest& request) : request_(request) {}
 
+  /// Of models that ranks have together: all of them, because all ranks load one at the same time.
+  /// @return 0, or the exit code of a stop
+  int load_all(CommandRanks& ranks) {
+    for (const std::string& name : names()) {
+      LoadedModel loaded;
+      if (const int code = ranks.load_model(request_of(name), loaded, shared_bases())) return code;
+      loaded_.emplace(name, std::move(loaded));
+    }
+    return 0;
+  }
+
+  void warn_of_idle_flags() const {
+    for (const auto& [name, loaded] : loaded_)
+      warn_of_idle_template_flag(request_.models.base, {&loaded.text});
+  }
+
   const LoadedModel& get(const std::string& name) {
     const auto found = loaded_.find(name);
     if (found != loaded_.end()) return found->second;
-    const std::vector<app::NamedAdapter>& models = request_.models.models;
-    const auto entry = std::ranges::find(models, name, &app::NamedAdapter::name);
-    SharedBases* shared = models.size() > 1 ? &bases_ : nullptr;
-    LoadedModel model = load_model(request_.models.one(*entry), request_.compute, 0, shared);
-    const LoadedModel& loaded = loaded_.emplace(name, std::move(model)).first->second;
+    const LoadedModel& loaded =
+        loaded_
+            .emplace(name, load_model(request_of(name), request_.ranks.compute, 0, shared_bases()))
+            .first->second;
     warn_of_idle_template_flag(request_.models.base, {&loaded.text});
     return loaded;
   }
@@ -93,6 +127,12 @@ class Models {
   }
 
  private:
+  app::ModelRequest request_of(const std::string& name) const {
+    return request_.models.one(
+        *std::ranges::find(request_.models.models, name, &app::NamedAdapter::name));
+  }
+  SharedBases* shared_bases() { return request_.models.models.size() > 1 ? &bases_ : nullptr; }
+
   const app::ChatRequest& request_;
   SharedBases bases_;
   std::map<std::string, LoadedModel> loaded_;
@@ -100,10 +140,13 @@ class Models {
 
 class Conversation {
  public:
-  explicit Conversation(const app::ChatRequest& request)
+  /// @param rank of the ranks that have the models together; null: this process alone has them, and
+  /// a stop signal ends it at once
+  Conversation(const app::ChatRequest& request, Models& models, const Rank* rank)
       : request_(request),
-        models_(request),
-        name_(models_.names().front()),
+        models_(models),
+        rank_(rank),
+        name_(models.names().front()),
         system_(request.system.value_or("")) {
     use(name_);
     reset();
@@ -128,14 +171,16 @@ class Conversation {
 
  private:
   /// A line, or several that end in a backslash.   @return false: the end
-  static bool read(LineReader& lines, std::string& whole) {
+  bool read(LineReader& lines, std::string& whole) const {
     whole.clear();
     for (std::string line;;) {
       const LineReader::End end = [&] {
         const InterruptWatch of_reading(0);
+        const StopEndsReading of_stops;
         return lines.read(line);
       }();
       if (end == LineReader::End::kEnd) return !whole.empty();
+      if (is_stopped()) return false;
       if (end == LineReader::End::kInterrupted) {
         fmt::print("\n(Ctrl-D or /quit ends)\n");
         return whole.clear(), true;
@@ -162,6 +207,7 @@ class Conversation {
     try {
       (this->*found->second)(rest);
     } catch (const Error& error) {
+      if (is_with_others_) throw;
       fmt::print("{}\n", error.what());
     }
   }
@@ -232,6 +278,7 @@ class Conversation {
       generate();
       return true;
     } catch (const Error& error) {
+      if (is_with_others_) throw;  // they do not know of it, and would wait for ever
       fmt::print("{}\n", error.what());
       return false;
     }
@@ -256,6 +303,7 @@ class Conversation {
     bool is_taken = false;
     size_t num_tokens = 0;
     const double start = monotonic_seconds();
+    call_others();
     TextGenerator(model_->text, options, request_.sampling.stop)
         .run(*model_->decoder, 1,
              {.next_prompt = [&]() -> std::optional<model::Prompt> {
@@ -268,7 +316,9 @@ class Conversation {
                     show(finished.text);
                   },
               .on_text = show,
-              .before_step = [](size_t) { return !was_interrupted; }});
+              .before_step = [this](size_t) { return !was_interrupted && !is_stopped(); }},
+             model_->copy.get());
+    is_with_others_ = false;
     std::fputc('\n', stdout);
     std::fflush(stdout);
     messages_.push_back({{"role", "assistant"}, {"content", shown}});
@@ -277,6 +327,16 @@ class Conversation {
     if (is_terminal_ && num_tokens > 0)
       log::debug("{} tokens, {:.1f} tokens/s", num_tokens,
                  static_cast<double>(num_tokens) / seconds);
+  }
+
+  bool is_stopped() const { return rank_ != nullptr && rank_->stop_exit_code() != 0; }
+
+  /// The other ranks of the model compute with it now.
+  void call_others() {
+    if (!model_->copy) return;
+    is_with_others_ = true;
+    model_->copy->call();
+    model_->copy->from_lead(name_);
   }
 
   size_t num_turns() const {
@@ -296,19 +356,55 @@ class Conversation {
   }
 
   const app::ChatRequest& request_;
-  Models models_;
+  Models& models_;
+  const Rank* rank_;
   std::string name_, system_;
   const LoadedModel* model_ = nullptr;
   Json messages_;
   uint64_t num_answers_ = 0;  // each has its own random numbers
   bool is_terminal_ = false;
   bool is_over_ = false;
+  bool is_with_others_ = false;  // the other ranks of the model are in its passes
 };
+
+/// Makes the passes of the rank that has the terminal, until its conversation ends.
+void follow(Models& models) {
+  const LoadedModel& first = models.get(models.names().front());
+  for (;;) {
+    first.copy->await_call();
+    const std::string name = first.copy->from_lead({});
+    if (name.empty()) return;
+    const LoadedModel& model = models.get(name);
+    model::generate(*model.decoder, {}, 1, {}, model.copy.get());
+  }
+}
+
+/// With models that several ranks have together. The first one has the terminal.
+int chat_together(const app::ChatRequest& request, Rank& rank) {
+  CommandRanks ranks(request.ranks, rank);
+  ranks.require_one_copy();
+  if (const int code = ranks.connect()) return code;
+  Models models(request);
+  if (const int code = models.load_all(ranks)) return code;
+  if (!rank.is_main()) {
+    follow(models);
+    return rank.stop_exit_code();
+  }
+  models.warn_of_idle_flags();
+  Conversation(request, models, &rank).run();
+  if (const auto& copy = models.get(models.names().front()).copy) {
+    copy->call();
+    copy->from_lead({});
+  }
+  return rank.stop_exit_code();
+}
 
 }  // namespace
 
 int run_chat(const app::ChatRequest& request) {
-  return Conversation(request).run();
+  if (request.ranks.parallel) return run_as_ranks(request, chat_together);
+  Models models(request);
+  return Conversation(request, models, nullptr).run();
 }
 
 }  // namespace sftrun::engine

@@ -11,6 +11,7 @@
 #include "rank_threads.h"
 #include "sftrun/config/axes.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
 #include "sftrun/data/input_records.h"
 
 namespace sftrun::engine {
@@ -71,6 +72,7 @@ int run_as_ranks(const app::RanksRequest& request, const FailureContext& context
     app::RanksRequest as_pipeline = request;
     const int stages = num_stages(request);
     as_pipeline.parallel = {.strategy = "pipeline", .pp = stages};
+    as_pipeline.in_one_process = true;
     if (stages == 1) as_pipeline.parallel.reset();
     std::vector<int> gpus;
     for (int stage = 0; stage < stages; ++stage) gpus.push_back(stage);
@@ -112,10 +114,21 @@ int CommandRanks::connect() {
              : rank_.stop_exit_code();
 }
 
-int CommandRanks::load_model(const app::ModelRequest& request, LoadedModel& loaded) {
-  if (parallel_) return load_part(request, request_.compute, *parallel_, rank_, loaded);
+int CommandRanks::load_model(const app::ModelRequest& request, LoadedModel& loaded,
+                             SharedBases* bases) {
+  if (parallel_) {
+    const int code = load_part(request, request_.compute, *parallel_, rank_, loaded, bases);
+    if (code == 0 && rank_.is_main()) tell_of_division();
+    return code;
+  }
   return rank_.interruptible(
-      [&] { loaded = engine::load_model(request, request_.compute, rank_.gpu()); });
+      [&] { loaded = engine::load_model(request, request_.compute, rank_.gpu(), bases); });
+}
+
+void CommandRanks::tell_of_division() const {
+  config::Axes axes = parallel_->axes;
+  axes.stages_in_process = request_.in_one_process;
+  log::info("the model is divided: {}", config::describe(axes));
 }
 
 }  // namespace sftrun::engine

@@ -45,10 +45,14 @@ class CommandRanks {
   int connect();
   /// Loads a model as `engine::load_model`, or the part of it that this rank has.
   /// @param loaded receives it
+  /// @param bases of the other adapters of this model; null: it has weights of its own
   /// @return 0, or the exit code of a stop that any rank was asked for
-  int load_model(const app::ModelRequest& request, LoadedModel& loaded);
+  int load_model(const app::ModelRequest& request, LoadedModel& loaded,
+                 SharedBases* bases = nullptr);
 
  private:
+  void tell_of_division() const;
+
   const app::RanksRequest& request_;
   Rank& rank_;
   std::optional<config::ParallelConfig> parallel_;  // nullopt: each has all of a model

@@ -95,7 +95,6 @@ bool Rank::meet_others(const config::ParallelConfig& config, at::Device device) 
     require_same_version(comm_, SFTRUN_VERSION, build_id());
     return true;
   } catch (const parallel::StoppedWaiting&) {
-    if (is_main()) log::info("stopped before the first step; nothing was lost");
     return false;
   }
 }

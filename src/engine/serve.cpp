@@ -129,8 +129,10 @@ int serve_together(const app::ServeRequest& request, Rank& rank) {
   ranks.require_one_copy();
   if (const int code = ranks.connect()) return code;
   int code = 0;
+  SharedBases bases;
+  SharedBases* shared = request.models.models.size() > 1 ? &bases : nullptr;
   const auto served = load_all(request, [&](const app::ModelRequest& one, LoadedModel& loaded) {
-    return (code = ranks.load_model(one, loaded)) == 0;
+    return (code = ranks.load_model(one, loaded, shared)) == 0;
   });
   if (!served) return code;
   if (rank.is_main())

@@ -310,6 +310,24 @@ OpenedModel open_model(const app::ModelRequest& request, const Compute& compute)
   return opened;
 }
 
+/// @param bases null: the model has weights of its own
+void share_weights(OpenedModel& opened, SharedBases* bases) {
+  if (bases != nullptr && !opened.is_own_base && !opened.options.lora.pissa)
+    opened.options.shared_weights = bases->of(opened.options.base);
+}
+
+/// An adapter that does not fit the model is named before what the model excludes.
+void divide_matrices(ModelDivision& division, const OpenedModel& opened,
+                     const config::RunConfig& config) {
+  const weights::Checkpoint& base = *opened.loaded.checkpoint;
+  try {
+    division.divide_matrices(base, config);
+  } catch (const ConfigError&) {
+    if (opened.adapter) weights::load_adapter(*opened.adapter, opened.adapter_config, base.arch());
+    throw;
+  }
+}
+
 void load_weights(OpenedModel& opened) {
   LoadedModel& loaded = opened.loaded;
   try {
@@ -333,8 +351,7 @@ LoadedModel load_model(const app::ModelRequest& request, const app::ComputeReque
   set_threads(asked.threads);
   const Compute compute = choose_compute(asked, local_rank);
   OpenedModel opened = open_model(request, compute);
-  if (bases != nullptr && !opened.is_own_base && !opened.options.lora.pissa)
-    opened.options.shared_weights = bases->of(opened.options.base);
+  share_weights(opened, bases);
   load_weights(opened);
   LoadedModel loaded = std::move(opened.loaded);
   if (opened.adapter) {
@@ -346,14 +363,16 @@ LoadedModel load_model(const app::ModelRequest& request, const app::ComputeReque
 }
 
 int load_part(const app::ModelRequest& request, const app::ComputeRequest& asked,
-              const config::ParallelConfig& parallel, Rank& rank, LoadedModel& loaded) {
+              const config::ParallelConfig& parallel, Rank& rank, LoadedModel& loaded,
+              SharedBases* bases) {
   const Compute compute = choose_compute(asked, rank.gpu());
   config::RunConfig config;
   config.parallel = parallel;
   OpenedModel opened = open_model(request, compute);
   config.tuning = opened.tuning;
   auto division = std::make_unique<ModelDivision>(rank.comm(), config, compute.device);
-  division->divide_matrices(*opened.loaded.checkpoint, config);
+  divide_matrices(*division, opened, config);
+  if (division->shards() == nullptr) share_weights(opened, bases);
   division->apply_to(opened.options, opened.loaded.checkpoint->arch(), config);
   const int stop =
       load_together(rank, *division, compute.device, [&](const std::function<void()>& stop_point) {
@@ -374,10 +393,7 @@ int load_part(const app::ModelRequest& request, const app::ComputeRequest& asked
   }
   loaded.copy = std::make_unique<parallel::MeshCopy>(
       loaded.division->groups(), *loaded.strategy, compute.device, parallel.axes.shards_weights());
-  if (rank.is_main()) {
-    tell_of(compute);
-    log::info("the model is divided: {}", config::describe(parallel.axes));
-  }
+  if (rank.is_main()) tell_of(compute);
   return 0;
 }
 

@@ -93,10 +93,11 @@ class SharedBases {
 LoadedModel load_model(const app::ModelRequest& request, const app::ComputeRequest& asked,
                        int local_rank = 0, SharedBases* bases = nullptr);
 /// The same of the part of the model that this rank has. All ranks call it.
-/// @param parallel with resolved axes   @param loaded receives the model
+/// @param parallel with resolved axes   @param loaded receives the model   @param bases as above
 /// @return 0, or the exit code of a stop that any rank was asked for
 int load_part(const app::ModelRequest& request, const app::ComputeRequest& asked,
-              const config::ParallelConfig& parallel, Rank& rank, LoadedModel& loaded);
+              const config::ParallelConfig& parallel, Rank& rank, LoadedModel& loaded,
+              SharedBases* bases = nullptr);
 /// Warns of the request's variables that change no text (data::idle_template_flag).
 void warn_of_idle_template_flag(const app::ModelRequest& request,
                                 const std::vector<const data::TextModel*>& models,

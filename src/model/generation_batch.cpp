@@ -133,8 +133,12 @@ void GenerationBatch::finish() {
   messages_->tell(Next::kEnd);
 }
 
-void GenerationBatch::keep_waiting() {
-  if (messages_) messages_->tell(Next::kWait);
+void GenerationBatch::rest() {
+  if (messages_) messages_->tell(Next::kRest);
+}
+
+void GenerationBatch::wake() {
+  if (messages_) messages_->ranks().call();
 }
 
 void GenerationBatch::follow(const std::vector<GenerationBatch*>& batches,
@@ -151,6 +155,7 @@ void GenerationBatch::follow(const std::vector<GenerationBatch*>& batches,
          .drop = [&](const auto& is_dropped) { batch.drop_rows(is_dropped); }});
     if (message.next == Next::kEnd) return;
     if (message.next == Next::kReset) batch.clear();
+    if (message.next == Next::kRest) ranks.await_call();
     if (message.next != Next::kStep) continue;
     if (before_step) before_step();
     batch.follow_step();

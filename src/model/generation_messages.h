@@ -26,10 +26,10 @@ struct Choices {
 /// changes of its batch and tells them when it says what comes next.
 class GenerationMessages {
  public:
-  enum class Next : uint8_t { kWait, kStep, kReset, kEnd };
+  enum class Next : uint8_t { kRest, kStep, kReset, kEnd };
   struct Message {
     size_t batch = 0;  ///< number of the batch that it is for
-    Next next = Next::kWait;
+    Next next = Next::kRest;
     nlohmann::json changes;
   };
   /// How another rank makes the changes of the lead.

@@ -60,6 +60,7 @@ struct Communicator::Impl {
   std::vector<Group> groups;                   // all, with `world`: shut down in `leave`
   int64_t num_named_groups = 0;                // on every rank the same
   std::map<std::string, int64_t> own_numbers;  // of a single process
+  std::map<int, int64_t> num_heard;            // calls of other ranks
 
   Impl() = default;
   Impl(const Impl&) = delete;
@@ -110,6 +111,13 @@ struct Communicator::Impl {
     state->backend = make_backend(keys, position, static_cast<int>(ranks.size()));
     groups.push_back(Group(state));
     return groups.back();
+  }
+
+  /// What a rank has said in `abandon`; empty: none has.
+  std::string failure() const {
+    if (!store->check({kFailure})) return {};
+    const std::vector<uint8_t> bytes = store->get(kFailure);
+    return {bytes.begin(), bytes.end()};
   }
 
   template <typename Body>
@@ -255,14 +263,38 @@ void Communicator::barrier(const std::string& name) {
       impl_->store->set(open, std::vector<uint8_t>{1});
     // Polling, so that a signal or a lost launcher is noticed.
     while (!impl_->store->check({open}) && failure.empty()) {
-      if (impl_->store->check({kFailure})) {
-        const std::vector<uint8_t> bytes = impl_->store->get(kFailure);
-        failure.assign(bytes.begin(), bytes.end());
-      }
+      failure = impl_->failure();
       std::this_thread::sleep_for(Milliseconds(5));
     }
   });
   if (!failure.empty()) throw CommError(failure, {}, "see the log of that rank");
+}
+
+namespace {
+
+std::string key_of_calls(int rank) {
+  return fmt::format("calls/{}", rank);
+}
+
+}  // namespace
+
+void Communicator::await_call(int rank) {
+  constexpr Milliseconds kBetween{10};  // delays the first token after a rest
+  if (!impl_->is_connected()) return;
+  const int64_t wanted = ++impl_->num_heard[rank];
+  std::string failure;
+  run_guarded(/*activity=*/nullptr, "resting", impl_->where(), /*group=*/0, [&] {
+    while (impl_->store->add(key_of_calls(rank), 0) < wanted && failure.empty()) {
+      failure = impl_->failure();
+      std::this_thread::sleep_for(kBetween);
+    }
+  });
+  if (!failure.empty()) throw CommError(failure, {}, "see the log of that rank");
+}
+
+void Communicator::call() {
+  if (!impl_->is_connected()) return;
+  impl_->guarded("calling", [&] { impl_->store->add(key_of_calls(rank()), 1); });
 }
 
 void Communicator::leave() {

@@ -8,12 +8,21 @@
 namespace sftrun::parallel {
 
 MeshCopy::MeshCopy(MeshGroups& groups, Strategy& strategy, at::Device device, bool gathers_units)
-    : strategy_(strategy),
+    : comm_(groups.comm()),
+      strategy_(strategy),
       copy_(groups.along({Axis::kPp, Axis::kTp})),
       shards_(groups.along({Axis::kDpShard})),
       device_(device),
       gathers_units_(gathers_units),
       head_((groups.mesh().size(Axis::kPp) - 1) * groups.mesh().size(Axis::kTp)) {}
+
+void MeshCopy::await_call() {
+  if (copy_.size() > 1) comm_.await_call(copy_.ranks().front());
+}
+
+void MeshCopy::call() {
+  if (copy_.size() > 1) comm_.call();
+}
 
 int64_t MeshCopy::max_of_shards(int64_t value) {
   if (shards_.size() == 1 || !gathers_units_) return value;

@@ -120,7 +120,8 @@ class Scheduler::Lane {
 
   bool is_divided() const { return is_divided_; }
   /// For the other ranks of a divided model.
-  void keep_waiting() { batch_.keep_waiting(); }
+  void rest() { batch_.rest(); }
+  void wake() { batch_.wake(); }
   void finish() { batch_.finish(); }
 
   void fail_all(const ApiError& error) {
@@ -370,10 +371,21 @@ void Scheduler::step() {
   num_tokens_ += num_tokens;
 }
 
+bool Scheduler::wait_for_work() {
+  constexpr auto kMostWait = std::chrono::milliseconds(100);
+  std::unique_lock lock(mutex_);
+  return submitted_.wait_for(lock, kMostWait, [this] { return !waiting_.empty(); });
+}
+
+void Scheduler::rest(const std::function<bool()>& should_stop) {
+  first_lane_->rest();
+  while (!should_stop() && !wait_for_work()) {
+  }
+  first_lane_->wake();
+}
+
 void Scheduler::run(const std::function<bool()>& should_stop) {
-  constexpr auto kMostWait = std::chrono::milliseconds(100), kRest = std::chrono::milliseconds(20);
-  constexpr double kSignOfLifeS = 5;
-  double last_sign_s = monotonic_seconds();
+  constexpr auto kRest = std::chrono::milliseconds(20);
   SpeedLog speed;
   while (!should_stop()) {
     try {
@@ -384,12 +396,7 @@ void Scheduler::run(const std::function<bool()>& should_stop) {
       for (const auto& [model, lane] : lanes_) lane->abandon_all();
       std::this_thread::sleep_for(kRest);
     }
-    std::unique_lock lock(mutex_);
-    if (num_active_ == 0)
-      submitted_.wait_for(lock, kMostWait, [this] { return !waiting_.empty(); });
-    if (num_active_ > 0 || monotonic_seconds() - last_sign_s < kSignOfLifeS) continue;
-    last_sign_s = monotonic_seconds();
-    first_lane_->keep_waiting();
+    if (load().num_active == 0 && !wait_for_work()) rest(should_stop);
   }
   fail_all({kUnavailable, "the server is stopping"});
   first_lane_->finish();

@@ -537,13 +537,16 @@ class CommandLineTest(unittest.TestCase):
 
     def test_divided_models(self):
         for words in (["generate", "--model", "model", "--prompt", "a"], ["score", "--model", "model", "--input", "train.jsonl", "--output", "out.jsonl"],
-                      ["serve", "--model", "model"]):
+                      ["serve", "--model", "model"], ["chat", "--model", "model"]):
             asked = self.request(*words, "--strategy", "device_map", "--pp", "2")
             self.assertEqual(asked["parallel"], {"strategy": "device_map", "tp": None, "pp": 2})
             self.expect(USAGE, ["device_map divides the layers over the GPUs of one process", "use --strategy pipeline"], *words,
                         "--strategy", "device_map", "--nproc-per-node", "2")
             self.expect(USAGE, ["divided over processes, and there is one", "--nproc-per-node"], *words, "--tp", "2", "--device", "cpu")
-        self.expect(USAGE, ["one process answers", "--strategy tensor"], "serve", "--model", "model", "--nproc-per-node", "2")
+            self.assertIsNone(self.request(*words, "--device-map", "auto")["parallel"])  # it fits on one device
+            self.assertEqual(self.request(*words, "--device-map", "balanced")["parallel"], {"strategy": "device_map"})
+            self.expect(USAGE, ["--device-map auto puts the layers on the GPUs of one process", "--device-map on the command line"], *words,
+                        "--device-map", "auto", "--strategy", "tensor")
         self.expect(USAGE, ["several processes need files"], "score", "--model", "model", "--input", "-", "--output", "out.jsonl", "--strategy", "tensor",
                     "--nproc-per-node", "2", "--device", "cpu")
 

@@ -515,6 +515,50 @@ TEST(Rendezvous, ListensOnTheLoopbackAlone) {
   }
 }
 
+TEST(Calls, EndTheRestOfRanksOneByOne) {
+  std::atomic<int> num_calls{0};
+  spawn(3, [&](Communicator& comm) {
+    for (int call = 1; call <= 2; ++call) {
+      if (comm.rank() == 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        num_calls = call;
+        comm.call();
+      } else {
+        comm.await_call(0);
+        EXPECT_GE(num_calls, call);
+      }
+    }
+    comm.barrier("end of calls");
+  });
+}
+
+// Those who wait for a rank that makes no progress are reported after a while.
+TEST(Calls, ARankThatRestsWaitsForNobody) {
+  std::atomic<bool> has_seen{false}, rests{false};
+  spawn(2, [&](Communicator& comm) {
+    if (comm.rank() == 1) {
+      const Activity& activity = comm.activity();
+      std::jthread watch([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        rests = activity.read().waits_in.empty();
+        has_seen = true;
+      });
+      comm.await_call(0);
+    } else {
+      while (!has_seen) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      comm.call();
+    }
+  });
+  EXPECT_TRUE(rests);
+}
+
+TEST(Calls, ARankThatRestsHearsOfAFailure) {
+  spawn(2, [](Communicator& comm) {
+    if (comm.rank() == 1) return comm.abandon("out of luck");
+    test::expect_error<CommError>([&] { comm.await_call(1); }, {"rank 1 failed: out of luck"});
+  });
+}
+
 /// What rank 0 of a run on several machines logs, and where it listens.
 std::pair<std::string, std::vector<std::string>> several_machines_at(const char* host) {
   const test::TemporaryDirectory dir;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""generate, score, eval and serve with a model that several processes have together (--strategy, --tp, --pp) give what one process gives.
+"""generate, score, eval, serve and chat with a model that several processes have together (--strategy, --tp, --pp) give what one process gives.
 
     tests/smoke/divided_use.py --sftrun build/bin/sftrun
 
@@ -14,11 +14,13 @@ import json
 import math
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -130,11 +132,95 @@ def serve(program, models, plans):
         try:
             with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
                 seen[plan] = list(pool.map(lambda body: [[choice["text"], choice["finish_reason"]] for choice in ask(address, body)], bodies))
+                time.sleep(0.5)  # the ranks rest
+                again = ask(address, bodies[0])
+                program.expect(f"serve: {plan}: the same answer after a rest", [[choice["text"], choice["finish_reason"]] for choice in again] == seen[plan][0], again)
             server.send_signal(signal.SIGTERM)
             program.expect(f"serve: {plan}: ends when it is told to", server.wait(TIMEOUT) == 0, server.returncode)
         finally:
             server.kill()
         program.expect(f"serve: {plan}: the same answers", seen[plan] == seen["alone"], (seen[plan], seen["alone"]))
+
+
+def chat(program, model, plans):
+    """A conversation with two adapters, which standard input has. The base has a chat template."""
+    words = ["chat", "--model", model, "--adapter", "one=lora", "--device", "cpu", "--dtype", "fp32", "--max-new-tokens", 9]
+    lines = "one two\n/adapter talking\nthree\n/adapter one\n/retry\n/adapter nobody\nfour five\n/quit\n"
+
+    def run(extra):
+        done = subprocess.run([str(word) for word in [program.path, *words, *extra]], cwd=program.folder, input=lines, capture_output=True, text=True, timeout=TIMEOUT)
+        if done.returncode != 0:
+            raise RuntimeError(f"chat {extra}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    alone = run([])
+    program.expect("chat: the answers are not trivial", len(set(alone.splitlines())) > 4, alone)
+    for plan in plans:
+        divided = run(words_of(plan))
+        program.expect(f"chat: {plan}: the same conversation", divided == alone, (divided, alone))
+    waiting = subprocess.Popen([str(word) for word in [program.path, *words, *words_of(plans[0])]], cwd=program.folder, stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        waiting.stdin.write("one two\n")
+        waiting.stdin.flush()
+        program.expect("chat: it answers", waiting.stdout.readline() == alone.splitlines(keepends=True)[0])
+        waiting.send_signal(signal.SIGTERM)
+        program.expect("chat: SIGTERM ends it while it reads a line", waiting.wait(TIMEOUT) == 75, waiting.returncode)
+    finally:
+        waiting.kill()
+
+
+def without_being_told(program, model):
+    """No flag names a division."""
+    several = ["--nproc-per-node", 2]
+    words = ["generate", "--model", model, "--device", "cpu", "--dtype", "fp32", "--max-new-tokens", 9]
+    alone, divided = program.run(*words, "--prompt", "one two three"), program.run(*words, "--prompt", "one two three", *several)
+    program.expect("processes that answer one prompt divide the model", "as with --strategy tensor --tp 2 --nproc-per-node 2: 2 processes answer together" in divided.stderr
+                   and "the model is divided: tensor 2" in divided.stderr, divided.stderr)
+    program.expect("the same answer", divided.stdout == alone.stdout, (divided.stdout, alone.stdout))
+    mapped = program.run(*words, "--prompt", "one two three", "--device-map", "auto")
+    program.expect("a device map on a device that holds the model divides nothing", mapped.stdout == alone.stdout and "divid" not in mapped.stderr, mapped.stderr)
+    mapped = program.run(*words, "--prompt", "one two three", "--strategy", "device_map", "--pp", 2)
+    program.expect("a device map is named as one", "the model is divided: device_map 2" in mapped.stderr, mapped.stderr)
+    server, address = start_server(program, "--model", model, *several)
+    try:
+        text = ask(address, {"model": str(model), "prompt": "one two three", "max_tokens": 9, "temperature": 0})[0]["text"]
+        program.expect("a server of two processes divides the model", text.strip() == alone.stdout.strip(), (text, alone.stdout))
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(TIMEOUT)
+        server.kill()
+
+
+def that_fits_nowhere(program, folder):
+    """A model of 1 TiB, of whose files nothing is read but the headers."""
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((program.folder / "models/blocks" / name).read_bytes())
+    wide = 1 << 17
+    config = {"model_type": "llama", "hidden_size": wide, "intermediate_size": wide, "num_hidden_layers": 4, "num_attention_heads": 1024, "num_key_value_heads": 1024,
+              "vocab_size": 256, "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "torch_dtype": "bfloat16"}
+    (folder / "config.json").write_text(json.dumps(config))
+    shapes = {"model.embed_tokens.weight": [256, wide], "model.norm.weight": [wide]}
+    for layer in range(4):
+        name = f"model.layers.{layer}."
+        shapes |= {name + "input_layernorm.weight": [wide], name + "post_attention_layernorm.weight": [wide]}
+        shapes |= {name + f"self_attn.{part}_proj.weight": [wide, wide] for part in "qkvo"}
+        shapes |= {name + f"mlp.{part}_proj.weight": [wide, wide] for part in ("gate", "up", "down")}
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        size = 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    with open(folder / "model.safetensors", "wb") as file:  # takes no room on the disk
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+    start = time.monotonic()
+    done = program.run("generate", "--model", folder, "--device", "cpu", "--prompt", "one", code=4)
+    program.expect("a model that fits nowhere is refused with its size", "the model does not fit: it needs " in done.stderr and "fix: use a machine with more memory" in done.stderr,
+                   done.stderr)
+    program.expect("in a moment", time.monotonic() - start < 10, time.monotonic() - start)
 
 
 def check_refusals(program, model):
@@ -176,6 +262,11 @@ def main():
             use(program, name, model, [plan for plan in plans if not program.quick or plan in quick.get(name, [])] if not program.quick or name in quick else [])
         evaluate(program, "qlora", ["tensor 2"] if program.quick else every)
         serve(program, models / "blocks", ["tensor 2"] if program.quick else ["tensor 2", "pipeline 2", "pipeline 2 x tensor 2", "device_map 2"])
+        shutil.copytree(models / "blocks", models / "talking")
+        (models / "talking/chat_template.jinja").write_text("{% for message in messages %}{{ message['content'] }} {% endfor %}")
+        chat(program, models / "talking", ["tensor 2"] if program.quick else ["tensor 2", "pipeline 2", "pipeline 2 x tensor 2", "device_map 2"])
+        without_being_told(program, models / "blocks")
+        that_fits_nowhere(program, folder / "huge")
         check_refusals(program, models / "blocks")
         print(f"{program.count - len(program.failures)} of {program.count} hold")
     return 1 if program.failures else 0

@@ -174,8 +174,6 @@ def check_refused(program):
     ask = ["--input", "in.jsonl", "--output"]
     said = program.run(*ask, "-", "--nproc-per-node", 2, code=2)
     program.expect("refused: several processes and standard output", "several processes" in said, said)
-    said = program.run("--prompt", "a", "--nproc-per-node", 2, code=2)
-    program.expect("refused: several processes and --prompt", "--prompt is answered by one process" in said, said)
     said = program.run(*ask, "x.jsonl", "--node-rank", 1, code=2)
     program.expect("refused: a node that is not there", "--node-rank 1 is not below --nnodes 1" in said, said)
     (program.folder / "bad.jsonl").write_text('{"prompt": "a"}\n{"question": "b"}\n')

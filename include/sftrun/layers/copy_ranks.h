@@ -21,6 +21,10 @@ class CopyRanks {
   virtual std::string from_lead(const std::string& text) = 0;
   /// What a rank with the model's head gave. All ranks of the copy call it.
   virtual std::string from_head(const std::string& text) = 0;
+  /// The others wait for `call` of the lead, for hours if need be: without a collective, so that their
+  /// devices rest.
+  virtual void await_call() = 0;
+  virtual void call() = 0;
   /// The largest value of the ranks whose shards of the weights this rank gathers, its own among them.
   virtual int64_t max_of_shards(int64_t value) = 0;
   /// Told which units a pass uses; null: every rank has all it needs.

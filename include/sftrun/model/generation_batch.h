@@ -77,8 +77,9 @@ class GenerationBatch {
   /// Drops all sequences. Then makes passes for the ranks that gather this one's shards until these
   /// finish, too, and ends the `follow` of the other ranks of the copy.
   void finish();
-  /// Lets the other ranks know that the lead is there, while there is nothing to do.
-  void keep_waiting();
+  /// While there is nothing to do the other ranks wait without a collective, from `rest` to `wake`.
+  void rest();
+  void wake();
   /// Makes the passes of the lead until it finishes one of the batches.   @pre another rank leads
   /// @param batches by their numbers   @param before_step called before each step; may be empty
   static void follow(const std::vector<GenerationBatch*>& batches,

@@ -85,6 +85,11 @@ class Communicator {
   /// Waits until all ranks have called it. It polls the store instead of using a collective, so
   /// that a rank may wait for hours. @throws CommError when a rank has called `abandon`
   void barrier(const std::string& name);
+  /// Waits for the next `call` of a rank, which has as many as this one waits for. Polls the store as
+  /// `barrier` does, and counts as rest, not as waiting for a rank that makes no progress.
+  /// @throws CommError when a rank has called `abandon`, or the store is gone
+  void await_call(int rank);
+  void call();
   /// Ends the communication of a run; waits as `barrier` does. The rank that hosts the store
   /// returns last, because the other ranks may still be polling it.
   void leave();

@@ -23,12 +23,15 @@ class MeshCopy final : public layers::CopyRanks {
   bool leads() const override { return copy_.rank() == 0; }
   std::string from_lead(const std::string& text) override { return from(text, 0); }
   std::string from_head(const std::string& text) override { return from(text, head_); }
+  void await_call() override;
+  void call() override;
   int64_t max_of_shards(int64_t value) override;
   layers::UnitHooks* hooks() override { return gathers_units_ ? &strategy_ : nullptr; }
   layers::StageLinks* links() override { return strategy_.links(); }
 
  private:
   std::string from(const std::string& text, int root);
+  Communicator& comm_;
   Strategy& strategy_;
   Group copy_, shards_;
   at::Device device_;

@@ -59,6 +59,9 @@ class Scheduler {
   bool fits(const Job& job, const Chosen& chosen) const;
   void start_waiting();
   void step();
+  bool wait_for_work();  ///< for a moment   @return whether an answer waits
+  /// Until one waits. The other ranks of divided models rest, too.
+  void rest(const std::function<bool()>& should_stop);
   static void fail(const Job& job, const ApiError& error);
   void fail_all(const ApiError& error);
 

@@ -7,11 +7,11 @@ namespace sftrun::app {
 /// A conversation in the terminal.
 struct ChatRequest {
   NamedModelsRequest models;
-  ComputeRequest compute;
+  RanksRequest ranks;
   SamplingRequest sampling{.max_new_tokens = 2048};
   std::optional<std::string> system;
 
-  SFTRUN_FIELDS(models, compute, sampling, system)
+  SFTRUN_FIELDS(models, ranks, sampling, system)
 };
 
 }  // namespace sftrun::app

@@ -35,6 +35,8 @@ struct RanksRequest {
   /// there is one process, which keeps nothing.
   std::optional<std::string> folder;
   config::Places places;  ///< where keys of the configuration were set, for errors
+  /// No key: the stages of the pipeline are threads of one process.
+  bool in_one_process = false;
 
   SFTRUN_FIELDS(compute, parallel, folder, places)
 };
