@@ -258,7 +258,7 @@ TEST(GenerationBatches, TheirCacheIsPlanned) {
   config.train.predict_with_generate = true;
   config.train.generation_batch_size = 3, config.train.generation_max_new_tokens = 7;
   config.model.max_seq_len = 10;
-  for (const char* family : {"llama", "gemma3", "qwen3_moe", "gpt_oss"}) {
+  for (const char* family : {"llama", "gemma3", "gemma4", "qwen3_moe", "gpt_oss"}) {
     const auto decoder = Decoder::load(open_family(family), {});
     const auto planned = plan::answers_memory(decoder->arch(), config, {.element_bytes = 4}, {});
     ASSERT_TRUE(planned.has_value());

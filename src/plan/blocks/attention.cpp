@@ -19,34 +19,42 @@ int64_t head_gradients(const StepContext& step, const spec::AttentionSizes& size
   return step.rows(shares_keys ? 2 * queries : 0) + step.fp32_rows(queries + sizes.num_heads);
 }
 
+/// Queries and keys that are normed again before their gradients are computed.
+int64_t normed_heads(const StepContext& step, const spec::AttentionSizes& sizes) {
+  if (step.arch.qk_norm == spec::QkNorm::kNone) return 0;
+  return step.rows(sizes.queries() + sizes.keys());
+}
+
 /// What is there beside the gradients of q, k and v, or comes after them, on a GPU
-/// (src/layers/fused/mixer.cpp).
+/// (src/layers/attention/attention_pass.cpp).
 int64_t beside_gradients(const StepContext& step, const spec::AttentionSizes& sizes) {
-  const int64_t queries = sizes.queries(), keys = sizes.keys();
-  const int64_t joint = step.joins_linears ? queries + 2 * keys : 0;  // columns of one tensor
-  const bool has_norms = step.arch.qk_norm != spec::QkNorm::kNone;    // normed again
-  const int64_t heads =
-      head_gradients(step, sizes) + step.rows(joint + (has_norms ? queries + keys : 0));
+  // Joint linears: the gradients are columns of one tensor, too.
+  const int64_t joint = step.joins_linears ? step.rows(sizes.queries() + 2 * sizes.keys()) : 0;
+  const int64_t heads = head_gradients(step, sizes) + joint + normed_heads(step, sizes);
   // With full training the input is normed again.
-  const int64_t input = (step.trains_base ? step.rows(step.arch.hidden_size) : 0);
+  const int64_t input = step.trains_base ? step.rows(step.arch.hidden_size) : 0;
   return std::max(heads, input + norm_backward(step));
 }
 
 TrainingBytes training(const StepContext& step, int64_t layer) {
   const spec::AttentionSizes sizes = spec::attention_sizes(step.arch, layer);
   const int64_t gates = step.arch.attention_gate ? sizes.queries() : 0,
-                projected = 2 * sizes.queries() + 2 * sizes.keys() + gates;
-  return {
-      .kept = step.rows(projected) + step.fp32_rows(sizes.num_heads),
-      .in_backward = step.rows(projected) +
-                     (step.shape.on_gpu ? beside_gradients(step, sizes)
-                                        : head_gradients(step, sizes) + packed_heads(step, sizes))};
+                projected = step.rows(2 * sizes.queries() + 2 * sizes.keys() + gates);
+  const int64_t beside =
+      step.shape.on_gpu
+          ? beside_gradients(step, sizes)
+          : head_gradients(step, sizes) + packed_heads(step, sizes) + normed_heads(step, sizes);
+  return {.kept = projected + step.fp32_rows(sizes.num_heads), .in_backward = projected + beside};
 }
 
+/// Queries, keys and values before and after RoPE, or queries, keys, values, what they read and, with
+/// gates, the gates open and what passes them. A layer that reuses keys has none of its own.
 GenerationBytes generation(const StepContext& pass, int64_t layer) {
   const spec::AttentionSizes sizes = spec::attention_sizes(pass.arch, layer);
-  return {.cache_of_token = 2 * sizes.keys() * pass.shape.element_bytes,
-          .pass = pass.rows(2 * (sizes.queries() + sizes.keys()))};
+  const bool reuses_keys = pass.arch.layers[static_cast<size_t>(layer)].keys_of >= 0;
+  const int64_t gates = pass.arch.attention_gate ? 2 * sizes.queries() : 0;
+  return {.cache_of_token = reuses_keys ? 0 : 2 * sizes.keys() * pass.shape.element_bytes,
+          .pass = pass.rows(2 * (sizes.queries() + sizes.keys()) + gates)};
 }
 
 }  // namespace

@@ -5,24 +5,48 @@
 namespace sftrun::plan::delta_net {
 namespace {
 
-/// fp32 chunks that the backward pass of the delta rule has at once (`RuleBackward` in
-/// src/kernels/delta_net/delta_rule.cpp).
-int64_t rule_bytes(const StepContext& step) {
+constexpr int64_t kChunk = 64;  // tokens
+
+double heads_per_key(const spec::DeltaNetSpec& net) {
+  return static_cast<double>(net.num_value_heads) / static_cast<double>(net.num_key_heads);
+}
+
+/// Heads of keys that are computed at once. A CPU's threads have one each; a GPU computes as many pairs
+/// of chunk and head at once.
+double heads_at_once(const StepContext& step) {
   const spec::DeltaNetSpec& net = step.arch.delta_net;
-  constexpr double kChunk = 64;
-  const auto tokens = static_cast<double>(step.shape.tokens),
-             keys = static_cast<double>(net.key_dim), values = static_cast<double>(net.value_dim),
-             key_heads = static_cast<double>(net.num_key_heads),
-             per_key = static_cast<double>(net.num_value_heads) / key_heads;
-  const double of_key_head =  // values per token
-      4 * keys + 2 * kChunk +
-      per_key * (2 * kChunk + 6 * keys + 4 * values + 3 * keys * values / kChunk);
-  // A CPU's threads have a key head each; a GPU computes as many pairs of chunk and head at once.
   constexpr double kPairs = 1 << 11;
+  const auto key_heads = static_cast<double>(net.num_key_heads),
+             chunks = static_cast<double>(step.shape.tokens) / kChunk;
   const double at_once = step.shape.on_gpu
-                             ? std::max(1.0, std::floor(kPairs / (tokens / kChunk * per_key)))
+                             ? std::max(1.0, std::floor(kPairs / (chunks * heads_per_key(net))))
                              : static_cast<double>(step.shape.threads);
-  return std::llround(kFp32 * tokens * of_key_head * std::min(key_heads, at_once));
+  return std::min(key_heads, at_once);
+}
+
+/// fp32 chunks of the heads at once (src/kernels/delta_net/delta_rule.cpp).
+/// @param of_key, of_value values per token, of a head of keys and of a head of values
+int64_t rule_bytes(const StepContext& step, double of_key, double of_value) {
+  const double values = of_key + heads_per_key(step.arch.delta_net) * of_value;
+  return std::llround(static_cast<double>(kFp32 * step.shape.tokens) * values *
+                      heads_at_once(step));
+}
+
+/// What `RuleBackward` has at once.
+int64_t rule_backward(const StepContext& step) {
+  const auto keys = static_cast<double>(step.arch.delta_net.key_dim),
+             values = static_cast<double>(step.arch.delta_net.value_dim);
+  return rule_bytes(step, 4 * keys + 2 * kChunk,
+                    2 * kChunk + 6 * keys + 4 * values + 3 * keys * values / kChunk);
+}
+
+/// What the forward pass has at once. The factors are fitted to two shapes that were measured on a CPU
+/// (tests/model/block_bytes_test.cpp), not counted in the code.
+int64_t rule_forward(const StepContext& step) {
+  const auto keys = static_cast<double>(step.arch.delta_net.key_dim),
+             values = static_cast<double>(step.arch.delta_net.value_dim);
+  return rule_bytes(step, 4 * keys + 2 * kChunk,
+                    2 * kChunk + 2 * keys + 3 * values + keys * values / kChunk);
 }
 
 TrainingBytes training(const StepContext& step, int64_t /*layer*/) {
@@ -32,14 +56,18 @@ TrainingBytes training(const StepContext& step, int64_t /*layer*/) {
   // the normed input; gradients of the block's output and of the recurrence's, as rows and as chunks.
   return {.kept = step.rows(channels + 3 * outputs + 2 * heads),
           .in_backward = step.fp32_rows(3 * channels + 4 * heads) +
-                         step.rows(step.arch.hidden_size + 3 * outputs) + rule_bytes(step)};
+                         step.rows(step.arch.hidden_size + 3 * outputs) + rule_backward(step)};
 }
 
-GenerationBytes generation(const StepContext& pass, int64_t layer) {
-  const spec::AttentionSizes sizes = spec::attention_sizes(pass.arch, layer);
+/// The state is the memory and the last inputs of the convolution. In a pass: the projections, their
+/// convolution in fp32, and what is read.
+GenerationBytes generation(const StepContext& pass, int64_t /*layer*/) {
   const spec::DeltaNetSpec& net = pass.arch.delta_net;
-  return {.state_of_sequence = net.num_value_heads * net.key_dim * net.value_dim * kFp32,
-          .pass = pass.rows(2 * (sizes.queries() + sizes.keys()))};
+  const int64_t memory = net.num_value_heads * net.key_dim * net.value_dim * kFp32,
+                inputs = (net.conv_kernel - 1) * net.channels() * pass.shape.element_bytes;
+  return {.state_of_sequence = memory + inputs,
+          .pass = pass.rows(net.channels() + 2 * net.values()) + pass.fp32_rows(net.channels()) +
+                  rule_forward(pass)};
 }
 
 }  // namespace

@@ -58,6 +58,19 @@ int64_t backward_on_gpu(const StepContext& step) {
                    norm_backward(step) - rows.hidden - 2 * rows.inner});
 }
 
+/// The peaks on a CPU (src/layers/experts/mixture.cpp).
+int64_t backward_on_cpu(const StepContext& step) {
+  const Rows rows(step);
+  const int64_t fp32_inner = kFp32 * rows.inner / step.shape.element_bytes;
+  // The gradient of a route's weight is a sum of products in fp32; beside them the gated product and
+  // its gradient, and the outputs' gradients.
+  const int64_t rounded = step.shape.element_bytes == kFp32 ? 1 : 3,
+                through_weights = 2 * rows.inner + rows.chosen + rounded * fp32_inner;
+  // Rows of each chosen expert: inputs, outputs' and inputs' gradients; of the inner width the
+  // gradient, and those of gate and up side by side.
+  return rows.hidden + std::max(through_weights, 3 * rows.inner + 3 * rows.chosen);
+}
+
 TrainingBytes training(const StepContext& step, int64_t /*layer*/) {
   const Rows rows(step);
   TrainingBytes bytes{.kept = kept(step)};
@@ -67,15 +80,19 @@ TrainingBytes training(const StepContext& step, int64_t /*layer*/) {
         rows.hidden + std::max(rows.inner + rows.chosen + rows.hidden, 2 * rows.hidden);
     bytes.in_backward = backward_on_gpu(step);
   } else {
-    // Rows of each chosen expert: inputs, outputs' and inputs' gradients; of the inner width the
-    // gradient, and those of gate and up side by side.
-    bytes.in_backward = 3 * rows.inner + 3 * rows.chosen + rows.hidden;
+    bytes.in_backward = backward_on_cpu(step);
   }
   return bytes;
 }
 
+/// Gate and up; the gated product and its output. A CPU has gate and up side by side, too, and sums
+/// outputs in fp32.
 GenerationBytes generation(const StepContext& pass, int64_t /*layer*/) {
-  return {.pass = 3 * Rows(pass).inner};
+  const Rows rows(pass);
+  if (pass.shape.on_gpu) return {.pass = 3 * rows.inner + rows.chosen};
+  const int64_t ratio = kFp32 / pass.shape.element_bytes,
+                sum = ratio * (rows.hidden + (ratio == 1 ? 1 : 2) * rows.chosen);
+  return {.pass = 4 * rows.inner + rows.chosen + std::max(rows.inner, sum)};
 }
 
 }  // namespace
