@@ -77,7 +77,8 @@ class Checks:
             self.flags(name, number, line)
             self.keys(name, number, line)
             for file in re.findall(rf"`((?:{FOLDERS})/[\w./-]+[\w/])`", line):
-                self.check("files", name, number, f"there is no {file}", file in OF_OTHERS or (ROOT / file).exists())
+                wanted = re.sub(r"/[^/]*NAME.*", "", file)  # of an addition that the reader makes
+                self.check("files", name, number, f"there is no {wanted}", file in OF_OTHERS or (ROOT / wanted).exists())
             for target in re.findall(r"(?:^|&& )make ([a-z][a-z-]*)" if is_code else r"`make ([a-z][a-z-]*)", line):
                 rule = re.search(rf"^{target}( [a-z -]*)?:", self.makefile, re.MULTILINE)
                 self.check("targets", name, number, f"make has no target {target}", rule)
