@@ -1,6 +1,7 @@
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -8,27 +9,30 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "entries.h"
+#include "cuda/provided.h"
 
-/// What a device can do, and host memory locked for copies to it.
-namespace sftrun::kernels::plugin {
+/// What a device can do, its stream, and host memory locked for copies to it. Contracts:
+/// include/sftrun/kernels/cuda_device.h. This library depends only on LibTorch and on no symbol of
+/// the engine, which is loaded with RTLD_LOCAL.
+namespace sftrun::kernels {
+namespace {
 
 int compute_capability(at::Device device) {
   const auto* card = at::cuda::getDeviceProperties(device.index());
   return card->major * 10 + card->minor;
 }
 
-bool multiplies_fp8(const at::Tensor& x) {
-  constexpr int kAda = 89;
-  return compute_capability(x.device()) >= kAda;
+int multiprocessors(at::Device device) {
+  return at::cuda::getDeviceProperties(device.index())->multiProcessorCount;
 }
 
-/// The condition of at::_grouped_mm (aten/src/ATen/native/cuda/GroupedBlas.cpp); elsewhere it
-/// copies `ends` to the host and multiplies one matrix after the other.
-bool libtorch_groups(const at::Tensor& x) {
-  if (x.scalar_type() != at::kBFloat16) return false;
-  const int major = at::cuda::getDeviceProperties(x.device().index())->major;
-  return major == 9 || major == 10;
+CUstream_st* current_stream(at::Device device) {
+  TORCH_CHECK(device.is_cuda(), "an operand on ", device, " of an operation that only CUDA has");
+  return c10::cuda::getCurrentCUDAStream(device.index()).stream();
+}
+
+void check_launch() {
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
 at::Tensor pinned_zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
@@ -66,4 +70,13 @@ std::string card_bus_id(at::Device device) {
   return text.data();
 }
 
-}  // namespace sftrun::kernels::plugin
+const cuda::Provided kOfDevice[] = {{"card_name", card_name},
+                                    {"card_bus_id", card_bus_id},
+                                    {"compute_capability", compute_capability},
+                                    {"multiprocessors", multiprocessors},
+                                    {"pinned_zeros", pinned_zeros},
+                                    {"current_cuda_stream", current_stream},
+                                    {"check_cuda_launch", check_launch}};
+
+}  // namespace
+}  // namespace sftrun::kernels

@@ -1,11 +1,12 @@
-#include "graph.h"
-
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
+
+#include "cuda/provided.h"
+#include "sftrun/kernels/graph.h"
 
 namespace sftrun::kernels {
 namespace {
@@ -75,8 +76,6 @@ class CapturedGraph final : public Graph {
   mutable OpenGraph graph_;  // mutable: `pool` is not const
 };
 
-}  // namespace
-
 std::unique_ptr<Graph> capture_graph(at::Device device, const Graph* beside,
                                      const std::function<void()>& work) {
   const auto* other = static_cast<const CapturedGraph*>(beside);
@@ -85,4 +84,7 @@ std::unique_ptr<Graph> capture_graph(at::Device device, const Graph* beside,
   return graph;
 }
 
+const cuda::Provided kCapture("capture_graph", capture_graph);
+
+}  // namespace
 }  // namespace sftrun::kernels

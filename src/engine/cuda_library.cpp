@@ -110,19 +110,18 @@ CudaStatus load_with(void* driver) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     return {0, "the CUDA kernels were not built or do not load: " + last_dl_error()};
-  const auto kernels =
-      reinterpret_cast<const kernels::CudaKernels* (*)()>(dlsym(library, "sftrun_cuda_kernels"));
+  const auto functions =
+      reinterpret_cast<const kernels::CudaFunction* (*)()>(dlsym(library, "sftrun_cuda_functions"));
   const auto nccl = reinterpret_cast<parallel::NcclFactory>(dlsym(library, "sftrun_nccl_backend"));
   const auto architectures =
       reinterpret_cast<const char* (*)()>(dlsym(library, "sftrun_cuda_architectures"));
-  const auto size = reinterpret_cast<size_t (*)()>(dlsym(library, "sftrun_cuda_kernels_size"));
-  if (kernels == nullptr || nccl == nullptr || architectures == nullptr || size == nullptr ||
-      size() != sizeof(kernels::CudaKernels)) {
+  if (functions == nullptr || nccl == nullptr || architectures == nullptr)
     return {0, path.string() + " belongs to another build"};
-  }
+  if (const std::string difference = kernels::cuda_difference(functions()); !difference.empty())
+    return {0, fmt::format("{} belongs to another build: {}", path.string(), difference)};
   if (std::string refusal = unbuilt_card(cards, architectures()); !refusal.empty())
     return {0, std::move(refusal)};
-  kernels::register_cuda_kernels(*kernels());
+  kernels::register_cuda_functions(functions());
   parallel::register_nccl_factory(nccl);
   const int devices =
       at::globalContext().hasCUDA()

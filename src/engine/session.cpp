@@ -16,7 +16,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
-#include "sftrun/kernels/cuda_registry.h"
+#include "sftrun/kernels/cuda_device.h"
 #include "sftrun/kernels/memory.h"
 #include "sftrun/launch/cpu_topology.h"
 #include "sftrun/model/adapter_io.h"
@@ -102,7 +102,7 @@ std::string dtype_name(at::ScalarType dtype) {
 }
 
 std::string device_name(at::Device device) {
-  return device.is_cpu() ? observe::cpu_model() : kernels::cuda_kernels().card_name(device);
+  return device.is_cpu() ? observe::cpu_model() : kernels::card_name(device);
 }
 
 void set_threads(std::optional<int64_t> asked) {

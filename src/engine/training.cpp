@@ -18,7 +18,7 @@
 #include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
 #include "sftrun/export/run_result.h"
-#include "sftrun/kernels/cuda_registry.h"
+#include "sftrun/kernels/cuda_device.h"
 #include "sftrun/launch/gpu_meter.h"
 #include "sftrun/launch/launch_plan.h"
 #include "sftrun/observe/system.h"
@@ -43,7 +43,7 @@ void warn_of_pissa(const config::BaseRecord& base_record) {
 class RankMeters {
  public:
   explicit RankMeters(at::Device device) : device_(device) {
-    if (device.is_cuda()) gpu_.emplace(kernels::cuda_kernels().card_bus_id(device));
+    if (device.is_cuda()) gpu_.emplace(kernels::card_bus_id(device));
   }
   /// @pre this object outlives the hooks
   void add_to(train::Hooks& hooks) {

@@ -2,17 +2,21 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
-#include "sftrun/kernels/cuda_registry.h"
+#include "sftrun/kernels/cuda_entry.h"
 
 namespace sftrun::kernels {
+namespace {
+
+const CudaEntry<decltype(capture)> capture_graph("capture_graph");
+
+}  // namespace
 
 std::unique_ptr<Graph> capture(at::Device device, const Graph* beside,
                                const std::function<void()>& work) {
-  const CudaKernels& kernels = cuda_kernels();
   // Cached blocks of other streams would stay unused beside the graph's memory pool, and cannot be
   // freed during the capture.
   c10::getDeviceAllocator(device.type())->emptyCache();
-  return kernels.capture(device, beside, work);
+  return capture_graph(device, beside, work);
 }
 
 }  // namespace sftrun::kernels

@@ -2,12 +2,12 @@
 
 #include <ATen/ATen.h>
 
-#include "sftrun/kernels/cuda_registry.h"
+#include "sftrun/kernels/cuda_device.h"
 
 namespace sftrun::kernels {
 
 at::Tensor host_zeros(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
-  if (device.is_cuda()) return cuda_kernels().pinned_zeros(shape, dtype, device);
+  if (device.is_cuda()) return pinned_zeros(shape, dtype, device);
   return at::zeros(shape, dtype);
 }
 

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "sftrun/core/rng.h"
-#include "sftrun/kernels/cuda_registry.h"
+#include "sftrun/kernels/cuda_device.h"
 #include "sftrun/kernels/noise.h"
 #include "sftrun/kernels/ops.h"
 #include "sftrun/kernels/quant.h"
@@ -329,7 +329,7 @@ TEST_P(GpuKernels, WeightGradients) {
 
 TEST(GpuMemory, PinnedZerosTakeTheirOwnBytes) {
   for (const at::ScalarType dtype : {at::kFloat, at::kByte}) {
-    at::Tensor here = cuda_kernels().pinned_zeros({3, 1'001}, dtype, kCard);
+    at::Tensor here = pinned_zeros({3, 1'001}, dtype, kCard);
     EXPECT_EQ(here.count_nonzero().item<int64_t>(), 0);
     EXPECT_TRUE(here.is_pinned());
     const at::Tensor there = at::full({3, 1'001}, 7, here.options().device(kCard));
@@ -337,7 +337,7 @@ TEST(GpuMemory, PinnedZerosTakeTheirOwnBytes) {
     at::empty({1}, there.options()).cpu();  // waits for the stream
     EXPECT_TRUE(here.eq(7).all().item<bool>());
   }
-  EXPECT_EQ(cuda_kernels().pinned_zeros({0}, at::kFloat, kCard).numel(), 0);
+  EXPECT_EQ(pinned_zeros({0}, at::kFloat, kCard).numel(), 0);
 }
 
 TEST_P(GpuKernels, ProductsByQuantisedMatrices) {

@@ -21,11 +21,13 @@ inline std::string load_cuda_kernels() {
   void* ours = torch == nullptr ? nullptr : dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (ours == nullptr) return dlerror();
   const auto of_library =
-      reinterpret_cast<const kernels::CudaKernels* (*)()>(dlsym(ours, "sftrun_cuda_kernels"));
+      reinterpret_cast<const kernels::CudaFunction* (*)()>(dlsym(ours, "sftrun_cuda_functions"));
   if (of_library == nullptr || !at::globalContext().hasCUDA())
     return "no GPU that " + library.string() +
            " has code for\n  fix: see what sftrun gpu-info says";
-  kernels::register_cuda_kernels(*of_library());
+  if (const std::string difference = kernels::cuda_difference(of_library()); !difference.empty())
+    return library.string() + " belongs to another build: " + difference;
+  kernels::register_cuda_functions(of_library());
   return {};
 }
 

@@ -12,7 +12,7 @@
 #include "sftrun/kernels/quant.h"
 
 /// Tensor operations without autograd: forward and backward as separate functions. CPU (fp32, bf16)
-/// uses `cpu_kernels()`; CUDA uses the kernels that libsftrun_cuda registers. Tensors are
+/// uses `cpu_kernels()`; CUDA uses the kernels of libsftrun_cuda (cuda_entry.h). Tensors are
 /// contiguous unless stated otherwise. "Loose rows" below: the row stride may exceed the row
 /// length. `spare`: unused columns to allocate after each row of the result.
 namespace sftrun::kernels {

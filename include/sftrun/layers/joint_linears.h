@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "sftrun/kernels/cuda_registry.h"
+#include "sftrun/kernels/copy_matrices.h"
 #include "sftrun/kernels/ops.h"
 #include "sftrun/layers/dequant_prefetcher.h"
 #include "sftrun/layers/linear.h"

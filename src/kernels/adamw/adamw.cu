@@ -1,3 +1,4 @@
+#include "adamw/adamw_launch.h"
 #include "cuda/device.cuh"
 
 namespace sftrun::kernels::cuda {
@@ -247,5 +248,9 @@ void launch_sum_of_squares(const float* x, int64_t n, double* partial, double* t
   if (chunks > 0) launch(kernel, static_cast<unsigned>(chunks), kThreads, stream, x, n, partial);
   launch(sum_partials, 1, kThreads, stream, partial, chunks, total);
 }
+
+const Provided kLaunchers[] = {{"launch_adamw", launch_adamw},
+                               {"launch_adamw_8bit", launch_adamw_8bit},
+                               {"launch_sum_of_squares", launch_sum_of_squares}};
 
 }  // namespace sftrun::kernels::cuda

@@ -1,5 +1,6 @@
 #include "adamw/update_gate.h"
 
+#include "adamw/update_gate_launch.h"
 #include "cuda/device.cuh"
 
 namespace sftrun::kernels::cuda {
@@ -25,5 +26,7 @@ __global__ void __launch_bounds__(kThreads) decide_update(StepNumbers numbers, U
 void launch_decide_update(const StepNumbers& numbers, UpdateGate* gate, Stream stream) {
   launch(decide_update, 1, kThreads, stream, numbers, gate);
 }
+
+const Provided kLaunchers[] = {{"launch_decide_update", launch_decide_update}};
 
 }  // namespace sftrun::kernels::cuda

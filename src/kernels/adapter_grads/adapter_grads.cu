@@ -1,3 +1,4 @@
+#include "adapter_grads/adapter_grads_launch.h"
 #include "cuda/tensor_cores.cuh"
 
 // Gradients of LoRA A and B of several linears in one launch: products g^T x of which one side has
@@ -473,5 +474,8 @@ void launch_adapter_grads(Type type, const AdapterGrads& grads, Stream stream) {
       launch_grads<T, 64>(type, grads, grid, stream);
   });
 }
+
+const Provided kLaunchers[] = {{"adapter_grad_work", work_of},
+                               {"launch_adapter_grads", launch_adapter_grads}};
 
 }  // namespace sftrun::kernels::cuda

@@ -287,4 +287,6 @@ void launch_attention_backward(Type type, const AttentionProblem& problem,
   });
 }
 
+const Provided kLaunchers[] = {{"launch_attention_backward", launch_attention_backward}};
+
 }  // namespace sftrun::kernels::cuda

@@ -197,4 +197,6 @@ void launch_attention_forward(Type type, const AttentionProblem& problem, void* 
   });
 }
 
+const Provided kLaunchers[] = {{"launch_attention_forward", launch_attention_forward}};
+
 }  // namespace sftrun::kernels::cuda

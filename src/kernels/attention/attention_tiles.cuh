@@ -2,6 +2,7 @@
 
 #include <climits>
 
+#include "attention/attention_launch.h"
 #include "cuda/tensor_cores.cuh"
 
 /// Shared code of the attention kernels. A block keeps some rows of one head in shared memory

@@ -4,14 +4,17 @@
 
 #include <limits>
 
-#include "../operands.h"
-#include "sftrun/kernels/cuda_registry.h"
+#include "attention/attention_launch.h"
+#include "cuda/launch.h"
+#include "operands.h"
 
 namespace sftrun::kernels {
 namespace {
 
-/// Equals `cuda::kMostAttentionDepth`, whose header the engine does not include.
-constexpr int64_t kMostDepth = 512;
+const CudaEntry<decltype(cuda::launch_attention_forward)> launch_attention_forward(
+    "launch_attention_forward");
+const CudaEntry<decltype(cuda::launch_attention_backward)> launch_attention_backward(
+    "launch_attention_backward");
 
 void require_heads(const at::Tensor& x, const at::Tensor& q, int64_t heads, int64_t depth) {
   require_loose_rows(x);
@@ -34,17 +37,71 @@ void require_attention(const at::Tensor& q, const at::Tensor& k, const at::Tenso
       "a batch of ", q.size(0), " tokens in ", batch.cu_seqlens_device.numel() - 1, " documents");
 }
 
+cuda::AttentionProblem attention_problem(const at::Tensor& q, const at::Tensor& k,
+                                         const at::Tensor& v, const at::Tensor& cu_seqlens,
+                                         const AttentionShape& shape) {
+  return {.q = q.const_data_ptr(),
+          .k = k.const_data_ptr(),
+          .v = v.const_data_ptr(),
+          .cu_seqlens = cu_seqlens.const_data_ptr<int32_t>(),
+          .tokens = q.size(0),
+          .documents = cu_seqlens.numel() - 1,
+          .heads = shape.num_heads,
+          .kv_heads = shape.num_kv_heads,
+          .depth = shape.head_dim,
+          .q_stride = q.stride(0),
+          .k_stride = k.stride(0),
+          .v_stride = v.stride(0),
+          .window = shape.window,
+          .scale = static_cast<float>(shape.scale),
+          .softcap = static_cast<float>(shape.softcap)};
+}
+
+std::pair<at::Tensor, at::Tensor> launch_forward(const at::Tensor& q, const at::Tensor& k,
+                                                 const at::Tensor& v, const at::Tensor& cu_seqlens,
+                                                 const AttentionShape& shape) {
+  at::Tensor out = at::empty(q.sizes(), q.options()),
+             lse = at::empty({shape.num_heads, q.size(0)}, q.options().dtype(at::kFloat));
+  const Launch launch(q);
+  launch_attention_forward(cuda_type_of(q), attention_problem(q, k, v, cu_seqlens, shape),
+                           out.data_ptr(), lse.data_ptr<float>(), launch.stream());
+  launch.check();
+  return {out, lse};
+}
+
+AttentionGrads launch_backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k,
+                               const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
+                               const at::Tensor& cu_seqlens, const AttentionShape& shape) {
+  AttentionGrads grads{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
+                       at::empty(v.sizes(), v.options())};
+  at::Tensor delta = at::empty(lse.sizes(), lse.options()),
+             first_key = at::empty({q.size(0)}, cu_seqlens.options());
+  const Launch launch(q);
+  launch_attention_backward(cuda_type_of(q), attention_problem(q, k, v, cu_seqlens, shape),
+                            {.d_out = d_out.const_data_ptr(),
+                             .out = out.const_data_ptr(),
+                             .lse = lse.const_data_ptr<float>(),
+                             .delta = delta.data_ptr<float>(),
+                             .first_key = first_key.data_ptr<int32_t>(),
+                             .dq = grads.dq.data_ptr(),
+                             .dk = grads.dk.data_ptr(),
+                             .dv = grads.dv.data_ptr()},
+                            launch.stream());
+  launch.check();
+  return grads;
+}
+
 }  // namespace
 
 bool cuda_attention_serves(const AttentionShape& shape) {
-  return shape.head_dim <= kMostDepth;
+  return shape.head_dim <= cuda::kMostAttentionDepth;
 }
 
 AttentionOutput cuda_attention_forward(const at::Tensor& q, const at::Tensor& k,
                                        const at::Tensor& v, const BatchMetadata& batch,
                                        const AttentionShape& shape) {
   require_attention(q, k, v, batch, shape);
-  auto [out, lse] = cuda_kernels().attention_forward(q, k, v, batch.cu_seqlens_device, shape);
+  auto [out, lse] = launch_forward(q, k, v, batch.cu_seqlens_device, shape);
   return {out, {lse}};
 }
 
@@ -58,7 +115,7 @@ AttentionGrads cuda_attention_backward(const at::Tensor& d_out, const at::Tensor
   require_same(out, d);
   require_operand(lse, q, at::kFloat);
   require_numel(lse, shape.num_heads * q.size(0));
-  return cuda_kernels().attention_backward(d, q, k, v, out, lse, batch.cu_seqlens_device, shape);
+  return launch_backward(d, q, k, v, out, lse, batch.cu_seqlens_device, shape);
 }
 
 }  // namespace sftrun::kernels

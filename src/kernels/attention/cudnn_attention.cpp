@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "sftrun/core/error.h"
-#include "sftrun/kernels/cuda_registry.h"
+#include "sftrun/kernels/cuda_device.h"
 
 namespace sftrun::kernels {
 namespace {
@@ -53,8 +53,7 @@ EqualDocuments equal_documents(const std::vector<int32_t>& cu_seqlens) {
 
 CudnnCard cudnn_card(at::Device device) {
   const at::CUDAHooksInterface& hooks = at::detail::getCUDAHooks();
-  return {cuda_kernels().compute_capability(device),
-          hooks.hasCuDNN() ? hooks.versionRuntimeCuDNN() : 0};
+  return {compute_capability(device), hooks.hasCuDNN() ? hooks.versionRuntimeCuDNN() : 0};
 }
 
 // Conditions of can_use_cudnn_attention in LibTorch's

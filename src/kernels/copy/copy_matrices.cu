@@ -1,3 +1,4 @@
+#include "copy/copy_matrices_launch.h"
 #include "cuda/device.cuh"
 
 // Copies and scales many small matrices in one launch: matrix gridDim.y, each with gridDim.x
@@ -54,5 +55,7 @@ void launch_copy_matrices(Type type, const MatrixPlacement* placements, int64_t 
     }
   });
 }
+
+const Provided kLaunchers[] = {{"launch_copy_matrices", launch_copy_matrices}};
 
 }  // namespace sftrun::kernels::cuda

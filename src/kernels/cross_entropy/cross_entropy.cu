@@ -1,3 +1,4 @@
+#include "cross_entropy/cross_entropy_launch.h"
 #include "cuda/device.cuh"
 
 // One block per row: one pass over the logits for maximum and sum, one pass to overwrite them.
@@ -91,5 +92,7 @@ void launch_cross_entropy(Type type, void* logits, const int32_t* labels, float*
     });
   });
 }
+
+const Provided kLaunchers[] = {{"launch_cross_entropy", launch_cross_entropy}};
 
 }  // namespace sftrun::kernels::cuda

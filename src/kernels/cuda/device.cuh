@@ -13,7 +13,9 @@
 #include "emulator.h"  // first: algorithms.h uses its rounding functions
 #endif
 #include "cuda/algorithms.h"
-#include "cuda/launch.h"
+#include "cuda/packed.h"
+#include "cuda/provided.h"
+#include "cuda/types.h"
 
 // Shared helpers of the kernels: typed loads and stores, block sums, dispatch on the dtype.
 namespace sftrun::kernels::cuda {

@@ -10,8 +10,8 @@
 #include "sftrun/kernels/quant.h"
 #include "thin_product.h"
 
-/// Views of a `QuantizedMatrix` for the CUDA kernels. Not included by nvcc, which needs half a
-/// minute to parse ATen's headers.
+/// Views of a `QuantizedMatrix` for the launchers of CUDA kernels. Not included by nvcc, which needs
+/// half a minute to parse ATen's headers.
 namespace sftrun::kernels::cuda {
 
 template <typename T>
@@ -19,8 +19,7 @@ const T* pointer_or_null(const at::Tensor& x) {
   return x.defined() ? x.const_data_ptr<T>() : nullptr;
 }
 
-/// The values of the codes of a 4-bit matrix; zeros if its format has no table. Called by the engine,
-/// which has the tables.
+/// The values of the codes of a 4-bit matrix; zeros if its format has no table.
 inline FourBitTables four_bit_tables(const QuantizedMatrix& matrix) {
   FourBitTables tables{};
   if (ops_of(matrix).table.empty()) return tables;
@@ -57,7 +56,7 @@ inline EightBitView eight_bit_view(const QuantizedMatrix& matrix, EightBits form
           .form = form};
 }
 
-/// For the engine: whether the kernels can compute x [T, K] w^T: at most kMostThinTokens tokens, rows of whole
+/// Whether the kernels can compute x [T, K] w^T: at most kMostThinTokens tokens, rows of whole
 /// groups of eight values, and aligned memory.
 inline bool thin_product_serves(const at::Tensor& x, const QuantizedMatrix& w) {
   constexpr uintptr_t kLoad = 16;  // bytes of x read at once

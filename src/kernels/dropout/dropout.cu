@@ -1,4 +1,5 @@
 #include "cuda/device.cuh"
+#include "dropout/dropout_launch.h"
 
 // One Philox call yields the bits of 8 channels of a token, num_blocks apart. A thread makes kWidth
 // calls with consecutive indices, so it has kWidth consecutive channels in each of the 8 lanes.
@@ -49,5 +50,7 @@ void launch_dropout(Type type, const void* x, void* y, const TokenKey* tokens, c
     });
   });
 }
+
+const Provided kLaunchers[] = {{"launch_dropout", launch_dropout}};
 
 }  // namespace sftrun::kernels::cuda

@@ -1,6 +1,7 @@
 #include <initializer_list>
 
 #include "cuda/device.cuh"
+#include "experts/expert_rows_launch.h"
 
 // Row operations before and after the experts' products; each kernel is a single pass.
 namespace sftrun::kernels::cuda {
@@ -309,5 +310,13 @@ void launch_gated_answer_backward(Type type, const GatedAnswer& gated, Stream st
                               static_cast<T*>(gated.d_answer));
                      });
 }
+
+const Provided kLaunchers[] = {{"launch_spread_rows", launch_spread_rows},
+                               {"launch_sum_rows", launch_sum_rows},
+                               {"launch_add_expert_bias", launch_add_expert_bias},
+                               {"launch_add_expert_sums", launch_add_expert_sums},
+                               {"launch_add_expert_products", launch_add_expert_products},
+                               {"launch_weighted_gated_backward", launch_weighted_gated_backward},
+                               {"launch_gated_answer_backward", launch_gated_answer_backward}};
 
 }  // namespace sftrun::kernels::cuda

@@ -1,8 +1,9 @@
 #include <ATen/ATen.h>
 #include <ATen/ops/_grouped_mm.h>
 
-#include "../operands.h"
-#include "sftrun/kernels/cuda_registry.h"
+#include "cuda/launch.h"
+#include "experts/grouped_matmul_launch.h"
+#include "operands.h"
 #include "sftrun/kernels/expert_ops.h"
 #include "sftrun/kernels/grouped_matmul.h"
 #include "sftrun/kernels/ops.h"
@@ -13,6 +14,11 @@
 /// threads.
 namespace sftrun::kernels {
 namespace {
+
+const CudaEntry<decltype(cuda::launch_grouped_matmul)> launch_grouped_matmul(
+    "launch_grouped_matmul");
+const CudaEntry<decltype(cuda::launch_grouped_matmul_tn)> launch_grouped_matmul_tn(
+    "launch_grouped_matmul_tn");
 
 /// Padding of n elements to a multiple of 16 bytes in bf16.
 int64_t missing(int64_t n) {
@@ -38,6 +44,34 @@ void require_grouped(const at::Tensor& g, const at::Tensor& x, int64_t experts,
     TORCH_CHECK(static_cast<int64_t>(routes.offsets.size()) == experts + 1, "routes to ",
                 routes.offsets.size(), " places of ", experts, " experts");
   }
+}
+
+/// The condition of at::_grouped_mm (aten/src/ATen/native/cuda/GroupedBlas.cpp); elsewhere it
+/// copies `ends` to the host and multiplies one matrix after the other.
+bool libtorch_groups(const at::Tensor& x) {
+  if (x.scalar_type() != at::kBFloat16) return false;
+  const int major = compute_capability(x.device()) / 10;
+  return major == 9 || major == 10;
+}
+
+at::Tensor grouped_matmul_on_cuda(const at::Tensor& x, const at::Tensor& w, bool transposed,
+                                  const at::Tensor& ends) {
+  const cuda::GroupedShape shape{x.size(0), x.size(1), w.size(transposed ? 1 : 2), w.size(0)};
+  at::Tensor y = at::empty({shape.rows, shape.columns}, x.options());
+  const Launch launch(x);
+  launch_grouped_matmul(cuda_type_of(x), x.data_ptr(), w.data_ptr(), ends.data_ptr<int32_t>(),
+                        y.data_ptr(), shape, transposed, launch.stream());
+  launch.check();
+  return y;
+}
+
+void add_grouped_matmul_tn_on_cuda(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
+                                   const at::Tensor& ends) {
+  const Launch launch(g);
+  launch_grouped_matmul_tn(cuda_type_of(g), g.data_ptr(), x.data_ptr(), ends.data_ptr<int32_t>(),
+                           out.data_ptr<float>(), {g.size(0), g.size(1), x.size(1), out.size(0)},
+                           launch.stream());
+  launch.check();
 }
 
 }  // namespace
@@ -94,9 +128,9 @@ at::Tensor grouped_matmul(const at::Tensor& x, const ExpertStack& w, bool transp
         w.quantized == nullptr
             ? w.dense
             : dequantize(*w.quantized, x.scalar_type()).view({w.experts, w.rows(), w.columns()});
-    return cuda_kernels().libtorch_groups(x)
+    return libtorch_groups(x)
                ? grouped_matmul_at_once(x, all, transposed, ends)
-               : cuda_kernels().grouped_matmul(x.contiguous(), all.contiguous(), transposed, ends);
+               : grouped_matmul_on_cuda(x.contiguous(), all.contiguous(), transposed, ends);
   }
   at::Tensor out = at::empty({x.size(0), transposed ? w.rows() : w.columns()}, x.options());
   // FP8: only weights are quantised. Grouped products do not round activations, also on CUDA.
@@ -123,10 +157,10 @@ void add_grouped_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tens
               " and ", x.sizes(), " into ", out.sizes());
   if (g.is_cuda()) {
     const at::Tensor& ends = routes.ends;
-    if (cuda_kernels().libtorch_groups(g))
+    if (libtorch_groups(g))
       add_expert_products_(out, grouped_matmul_tn_at_once(g, x, ends), ends);
     else
-      cuda_kernels().add_grouped_matmul_tn(out, g.contiguous(), x.contiguous(), ends);
+      add_grouped_matmul_tn_on_cuda(out, g.contiguous(), x.contiguous(), ends);
     return;
   }
   for (int64_t e = 0; e < out.size(0); ++e) {

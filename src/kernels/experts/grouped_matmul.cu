@@ -2,6 +2,7 @@
 
 #include "cuda/device.cuh"
 #include "cuda/grouped.h"
+#include "experts/grouped_matmul_launch.h"
 
 // Grouped matrix products in one launch, for GPUs and dtypes for which LibTorch computes one matrix
 // after the other. 64 x 64 tiles in shared memory; bf16 and fp16 on tensor cores, fp32
@@ -165,5 +166,8 @@ void launch_grouped_matmul_tn(Type type, const void* g, const void* x, const int
            out);
   });
 }
+
+const Provided kLaunchers[] = {{"launch_grouped_matmul", launch_grouped_matmul},
+                               {"launch_grouped_matmul_tn", launch_grouped_matmul_tn}};
 
 }  // namespace sftrun::kernels::cuda

@@ -1,4 +1,5 @@
 #include "cuda/device.cuh"
+#include "experts/routes_launch.h"
 
 // Routing on the device: choice of experts per token (one warp per token), sorting of the routes by
 // expert (one block per expert), and the gradient of the router's logits.
@@ -250,5 +251,9 @@ void launch_sort_routes(const SortedRoutes& sorted, const int32_t* chosen, Strea
   else
     launch(sort_routes<1>, blocks, kThreads, stream, sorted, chosen);
 }
+
+const Provided kLaunchers[] = {{"launch_route_tokens", launch_route_tokens},
+                               {"launch_route_tokens_backward", launch_route_tokens_backward},
+                               {"launch_sort_routes", launch_sort_routes}};
 
 }  // namespace sftrun::kernels::cuda

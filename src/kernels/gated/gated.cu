@@ -1,4 +1,5 @@
 #include "cuda/device.cuh"
+#include "gated/gated_launch.h"
 
 namespace sftrun::kernels::cuda {
 namespace {
@@ -91,5 +92,8 @@ void launch_gated_backward(Type type, Gating gating, void* dh, void* gate, void*
     });
   });
 }
+
+const Provided kLaunchers[] = {{"launch_gated_forward", launch_gated_forward},
+                               {"launch_gated_backward", launch_gated_backward}};
 
 }  // namespace sftrun::kernels::cuda

@@ -1,4 +1,5 @@
 #include "cuda/device.cuh"
+#include "heads/heads_launch.h"
 
 // RMSNorm of each head, where the model has one, and RoPE on queries and keys. A group of lanes of
 // a warp processes a head; each lane processes channel pairs that are rotated together, and
@@ -383,5 +384,8 @@ void launch_heads_backward(Type type, const HeadsProblem& problem, Stream stream
     });
   });
 }
+
+const Provided kLaunchers[] = {{"launch_heads_forward", launch_heads_forward},
+                               {"launch_heads_backward", launch_heads_backward}};
 
 }  // namespace sftrun::kernels::cuda

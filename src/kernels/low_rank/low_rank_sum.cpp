@@ -1,12 +1,15 @@
 #include <ATen/ATen.h>
 
-#include "../operands.h"
-#include "sftrun/kernels/cuda_registry.h"
+#include "cuda/launch.h"
+#include "low_rank/low_rank_sum_launch.h"
+#include "operands.h"
 #include "sftrun/kernels/ops.h"
 #include "sftrun/kernels/profile_range.h"
 
 namespace sftrun::kernels {
 namespace {
+
+const CudaEntry<decltype(cuda::launch_low_rank_sum)> launch_low_rank_sum("launch_low_rank_sum");
 
 /// Whether every row of 16-bit elements begins at 16 bytes and has a multiple of 8 of them.
 /// @param x either of its strides is 1
@@ -20,8 +23,8 @@ bool has_aligned_rows(const at::Tensor& x) {
 
 bool kernel_serves(const at::Tensor& y, const at::Tensor& low, const at::Tensor& factor,
                    const at::Tensor& base) {
-  constexpr int64_t kMostRank = 64, kMostRows = int64_t{256} * 65535;  // as in cuda/launch.h
-  return y.is_cuda() && y.scalar_type() != at::kFloat && low.size(1) <= kMostRank &&
+  constexpr int64_t kMostRows = int64_t{256} * 65535;
+  return y.is_cuda() && y.scalar_type() != at::kFloat && low.size(1) <= cuda::kMostLowRank &&
          y.size(0) <= kMostRows && has_aligned_rows(y) && has_aligned_rows(low) &&
          has_aligned_rows(factor) && (!base.defined() || has_aligned_rows(base));
 }
@@ -31,6 +34,27 @@ void require_summand(const at::Tensor& x, const at::Tensor& y) {
   TORCH_CHECK(x.device() == y.device() && x.scalar_type() == y.scalar_type(), "an operand is ",
               x.scalar_type(), " on ", x.device(), ", not ", y.scalar_type(), " on ", y.device());
   TORCH_CHECK(x.dim() == 2, "an operand of shape ", x.sizes(), " in place of a matrix");
+}
+
+void add_on_cuda(const at::Tensor& y, const at::Tensor& low, const at::Tensor& factor,
+                 const at::Tensor& base) {
+  const bool is_transposed = factor.stride(1) != 1;
+  const Launch launch(y);
+  launch_low_rank_sum(cuda_type_of(y),
+                      {.y = y.data_ptr(),
+                       .base = base.defined() ? base.const_data_ptr() : nullptr,
+                       .low = low.const_data_ptr(),
+                       .factor = factor.const_data_ptr(),
+                       .rows = y.size(0),
+                       .columns = y.size(1),
+                       .rank = low.size(1),
+                       .y_stride = y.stride(0),
+                       .base_stride = base.defined() ? base.stride(0) : 0,
+                       .low_stride = low.stride(0),
+                       .factor_stride = factor.stride(is_transposed ? 1 : 0),
+                       .is_transposed = is_transposed},
+                      launch.stream());
+  launch.check();
 }
 
 }  // namespace
@@ -46,7 +70,7 @@ void add_low_rank_(at::Tensor y, const at::Tensor& low, const at::Tensor& factor
       low.size(0) == y.size(0) && low.size(1) == factor.size(0) && factor.size(1) == y.size(1),
       "product of ", low.sizes(), " and ", factor.sizes(), " added to ", y.sizes());
   if (base.defined()) require_loose_same(base, y);
-  if (kernel_serves(y, low, factor, base)) return cuda_kernels().add_low_rank(y, low, factor, base);
+  if (kernel_serves(y, low, factor, base)) return add_on_cuda(y, low, factor, base);
   if (base.defined()) y.add_(base);
   y.addmm_(low, factor);
 }

@@ -1,4 +1,5 @@
 #include "cuda/tensor_cores.cuh"
+#include "low_rank/low_rank_sum_launch.h"
 
 // y += base + low F for a thin `low` and a factor F of few rows: x A^T B^T and dy B A of adapters,
 // with the product of the base weights. Memory-bound: reads and writes y once. A block computes
@@ -239,5 +240,7 @@ void launch_low_rank_sum(Type type, const LowRankSum& sum, Stream stream) {
     }
   });
 }
+
+const Provided kLaunchers[] = {{"launch_low_rank_sum", launch_low_rank_sum}};
 
 }  // namespace sftrun::kernels::cuda

@@ -9,8 +9,8 @@
 namespace sftrun::kernels {
 namespace {
 
-constexpr int64_t kVector = 16, kMostColumns = 256;  // of an item
-constexpr int64_t kUnpacked = 128;                   // depth dequantised at once; even
+constexpr int64_t kLanes = 16, kMostColumns = 256;  // of an item
+constexpr int64_t kDepthAtOnce = 128;               // depth dequantised at once; even
 
 /// T: dtype of the operands, U: dtype of the output. Sums do not depend on how the columns are
 /// divided into items.
@@ -22,7 +22,7 @@ class FewRowsProduct {
 
   void run() const {
     const int64_t threads = at::get_num_threads(), of_thread = output_.num_columns / threads,
-                  columns = std::clamp(of_thread / kVector * kVector, 4 * kVector, kMostColumns),
+                  columns = std::clamp(of_thread / kLanes * kLanes, 4 * kLanes, kMostColumns),
                   items = (output_.num_columns + columns - 1) / columns;
     parallel_for(0, items, 1, [&](int64_t begin, int64_t end) {
       const at::Tensor sums = at::empty({output_.num_rows, columns}, at::kFloat),
@@ -36,7 +36,7 @@ class FewRowsProduct {
   static const BlockKernels<T>& kernels() { return row_kernels<T>().matmul.blocks; }
 
   at::Tensor unpacked_values(int64_t columns) const {
-    const int64_t size = any_quantized(operands_) ? kUnpacked * columns : 0;
+    const int64_t size = any_quantized(operands_) ? kDepthAtOnce * columns : 0;
     return at::empty({size * static_cast<int64_t>(sizeof(T))}, at::kByte);
   }
 
@@ -60,8 +60,8 @@ class FewRowsProduct {
   /// Dequantises in parts that stay in the L2 cache.
   void multiply_quantized(const Operand<T>& o, int64_t first, int64_t valid, bool add, float* sums,
                           int64_t width, T* values) const {
-    for (int64_t k = 0; k < o.depth; k += kUnpacked) {
-      const int64_t depth = std::min(kUnpacked, o.depth - k),
+    for (int64_t k = 0; k < o.depth; k += kDepthAtOnce) {
+      const int64_t depth = std::min(kDepthAtOnce, o.depth - k),
                     stride = dequantize_columns(o, first, valid, k, depth, values);
       multiply_part(o, k, depth, values, stride, valid, add || k > 0, sums, width);
     }

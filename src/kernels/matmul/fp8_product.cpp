@@ -9,12 +9,15 @@
 #include "../operands.h"
 #include "../parallel.h"
 #include "../row_kernels.h"
+#include "cuda/launch.h"
+#include "quant/dequantize_launch.h"
 #include "sftrun/core/error.h"
-#include "sftrun/kernels/cuda_registry.h"
 #include "tiled_matmul.h"
 
 namespace sftrun::kernels {
 namespace {
+
+const CudaEntry<decltype(cuda::launch_round_to_e4m3)> launch_round_to_e4m3("launch_round_to_e4m3");
 
 /// Rounds one row to e4m3; returns its scale.
 template <typename T, typename Code>
@@ -50,13 +53,27 @@ RoundedRows round_on_cpu(const at::Tensor& x, const at::Tensor& gains) {
   return rounded;
 }
 
+RoundedRows round_on_cuda(const at::Tensor& x, const at::Tensor& gains) {
+  const at::Tensor rows = x.contiguous();
+  RoundedRows rounded{at::empty(x.sizes(), x.options().dtype(at::kFloat8_e4m3fn)),
+                      at::empty({x.size(0), 1}, x.options().dtype(at::kFloat))};
+  const Launch launch(rows);
+  launch_round_to_e4m3(cuda_type_of(rows), rows.data_ptr(),
+                       gains.defined() ? gains.const_data_ptr<float>() : nullptr,
+                       static_cast<uint8_t*>(rounded.codes.data_ptr()),
+                       rounded.scales.data_ptr<float>(), x.size(0), x.size(1), launch.stream());
+  launch.check();
+  return rounded;
+}
+
 /// Requirements of the hardware's products (at::_scaled_mm with row-wise scales): bf16 output and
 /// dimensions that are multiples of 16.
 bool hardware_serves(const Product& term) {
   constexpr int64_t kGroup = 16;
+  constexpr int kAda = 89;
   const QuantizedMatrix& w = *term.w.quantized;
   return term.x.is_cuda() && term.x.scalar_type() == at::kBFloat16 && w.rows % kGroup == 0 &&
-         w.columns % kGroup == 0 && cuda_kernels().multiplies_fp8(term.x);
+         w.columns % kGroup == 0 && compute_capability(term.x.device()) >= kAda;
 }
 
 ScaledCodes turned_codes(const Product& term) {
@@ -115,7 +132,7 @@ RoundedRows round_to_e4m3(const at::Tensor& x, const at::Tensor& gains) {
     require_numel(gains, x.size(1));
   }
   const at::NoGradGuard no_grad;
-  return x.is_cpu() ? round_on_cpu(x, gains) : cuda_kernels().round_to_e4m3(x, gains);
+  return x.is_cpu() ? round_on_cpu(x, gains) : round_on_cuda(x, gains);
 }
 
 bool multiplies_turned_codes(const Product& term) {

@@ -11,7 +11,6 @@
 #include "../parallel.h"
 #include "../row_kernels.h"
 #include "sftrun/core/error.h"
-#include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/fp8_product.h"
 #include "sftrun/kernels/ops.h"
 #include "sftrun/kernels/profile_range.h"
@@ -157,39 +156,6 @@ at::Tensor matmul_sum(const std::vector<Product>& terms, const at::Tensor& resid
   if (bias.defined()) out.add_(bias);
   if (residual.defined()) out.add_(residual);
   return out;
-}
-
-void add_adapter_grads_(const std::vector<AdapterGrad>& grads, const at::Tensor& arrivals) {
-  const ProfileRange range("add_adapter_grads");
-  if (grads.empty()) return;
-  const at::Tensor& first = grads.front().g;
-  for (const AdapterGrad& grad : grads) {
-    require_operand(grad.out, first, at::kFloat);
-    TORCH_CHECK(grad.g.dim() == 2 && grad.x.dim() == 2 && grad.g.size(0) == first.size(0) &&
-                    grad.x.size(0) == first.size(0) && grad.out.size(0) == grad.g.size(1) &&
-                    grad.out.size(1) == grad.x.size(1),
-                "products of ", grad.g.sizes(), " and ", grad.x.sizes(), " into ",
-                grad.out.sizes());
-    for (const at::Tensor* operand : {&grad.g, &grad.x}) {
-      TORCH_CHECK(operand->stride(1) == 1 && operand->device() == first.device() &&
-                      operand->scalar_type() == first.scalar_type(),
-                  "an operand of adapters' gradients is ", operand->scalar_type(), " on ",
-                  operand->device());
-    }
-    if (!grad.norm.rstd.defined()) continue;
-    require_on_cuda(first);
-    require_operand(grad.norm.rstd, first, at::kFloat);
-    require_numel(grad.norm.rstd, first.size(0));
-    require_operand(grad.norm.weight, first, first.scalar_type());
-    require_numel(grad.norm.weight, grad.x.size(1));
-  }
-  if (arrivals.defined()) require_operand(arrivals, first, at::kInt);
-  if (first.is_cuda()) return cuda_kernels().add_adapter_grads(grads, arrivals);
-  for (const AdapterGrad& grad : grads) {
-    TORCH_CHECK(grad.scale == 1, "on a CPU the scale must be applied to the operands");
-    at::Tensor out = grad.out;
-    add_matmul_tn_(out, grad.g, grad.x);
-  }
 }
 
 void add_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x) {

@@ -14,7 +14,7 @@
 #include "../row_kernels.h"
 #include "amx_thin_product.h"
 #include "block_product.h"
-#include "sftrun/kernels/cuda_registry.h"
+#include "formats/cuda_formats.h"
 #include "tiled_matmul.h"
 
 namespace sftrun::kernels {
@@ -148,10 +148,7 @@ at::Tensor thin_product(const Product& term) {
               "a product of ", term.x.sizes(), " and a matrix of ", term.w.size(0), " x ",
               term.w.size(1));
   if (term.w.quantized) require_quantized(*term.w.quantized, term.x.device());
-  if (term.x.is_cuda()) {
-    const QuantizedMatrix& w = *term.w.quantized;
-    return cuda_kernels().thin_product(term.x, w, cuda::four_bit_tables(w));
-  }
+  if (term.x.is_cuda()) return thin_product_on_cuda(term.x, *term.w.quantized);
   if (!term.transposed || dots().most_dense_tokens < term.x.size(0)) {
     if (at::Tensor tiled = product_of_tiles(term); tiled.defined()) return tiled;
   }

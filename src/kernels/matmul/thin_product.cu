@@ -5,6 +5,7 @@
 #include "cuda/device.cuh"
 #include "cuda/staging.cuh"
 #include "cuda/thin_product.h"
+#include "matmul/thin_product_launch.h"
 
 // Memory-bound: the quantised matrix is read once; dequantising it first would write and read 16
 // bits per value. Compiled with -fmad=false; only explicit fmaf is fused, so the dequantised values
@@ -159,8 +160,8 @@ void launch_of(const ThinProduct& product, const View& w, Stream stream) {
 
 }  // namespace
 
-void launch_thin_product(const ThinProduct& product, const FourBitView& w,
-                         const FourBitTables& tables, Stream stream) {
+void launch_thin_product_4bit(const ThinProduct& product, const FourBitView& w,
+                              const FourBitTables& tables, Stream stream) {
   with_groups(w, [&](const auto& groups) {
     using Groups = std::decay_t<decltype(groups)>;
     for_tokens(product, groups, [&](auto at_once, dim3 grid) {
@@ -170,15 +171,19 @@ void launch_thin_product(const ThinProduct& product, const FourBitView& w,
   });
 }
 
-void launch_thin_product(const ThinProduct& product, const EightBitView& w, Stream stream) {
+void launch_thin_product_8bit(const ThinProduct& product, const EightBitView& w, Stream stream) {
   launch_of(product, w, stream);
 }
 
-void launch_thin_product(const ThinProduct& product, weights::GgmlType ggml_type,
-                         const uint8_t* blocks, int64_t rows, int64_t columns, Stream stream) {
+void launch_thin_product_ggml(const ThinProduct& product, weights::GgmlType ggml_type,
+                              const uint8_t* blocks, int64_t rows, int64_t columns, Stream stream) {
   ggml::with_format(ggml_type, [&](auto format) {
     launch_of(product, GgmlView<decltype(format)>{blocks, rows, columns}, stream);
   });
 }
+
+const Provided kLaunchers[] = {{"launch_thin_product_4bit", launch_thin_product_4bit},
+                               {"launch_thin_product_8bit", launch_thin_product_8bit},
+                               {"launch_thin_product_ggml", launch_thin_product_ggml}};
 
 }  // namespace sftrun::kernels::cuda

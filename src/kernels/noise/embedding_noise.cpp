@@ -4,13 +4,17 @@
 
 #include "../operands.h"
 #include "../parallel.h"
+#include "cuda/launch.h"
+#include "noise/embedding_noise_launch.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/rng.h"
-#include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/noise.h"
 
 namespace sftrun::kernels {
 namespace {
+
+const CudaEntry<decltype(cuda::launch_embedding_noise)> launch_embedding_noise(
+    "launch_embedding_noise");
 
 constexpr uint32_t kModule = 0xFFFFFFFFU;  // modules with dropout are numbered from 0
 
@@ -50,6 +54,17 @@ at::Tensor noise_on_cpu(const at::Tensor& x, const BatchMetadata& batch,
   return noise;
 }
 
+void add_noise_on_cuda(const at::Tensor& x, const BatchMetadata& batch, const NoiseParams& params) {
+  const at::Tensor& cu_seqlens = batch.cu_seqlens_device;
+  const Launch launch(x);
+  launch_embedding_noise(cuda_type_of(x), x.data_ptr(),
+                         static_cast<const TokenKey*>(batch.token_keys_device.const_data_ptr()),
+                         static_cast<const uint32_t*>(batch.step_device.const_data_ptr()),
+                         cu_seqlens.const_data_ptr<int32_t>(), cu_seqlens.numel() - 1, x.size(0),
+                         x.size(1), params, launch.stream());
+  launch.check();
+}
+
 }  // namespace
 
 void add_embedding_noise_(at::Tensor& x, const BatchMetadata& batch, double alpha, double scale) {
@@ -61,8 +76,7 @@ void add_embedding_noise_(at::Tensor& x, const BatchMetadata& batch, double alph
     require_operand(batch.cu_seqlens_device, x, at::kInt);
     require_operand(batch.step_device, x, at::kInt);
     require_numel(batch.step_device, 1);
-    return cuda_kernels().add_embedding_noise(x, batch.token_keys_device, batch.step_device,
-                                              batch.cu_seqlens_device, params);
+    return add_noise_on_cuda(x, batch, params);
   }
   SFTRUN_CHECK_EQ(static_cast<int64_t>(batch.token_keys.size()), x.size(0));
   x.add_(noise_on_cpu(x, batch, params));

@@ -1,4 +1,5 @@
 #include "cuda/device.cuh"
+#include "noise/embedding_noise_launch.h"
 
 // One Philox call yields the noise of four consecutive channels. One block per token; a thread
 // processes eight channels at a time, or four if rows are not accessed in vectors of eight.
@@ -80,5 +81,7 @@ void launch_embedding_noise(Type type, void* x, const TokenKey* tokens, const ui
     });
   });
 }
+
+const Provided kLaunchers[] = {{"launch_embedding_noise", launch_embedding_noise}};
 
 }  // namespace sftrun::kernels::cuda

@@ -8,19 +8,22 @@
 #include <emmintrin.h>
 #endif
 
-#include "../cuda/matrix_views.h"
 #include "../formats/format_ops.h"
 #include "../operands.h"
 #include "../parallel.h"
+#include "cuda/launch.h"
+#include "formats/cuda_formats.h"
+#include "quant/dequantize_launch.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/cpu_table.h"
-#include "sftrun/kernels/cuda_registry.h"
 #include "sftrun/kernels/profile_range.h"
 #include "sftrun/kernels/quant.h"
 
 /// Compiled with -ffp-contract=off: values are bit-equal to the references'.
 namespace sftrun::kernels {
 namespace {
+
+const CudaEntry<decltype(cuda::launch_turn_codes)> launch_turn_codes("launch_turn_codes");
 
 constexpr int64_t kStreamed = 16 << 20;  // bytes: more than the caches still hold when it is read
 
@@ -102,8 +105,7 @@ void dequantize_into(const QuantizedMatrix& matrix, const at::Tensor& out) {
   const ProfileRange range("dequantize_into");
   require_quantized(matrix);
   require_room_for(matrix, out);
-  if (matrix.packed.is_cuda())
-    return cuda_kernels().dequantize(matrix, cuda::four_bit_tables(matrix), out);
+  if (matrix.packed.is_cuda()) return dequantize_on_cuda(matrix, out);
   write_rows(matrix, 0, out);
 }
 
@@ -115,7 +117,11 @@ void turn_codes_into(const QuantizedMatrix& matrix, const at::Tensor& out) {
   TORCH_CHECK(matrix.info().bits == 8 && out.dim() == 2 && out.size(0) == matrix.columns &&
                   out.size(1) == matrix.rows,
               "codes of ", matrix.rows, " x ", matrix.columns, " turned into ", out.sizes());
-  cuda_kernels().turn_codes(matrix.packed.view({matrix.rows, matrix.columns}), out);
+  const at::Tensor& from = matrix.packed;
+  const Launch launch(from);
+  launch_turn_codes(from.const_data_ptr<uint8_t>(), out.data_ptr<uint8_t>(), matrix.rows,
+                    matrix.columns, launch.stream());
+  launch.check();
 }
 
 at::Tensor dequantize_range(const QuantizedMatrix& matrix, int64_t first, int64_t count,

@@ -3,6 +3,7 @@
 
 #include "cuda/device.cuh"
 #include "dequantize_groups.cuh"
+#include "quant/dequantize_launch.h"
 
 // Compiled with -fmad=false: bit-equal to the references, as on CPU.
 namespace sftrun::kernels::cuda {
@@ -74,5 +75,8 @@ void launch_dequantize_ggml(Type type, weights::GgmlType ggml_type, const uint8_
     });
   });
 }
+
+const Provided kLaunchers[] = {{"launch_dequantize_4bit", launch_dequantize_4bit},
+                               {"launch_dequantize_ggml", launch_dequantize_ggml}};
 
 }  // namespace sftrun::kernels::cuda

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cuda/staging.cuh"
+#include "quant/dequantize_launch.h"
 
 // Shared code of the dequantisation kernels. Must be compiled without fused multiply-adds.
 namespace sftrun::kernels::cuda {

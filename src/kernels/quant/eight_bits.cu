@@ -2,6 +2,7 @@
 
 #include "cuda/device.cuh"
 #include "dequantize_groups.cuh"
+#include "quant/dequantize_launch.h"
 
 // Compiled with -fmad=false, as dequantize.cu. Rows are read twice, the second time from the L2
 // cache.
@@ -147,5 +148,8 @@ void launch_dequantize_8bit(Type type, const EightBitView& matrix, const ValueRo
     });
   });
 }
+
+const Provided kLaunchers[] = {{"launch_round_to_e4m3", launch_round_to_e4m3},
+                               {"launch_dequantize_8bit", launch_dequantize_8bit}};
 
 }  // namespace sftrun::kernels::cuda

@@ -1,4 +1,5 @@
 #include "cuda/device.cuh"
+#include "quant/dequantize_launch.h"
 
 // Transposes a byte matrix through square tiles in shared memory. Reads and writes are 16 bytes
 // wide if rows and columns are multiples of 16.
@@ -77,5 +78,7 @@ void launch_turn_codes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t c
   launch(has_whole_pieces ? turn_codes<true> : turn_codes<false>, static_cast<unsigned>(tiles),
          kThreads, stream, from, to, rows, columns);
 }
+
+const Provided kLaunchers[] = {{"launch_turn_codes", launch_turn_codes}};
 
 }  // namespace sftrun::kernels::cuda

@@ -1,4 +1,5 @@
 #include "cuda/device.cuh"
+#include "rms_norm/rms_norm_launch.h"
 
 // One block per row; one warp per row where rows are short, as for heads (64 to 256 channels).
 namespace sftrun::kernels::cuda {
@@ -129,5 +130,8 @@ void launch_rms_norm_backward(Type type, const NormBackward& norm, Stream stream
     });
   });
 }
+
+const Provided kLaunchers[] = {{"launch_rms_norm_forward", launch_rms_norm_forward},
+                               {"launch_rms_norm_backward", launch_rms_norm_backward}};
 
 }  // namespace sftrun::kernels::cuda

@@ -397,17 +397,16 @@ std::vector<kernels::MatrixCopy> JointAdapters::copies() const {
 
 void JointAdapters::refresh() {
   if (joints_.empty()) return;
-  const kernels::CudaKernels& kernels = kernels::cuda_kernels();
   if (!table_.defined()) {
     const std::vector<kernels::MatrixCopy> all = copies();
-    table_ = kernels.copy_table(all);
+    table_ = kernels::copy_table(all);
     first_ = all.front();
     from_ = address_of(first_.from), to_ = address_of(first_.to);
   }
   const int64_t from = address_of(first_.from), to = address_of(first_.to);
-  if (from != from_ || to != to_) kernels.move_table(table_, from - from_, to - to_);
+  if (from != from_ || to != to_) kernels::move_table(table_, from - from_, to - to_);
   from_ = from, to_ = to;
-  kernels.copy_matrices(table_, first_.to);
+  kernels::copy_matrices(table_, first_.to);
 }
 
 }  // namespace sftrun::layers

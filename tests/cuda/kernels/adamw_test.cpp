@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "../../support/adamw_params.h"
+#include "adamw/adamw_launch.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "adapter_grads/adapter_grads_launch.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {

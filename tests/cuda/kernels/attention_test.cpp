@@ -2,6 +2,7 @@
 #include <cmath>
 #include <span>
 
+#include "attention/attention_launch.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {

@@ -1,3 +1,4 @@
+#include "copy/copy_matrices_launch.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {

@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "cross_entropy/cross_entropy_launch.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {

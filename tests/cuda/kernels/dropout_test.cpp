@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "dropout/dropout_launch.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {

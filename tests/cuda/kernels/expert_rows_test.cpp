@@ -2,6 +2,7 @@
 #include <numeric>
 #include <random>
 
+#include "experts/expert_rows_launch.h"
 #include "gated_exact.h"
 #include "support.h"
 

@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "gated/gated_launch.h"
 #include "gated_exact.h"
 #include "support.h"
 

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "experts/grouped_matmul_launch.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {

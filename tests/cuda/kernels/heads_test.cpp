@@ -1,6 +1,7 @@
 #include <array>
 #include <limits>
 
+#include "heads/heads_launch.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "low_rank/low_rank_sum_launch.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {

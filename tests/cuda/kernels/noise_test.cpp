@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "noise/embedding_noise_launch.h"
 #include "sftrun/core/rng.h"
 #include "support.h"
 

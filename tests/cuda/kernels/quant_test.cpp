@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "packed.h"
+#include "quant/dequantize_launch.h"
 
 namespace sftrun::kernels::cuda::test {
 namespace {

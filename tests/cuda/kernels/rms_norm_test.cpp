@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "rms_norm/rms_norm_launch.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <random>
 
+#include "experts/routes_launch.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {

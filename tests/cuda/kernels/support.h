@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/launch.h"
+#include "cuda/types.h"
 #include "tolerances.h"
 
 /// What the tests of CUDA kernels on the host share: memory without a byte to spare, numbers of
@@ -114,7 +114,7 @@ void for_each(const char* what, const Cases& cases, const Body& body) {
 }
 
 /// Elements from an address aligned to 16 bytes: all that kernels may ask for is the elements' own
-/// alignment, unless launch.h says more.
+/// alignment, unless its launcher says more.
 inline constexpr int64_t kShifts[] = {0, 1};
 
 /// A suite for each type.

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "matmul/thin_product_launch.h"
 #include "packed.h"
 
 namespace sftrun::kernels::cuda::test {
@@ -65,7 +66,7 @@ void expect_4bit(Type type, const FourBitCase& c, const Shape& shape, const Toke
   const FourBitMatrix w(c, shape.rows, shape.columns, Factors::kFinite, 1, shift_of_codes);
   ASSERT_TRUE(w.view().groups_are_whole());
   expect_products(type, w.values(), shape, tokens, [&](const ThinProduct& product) {
-    launch_thin_product(product, w.view(), w.tables(), nullptr);
+    launch_thin_product_4bit(product, w.view(), w.tables(), nullptr);
   });
 }
 
@@ -97,7 +98,7 @@ void expect_8bit(Type type, EightBits form, bool with_factors, const Shape& shap
   ASSERT_TRUE(w.view().groups_are_whole());
   w.make_finite();
   expect_products(type, w.values(), shape, tokens, [&](const ThinProduct& product) {
-    launch_thin_product(product, w.view(), nullptr);
+    launch_thin_product_8bit(product, w.view(), nullptr);
   });
 }
 
@@ -128,7 +129,8 @@ void expect_ggml(Type type, const GgmlCase& c, int64_t rows, int64_t blocks_of_r
   const std::vector<uint8_t> blocks = random_blocks(c, shape.rows * blocks_of_row, 2);
   const Memory bytes = Memory::raw(blocks, shift);
   expect_products(type, values_of(c, blocks), shape, tokens, [&](const ThinProduct& product) {
-    launch_thin_product(product, c.type, bytes.as<uint8_t>(), shape.rows, shape.columns, nullptr);
+    launch_thin_product_ggml(product, c.type, bytes.as<uint8_t>(), shape.rows, shape.columns,
+                             nullptr);
   });
 }
 

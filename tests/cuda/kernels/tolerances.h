@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "cuda/launch.h"
+#include "cuda/types.h"
 
 /// How far from fp64 a kernel's numbers may be: what rounding accounts for, so that a wrong term of
 /// any size shows. An element's error is

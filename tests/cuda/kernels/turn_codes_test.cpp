@@ -1,3 +1,4 @@
+#include "quant/dequantize_launch.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {

@@ -1,14 +1,18 @@
-#include <ATen/cuda/CUDAContext.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 
-#include "entries.h"
-#include "launch_context.h"
+#include "adapter_grads/adapter_grads_launch.h"
+#include "cuda/launch.h"
+#include "operands.h"
+#include "sftrun/kernels/ops.h"
+#include "sftrun/kernels/profile_range.h"
 
-/// Products of adapters and their gradients; copies of many matrices in one launch.
-namespace sftrun::kernels::plugin {
-
+namespace sftrun::kernels {
 namespace {
+
+const CudaEntry<decltype(cuda::work_of)> adapter_grad_work("adapter_grad_work");
+const CudaEntry<decltype(cuda::launch_adapter_grads)> launch_adapter_grads("launch_adapter_grads");
 
 /// The wide side is `wide`; the side with lora_rank columns is `thin`.
 cuda::AdapterGrad adapter_grad(const AdapterGrad& grad) {
@@ -38,7 +42,7 @@ bool continues(const cuda::AdapterGrad& grad, const cuda::AdapterGrad& next, con
          grad.wide_columns == next.wide_columns && grad.rstd == next.rstd &&
          grad.weight == next.weight && grad.offset == next.offset &&
          grad.thin_stride == next.thin_stride && grad.parts < cuda::kMostGradParts &&
-         grad.rank + next.rank <= cuda::most_grad_ranks(type_of(g)) &&
+         grad.rank + next.rank <= cuda::most_grad_ranks(cuda_type_of(g)) &&
          static_cast<const char*>(grad.thin) + grad.rank * g.element_size() == next.thin;
 }
 
@@ -79,24 +83,20 @@ at::Tensor divide_tokens(cuda::Type type, const at::Tensor& arrivals, cuda::Adap
   static_assert(cuda::kGradColumns == kGradTileColumns);
   constexpr int64_t kStep = 64;
   grads.part_tokens = grads.tokens;
-  const int64_t tiles = cuda::work_of(type, grads).tiles;
+  const int64_t tiles = adapter_grad_work(type, grads).tiles;
   if (!arrivals.defined() || arrivals.numel() < tiles) return {};
-  const int64_t parts =
-      token_parts(tiles, grads.tokens,
-                  at::cuda::getDeviceProperties(arrivals.device().index())->multiProcessorCount);
+  const int64_t parts = token_parts(tiles, grads.tokens, multiprocessors(arrivals.device()));
   if (parts == 1) return {};
   const int64_t least = (grads.tokens + parts - 1) / parts;
   grads.part_tokens = (least + kStep - 1) / kStep * kStep;
   at::Tensor sums =
-      at::empty({cuda::work_of(type, grads).sums}, arrivals.options().dtype(at::kFloat));
+      at::empty({adapter_grad_work(type, grads).sums}, arrivals.options().dtype(at::kFloat));
   grads.partial_sums = sums.data_ptr<float>();
   grads.arrivals = reinterpret_cast<unsigned*>(arrivals.data_ptr<int32_t>());
   return sums;
 }
 
-}  // namespace
-
-void add_adapter_grads(const std::vector<AdapterGrad>& grads, const at::Tensor& arrivals) {
+void add_on_cuda(const std::vector<AdapterGrad>& grads, const at::Tensor& arrivals) {
   const at::Tensor& g = grads.front().g;
   const Launch launch(g);
   const std::vector<cuda::AdapterGrad> products = joined(grads);
@@ -105,61 +105,45 @@ void add_adapter_grads(const std::vector<AdapterGrad>& grads, const at::Tensor& 
     some.tokens = g.size(0);
     for (size_t i = first; i < products.size() && some.count < cuda::kMostAdapterGrads; ++i)
       some.products[some.count++] = products[i];
-    const at::Tensor sums = divide_tokens(type_of(g), arrivals, some);
-    cuda::launch_adapter_grads(type_of(g), some, launch.stream());
+    const at::Tensor sums = divide_tokens(cuda_type_of(g), arrivals, some);
+    launch_adapter_grads(cuda_type_of(g), some, launch.stream());
     launch.check();
   }
 }
 
-void add_low_rank(const at::Tensor& y, const at::Tensor& low, const at::Tensor& factor,
-                  const at::Tensor& base) {
-  const bool is_transposed = factor.stride(1) != 1;
-  const Launch launch(y);
-  cuda::launch_low_rank_sum(type_of(y),
-                            {.y = y.data_ptr(),
-                             .base = base.defined() ? base.const_data_ptr() : nullptr,
-                             .low = low.const_data_ptr(),
-                             .factor = factor.const_data_ptr(),
-                             .rows = y.size(0),
-                             .columns = y.size(1),
-                             .rank = low.size(1),
-                             .y_stride = y.stride(0),
-                             .base_stride = base.defined() ? base.stride(0) : 0,
-                             .low_stride = low.stride(0),
-                             .factor_stride = factor.stride(is_transposed ? 1 : 0),
-                             .is_transposed = is_transposed},
-                            launch.stream());
-  launch.check();
-}
+}  // namespace
 
-at::Tensor copy_table(const std::vector<MatrixCopy>& copies) {
-  std::vector<cuda::MatrixPlacement> placements;
-  for (const MatrixCopy& copy : copies) {
-    TORCH_CHECK(copy.from.is_contiguous() && copy.from.sizes() == copy.to.sizes() &&
-                copy.to.stride(1) == 1 && copy.from.scalar_type() == copy.to.scalar_type());
-    placements.push_back({copy.from.const_data_ptr(), copy.to.data_ptr(), copy.from.size(0),
-                          copy.from.size(1), copy.to.stride(0), static_cast<float>(copy.scale)});
+void add_adapter_grads_(const std::vector<AdapterGrad>& grads, const at::Tensor& arrivals) {
+  const ProfileRange range("add_adapter_grads");
+  if (grads.empty()) return;
+  const at::Tensor& first = grads.front().g;
+  for (const AdapterGrad& grad : grads) {
+    require_operand(grad.out, first, at::kFloat);
+    TORCH_CHECK(grad.g.dim() == 2 && grad.x.dim() == 2 && grad.g.size(0) == first.size(0) &&
+                    grad.x.size(0) == first.size(0) && grad.out.size(0) == grad.g.size(1) &&
+                    grad.out.size(1) == grad.x.size(1),
+                "products of ", grad.g.sizes(), " and ", grad.x.sizes(), " into ",
+                grad.out.sizes());
+    for (const at::Tensor* operand : {&grad.g, &grad.x}) {
+      TORCH_CHECK(operand->stride(1) == 1 && operand->device() == first.device() &&
+                      operand->scalar_type() == first.scalar_type(),
+                  "an operand of adapters' gradients is ", operand->scalar_type(), " on ",
+                  operand->device());
+    }
+    if (!grad.norm.rstd.defined()) continue;
+    require_on_cuda(first);
+    require_operand(grad.norm.rstd, first, at::kFloat);
+    require_numel(grad.norm.rstd, first.size(0));
+    require_operand(grad.norm.weight, first, first.scalar_type());
+    require_numel(grad.norm.weight, grad.x.size(1));
   }
-  const auto bytes = static_cast<int64_t>(placements.size() * sizeof(cuda::MatrixPlacement));
-  return at::from_blob(placements.data(), {bytes}, at::kByte).to(copies.front().to.device());
+  if (arrivals.defined()) require_operand(arrivals, first, at::kInt);
+  if (first.is_cuda()) return add_on_cuda(grads, arrivals);
+  for (const AdapterGrad& grad : grads) {
+    TORCH_CHECK(grad.scale == 1, "on a CPU the scale must be applied to the operands");
+    at::Tensor out = grad.out;
+    add_matmul_tn_(out, grad.g, grad.x);
+  }
 }
 
-void move_table(const at::Tensor& table, int64_t from, int64_t to) {
-  // Added on the device: a copy from the host would wait, or need memory that stays as it is.
-  constexpr auto kWord = static_cast<int64_t>(sizeof(int64_t));
-  static_assert(sizeof(cuda::MatrixPlacement) % kWord == 0 && sizeof(void*) == kWord);
-  const at::Tensor words =
-      table.view(at::kLong).view({-1, static_cast<int64_t>(sizeof(cuda::MatrixPlacement)) / kWord});
-  words.select(1, offsetof(cuda::MatrixPlacement, from) / kWord).add_(from);
-  words.select(1, offsetof(cuda::MatrixPlacement, to) / kWord).add_(to);
-}
-
-void copy_matrices(const at::Tensor& table, const at::Tensor& like) {
-  const Launch launch(table);
-  cuda::launch_copy_matrices(
-      type_of(like), static_cast<const cuda::MatrixPlacement*>(table.const_data_ptr()),
-      table.numel() / static_cast<int64_t>(sizeof(cuda::MatrixPlacement)), launch.stream());
-  launch.check();
-}
-
-}  // namespace sftrun::kernels::plugin
+}  // namespace sftrun::kernels

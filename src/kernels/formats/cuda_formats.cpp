@@ -1,0 +1,103 @@
+#include <ATen/ATen.h>
+
+#include <array>
+
+#include "cuda/launch.h"
+#include "cuda/matrix_views.h"
+#include "formats/cuda_formats.h"
+#include "matmul/thin_product_launch.h"
+#include "quant/dequantize_launch.h"
+
+namespace sftrun::kernels {
+namespace {
+
+const CudaEntry<decltype(cuda::launch_dequantize_4bit)> launch_dequantize_4bit(
+    "launch_dequantize_4bit");
+const CudaEntry<decltype(cuda::launch_dequantize_8bit)> launch_dequantize_8bit(
+    "launch_dequantize_8bit");
+const CudaEntry<decltype(cuda::launch_dequantize_ggml)> launch_dequantize_ggml(
+    "launch_dequantize_ggml");
+const CudaEntry<decltype(cuda::launch_thin_product_4bit)> launch_thin_product_4bit(
+    "launch_thin_product_4bit");
+const CudaEntry<decltype(cuda::launch_thin_product_8bit)> launch_thin_product_8bit(
+    "launch_thin_product_8bit");
+const CudaEntry<decltype(cuda::launch_thin_product_ggml)> launch_thin_product_ggml(
+    "launch_thin_product_ggml");
+
+/// The launches for the matrices of one format.
+struct FormatLaunches {
+  void (*dequantize)(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
+                     cuda::Type type, const cuda::ValueRows& to, cuda::Stream stream);
+  void (*thin_product)(const cuda::ThinProduct& product, const QuantizedMatrix& w,
+                       const cuda::FourBitTables& tables, cuda::Stream stream);
+};
+
+constexpr FormatLaunches kFourBits = {
+    .dequantize =
+        [](const QuantizedMatrix& matrix, const cuda::FourBitTables& tables, cuda::Type type,
+           const cuda::ValueRows& to, cuda::Stream stream) {
+          launch_dequantize_4bit(type, cuda::four_bit_view(matrix), tables, to, stream);
+        },
+    .thin_product =
+        [](const cuda::ThinProduct& product, const QuantizedMatrix& w,
+           const cuda::FourBitTables& tables, cuda::Stream stream) {
+          launch_thin_product_4bit(product, cuda::four_bit_view(w), tables, stream);
+        }};
+template <EightBits kForm>
+constexpr FormatLaunches kEightBits = {
+    .dequantize =
+        [](const QuantizedMatrix& matrix, const cuda::FourBitTables& /*tables*/, cuda::Type type,
+           const cuda::ValueRows& to, cuda::Stream stream) {
+          launch_dequantize_8bit(type, cuda::eight_bit_view(matrix, kForm), to, stream);
+        },
+    .thin_product =
+        [](const cuda::ThinProduct& product, const QuantizedMatrix& w,
+           const cuda::FourBitTables& /*tables*/, cuda::Stream stream) {
+          launch_thin_product_8bit(product, cuda::eight_bit_view(w, kForm), stream);
+        }};
+constexpr FormatLaunches kGgml = {
+    .dequantize =
+        [](const QuantizedMatrix& matrix, const cuda::FourBitTables& /*tables*/, cuda::Type type,
+           const cuda::ValueRows& to, cuda::Stream stream) {
+          launch_dequantize_ggml(type, matrix.ggml_type, matrix.packed.const_data_ptr<uint8_t>(),
+                                 matrix.rows, matrix.columns, to, stream);
+        },
+    .thin_product =
+        [](const cuda::ThinProduct& product, const QuantizedMatrix& w,
+           const cuda::FourBitTables& /*tables*/, cuda::Stream stream) {
+          launch_thin_product_ggml(product, w.ggml_type, w.packed.const_data_ptr<uint8_t>(), w.rows,
+                                   w.columns, stream);
+        }};
+
+const FormatLaunches& launches_of(QuantFormat format) {
+  // In the order of the enumerators.
+  static constexpr std::array<FormatLaunches, kQuantFormats.size()> kAll =
+      std::to_array<FormatLaunches>({kFourBits, kFourBits, kEightBits<EightBits::kE4m3>,
+                                     kEightBits<EightBits::kInt8>, kGgml});
+  return kAll[static_cast<size_t>(format)];
+}
+
+}  // namespace
+
+void dequantize_on_cuda(const QuantizedMatrix& matrix, const at::Tensor& out) {
+  const Launch launch(out);
+  const cuda::ValueRows to{out.data_ptr(), out.stride(0)};
+  launches_of(matrix.format)
+      .dequantize(matrix, cuda::four_bit_tables(matrix), cuda_type_of(out), to, launch.stream());
+  launch.check();
+}
+
+at::Tensor thin_product_on_cuda(const at::Tensor& x, const QuantizedMatrix& w) {
+  at::Tensor y = at::empty({x.size(0), w.rows}, x.options());
+  const cuda::ThinProduct product{.type = cuda_type_of(x),
+                                  .x = x.const_data_ptr(),
+                                  .x_stride = x.stride(0),
+                                  .tokens = x.size(0),
+                                  .y = y.data_ptr()};
+  const Launch launch(x);
+  launches_of(w.format).thin_product(product, w, cuda::four_bit_tables(w), launch.stream());
+  launch.check();
+  return y;
+}
+
+}  // namespace sftrun::kernels
