@@ -25,6 +25,7 @@ KINDS = {
     "objective": (4, {"config_tests": "HingeToy*", "engine_tests": "HingeToy*:Objective.EntriesDoWhatTheirRowsSay"}),
     "mixer": (5, {"engine_tests": "MeanToy*"}),
     "record_format": (3, {"config_tests": "QuestionToy*", "data_tests": "QuestionToy*"}),
+    "cuda_operation": (4, {"engine_tests": "SquareToy*", "cuda_kernel_tests": "*CudaSquareToy*"}),
     "command": (4, {"app_tests": "Requests.*", "program": {
         "count-toy --model tests/data/models/tied-gqa --device cpu --dtype fp32 --json": '"dtype":"fp32"',
         "count-toy --model tests/data/models/tied-gqa --device cpu --as-stored": "--as-stored has no effect in `sftrun count-toy`",

@@ -4,6 +4,7 @@
 
 #include "../../support/adamw_params.h"
 #include "adamw/adamw_launch.h"
+#include "cuda/algorithms.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {

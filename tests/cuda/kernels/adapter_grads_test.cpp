@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "adapter_grads/adapter_grads_launch.h"
+#include "rms_norm/rms_norm_launch.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {

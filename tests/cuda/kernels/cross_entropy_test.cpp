@@ -1,6 +1,7 @@
 #include <limits>
 
 #include "cross_entropy/cross_entropy_launch.h"
+#include "sftrun/kernels/cpu_table.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {

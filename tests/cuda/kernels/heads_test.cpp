@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "heads/heads_launch.h"
+#include "sftrun/kernels/cpu_table.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {

@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "cuda/packed.h"
+#include "sftrun/weights/ggml_type.h"
 #include "support.h"
 
 /// Quantised matrices of random bytes, and their values.

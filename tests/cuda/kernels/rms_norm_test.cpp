@@ -1,6 +1,7 @@
 #include <limits>
 
 #include "rms_norm/rms_norm_launch.h"
+#include "sftrun/kernels/cpu_table.h"
 #include "support.h"
 
 namespace sftrun::kernels::cuda::test {

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "../../support/adamw_params.h"
+#include "adamw/adamw_launch.h"
 #include "adamw/update_gate_launch.h"
 #include "support.h"
 
