@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <limits>
 
 #include "support/expect_error.h"
@@ -22,6 +21,7 @@ struct SavedRun {
     steps.emplace(run.inputs);
     log.emplace(run.inputs);
     saver.emplace(run.inputs, state, *steps, *log);
+    state.identity = run.inputs.identity;
   }
   test::TinyRun run;
   TrainState state;
