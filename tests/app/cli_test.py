@@ -544,7 +544,7 @@ class CommandLineTest(unittest.TestCase):
                         "--strategy", "device_map", "--nproc-per-node", "2")
             self.expect(USAGE, ["divided over processes, and there is one", "--nproc-per-node"], *words, "--tp", "2", "--device", "cpu")
             self.assertIsNone(self.request(*words, "--device-map", "auto")["parallel"])  # it fits on one device
-            self.assertEqual(self.request(*words, "--device-map", "balanced")["parallel"], {"strategy": "device_map"})
+            self.assertEqual(self.request(*words, "--device-map", "balanced")["parallel"], {"strategy": "device_map", "tp": None, "pp": None})
             self.expect(USAGE, ["--device-map auto puts the layers on the GPUs of one process", "--device-map on the command line"], *words,
                         "--device-map", "auto", "--strategy", "tensor")
         self.expect(USAGE, ["several processes need files"], "score", "--model", "model", "--input", "-", "--output", "out.jsonl", "--strategy", "tensor",
