@@ -24,7 +24,7 @@ BlockMembers FeedForward::experts_members() {
           .experts = {{"gate_up", &mixture.gate_up}, {"down", &mixture.down}}};
 }
 
-BlockMembers Layer::members(const std::string& block) {
+BlockMembers Layer::members(std::string_view block) {
   if (block == "mlp") return feed_forward.mlp_members();
   if (block == "experts") return feed_forward.experts_members();
   if (block == "per_layer") {

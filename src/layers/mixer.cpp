@@ -18,7 +18,7 @@ SFTRUN_MIXERS(SFTRUN_DECLARE_MIXER)
 
 std::unique_ptr<Mixer> make_mixer(const spec::ArchSpec& arch, int64_t layer,
                                   const MixerOptions& options) {
-  const std::string block = spec::mixer_name(arch, layer);
+  const std::string_view block = spec::mixer_name(arch, layer);
 #define SFTRUN_MAKE_MIXER(name) \
   if (block == #name) return name::make(arch, layer, options);
   SFTRUN_MIXERS(SFTRUN_MAKE_MIXER)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 
 #include "sftrun/spec/trained_names.h"
 
@@ -17,8 +18,8 @@ int64_t padded(int64_t columns) {
 }
 
 /// Linears without a joint are products of their own.
-const std::string& product_of(const spec::LinearSpec& linear) {
-  return linear.joint.empty() ? linear.module : linear.joint;
+std::string_view product_of(const spec::LinearSpec& linear) {
+  return linear.joint.empty() ? std::string_view(linear.module) : linear.joint;
 }
 
 /// The rank of a linear's adapter; 0: it has none.
@@ -31,7 +32,7 @@ int64_t rank_of(const StepContext& step, int64_t layer, const spec::LinearSpec& 
 }  // namespace
 
 int64_t adapter_columns(const StepContext& step, int64_t layer, const spec::BlockTensors& block) {
-  std::map<std::string, int64_t> products;
+  std::map<std::string_view, int64_t> products;
   int64_t columns = 0;
   for (const spec::LinearSpec& linear : block.linears) {
     const int64_t rank = rank_of(step, layer, linear),
@@ -48,7 +49,7 @@ int64_t joint_adapter_bytes(const StepContext& step, int64_t layer) {
   struct Joint {
     int64_t rank = 0, inputs = 0, outputs = 0;
   };
-  std::map<std::string, Joint> joints;
+  std::map<std::string_view, Joint> joints;
   for (const spec::LinearSpec& linear : spec::layer_linears(step.arch, layer)) {
     if (linear.joint.empty()) continue;
     Joint& joint = joints[linear.joint];
@@ -64,7 +65,7 @@ int64_t joint_adapter_bytes(const StepContext& step, int64_t layer) {
 }
 
 int64_t largest_product(const spec::ArchSpec& arch, int64_t layer) {
-  std::map<std::string, int64_t> products;
+  std::map<std::string_view, int64_t> products;
   int64_t largest = 0;
   for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
     int64_t& values = products[product_of(linear)];

@@ -70,11 +70,11 @@ int64_t process_bytes(const spec::ArchSpec& arch, const config::RunConfig& confi
                       int64_t tensors) {
   int64_t bytes = kCpuProcess + kTokenizerEntry * arch.vocab_size +
                   tensors / (config.tuning.trains_adapter() ? kKeptOfAdapters : kKeptOfBase);
-  std::set<std::string> blocks;
+  std::set<std::string_view> blocks;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer)
     for (const spec::BlockTensors& block : spec::layer_blocks(arch, layer))
       blocks.insert(block.block);
-  for (const std::string& block : blocks) bytes += block_row(block).process_bytes;
+  for (const std::string_view block : blocks) bytes += block_row(block).process_bytes;
   return bytes;
 }
 
@@ -227,9 +227,9 @@ class StepFit {
 int64_t largest_batch_size(const spec::ArchSpec& arch, const config::RunConfig& config,
                            const RunDevices& devices, const StoredBytes& stored,
                            int64_t memory_bytes) {
-  constexpr int64_t kMost = 65536;
+  constexpr int64_t kMax = 65536;
   StepFit fit(arch, config, devices, stored, memory_bytes);
-  return largest_that(kMost, [&](int64_t size) {
+  return largest_that(kMax, [&](int64_t size) {
     fit.config().train.batch_size.value = size;
     return fit.fits();
   });
@@ -256,10 +256,10 @@ int64_t largest_full_batch_size(const spec::ArchSpec& arch, const config::RunCon
 
 int64_t largest_seq_len(const spec::ArchSpec& arch, const config::RunConfig& config,
                         const RunDevices& here, const StoredBytes& stored, int64_t memory_bytes) {
-  constexpr int64_t kMost = int64_t{1} << 24;
+  constexpr int64_t kMax = int64_t{1} << 24;
   const auto [full, devices] = with_full_sequences(config, here);
   StepFit fit(arch, full, devices, stored, memory_bytes);
-  return kSeqLenStep * largest_that(kMost / kSeqLenStep, [&](int64_t steps) {
+  return kSeqLenStep * largest_that(kMax / kSeqLenStep, [&](int64_t steps) {
            fit.config().model.max_seq_len = steps * kSeqLenStep;
            return fit.fits();
          });

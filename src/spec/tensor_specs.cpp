@@ -16,8 +16,8 @@ void add_linear(std::vector<TensorSpec>& specs, const ArchSpec& arch, const Line
                    .role = TensorRole::kLinear,
                    .layer = layer});
   if (!linear.stored_as.empty()) {
-    specs.back().parts = {
-        {name_in_layer(arch, layer, linear.stored_as + ".weight"), specs.back().shape, 0}};
+    specs.back().parts = {{name_in_layer(arch, layer, fmt::format("{}.weight", linear.stored_as)),
+                           specs.back().shape, 0}};
   }
   if (!linear.bias) return;
   specs.push_back({.name = prefix + ".bias",
@@ -125,6 +125,19 @@ void add_per_layer_inputs(std::vector<TensorSpec>& specs, const ArchSpec& arch) 
                    .role = TensorRole::kNorm});
 }
 
+/// Of each kind of tensor those of all blocks.
+void add_layer(std::vector<TensorSpec>& specs, const ArchSpec& arch, int64_t layer) {
+  const std::vector<BlockTensors> blocks = layer_blocks(arch, layer);
+  for (const BlockTensors& block : blocks)
+    for (const NormSpec& norm : block.norms) add_norm(specs, arch, norm, layer);
+  for (const BlockTensors& block : blocks)
+    for (const WeightSpec& weight : block.weights) add_weight(specs, arch, weight, layer);
+  for (const BlockTensors& block : blocks)
+    for (const LinearSpec& linear : block.linears) add_linear(specs, arch, linear, layer);
+  for (const BlockTensors& block : blocks)
+    for (const ExpertSpec& experts : block.experts) add_experts(specs, arch, experts, layer);
+}
+
 }  // namespace
 
 std::vector<TensorSpec> tensor_specs(const ArchSpec& arch) {
@@ -133,15 +146,7 @@ std::vector<TensorSpec> tensor_specs(const ArchSpec& arch) {
                    .shape = {arch.vocab_size, arch.hidden_size},
                    .role = TensorRole::kEmbedding});
   add_per_layer_inputs(specs, arch);
-  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    for (const NormSpec& norm : layer_norms(arch, layer)) add_norm(specs, arch, norm, layer);
-    for (const WeightSpec& weight : layer_weights(arch, layer))
-      add_weight(specs, arch, weight, layer);
-    for (const LinearSpec& linear : layer_linears(arch, layer))
-      add_linear(specs, arch, linear, layer);
-    for (const ExpertSpec& experts : layer_experts(arch, layer))
-      add_experts(specs, arch, experts, layer);
-  }
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) add_layer(specs, arch, layer);
   specs.push_back({.name = arch.prefix + "norm.weight",
                    .shape = {arch.hidden_size},
                    .role = TensorRole::kNorm});

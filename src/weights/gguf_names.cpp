@@ -18,21 +18,23 @@ std::map<std::string, std::string> gguf_names(const spec::ArchSpec& arch) {
       {"model.per_layer_model_projection.weight", "per_layer_model_proj.weight"},
       {"model.per_layer_projection_norm.weight", "per_layer_proj_norm.weight"},
   };
-  const auto add = [&](int64_t layer, const std::string& module, const std::string& name) {
+  const auto add = [&](int64_t layer, const std::string& module, std::string_view name) {
     for (const char* kind : {"weight", "bias"}) {
       names[fmt::format("model.layers.{}.{}.{}", layer, module, kind)] =
           fmt::format("blk.{}.{}.{}", layer, name, kind);
     }
   };
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
-    for (const spec::NormSpec& norm : spec::layer_norms(arch, layer))
-      add(layer, norm.module, norm.gguf.empty() ? spec::gguf_feed_forward_norm(arch) : norm.gguf);
-    for (const spec::WeightSpec& weight : spec::layer_weights(arch, layer)) {
-      names[spec::name_in_layer(arch, layer, weight.name)] =
-          fmt::format("blk.{}.{}", layer, weight.gguf);
+    for (const spec::BlockTensors& block : spec::layer_blocks(arch, layer)) {
+      for (const spec::NormSpec& norm : block.norms)
+        add(layer, norm.module,
+            norm.gguf.empty() ? spec::gguf_feed_forward_norm(arch) : std::string(norm.gguf));
+      for (const spec::WeightSpec& weight : block.weights) {
+        names[spec::name_in_layer(arch, layer, weight.name)] =
+            fmt::format("blk.{}.{}", layer, weight.gguf);
+      }
+      for (const spec::LinearSpec& linear : block.linears) add(layer, linear.module, linear.gguf);
     }
-    for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer))
-      add(layer, linear.module, linear.gguf);
   }
   return names;
 }

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <memory>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include "sftrun/kernels/ops.h"
@@ -56,7 +56,7 @@ struct Layer {
   int64_t spare_below = 0;
 
   /// @param block a name of spec/blocks.h   @pre the layer has it
-  BlockMembers members(const std::string& block);
+  BlockMembers members(std::string_view block);
   /// Linear layers that are present, in the order in which they compute.
   std::vector<Linear*> linears();
   std::vector<ExpertMatrix*> experts();

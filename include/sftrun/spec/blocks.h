@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sftrun/core/tensor_slice.h"
@@ -10,7 +11,7 @@
 /// The blocks that layers are made of: a mixer (attention or a delta net), a feed-forward block (MLP,
 /// experts, or both), and per-layer inputs. Each says in one file (src/spec/blocks/) which tensors it
 /// has, how files name them, and how tensor parallelism divides them. `layers` has a class for each,
-/// which finds its members by the `role` of a tensor.
+/// which finds its members by the `role` of a tensor. Views are of literals.
 namespace sftrun::spec {
 
 /// Consecutive indices of a dimension that tensor parallelism divides.
@@ -27,9 +28,9 @@ struct Segment {
 
 /// A linear module.
 struct LinearSpec {
-  std::string role;    ///< "q"
-  std::string module;  ///< HF name within the layer: "self_attn.q_proj"
-  std::string gguf;    ///< llama.cpp's name within the layer: "attn_q"
+  std::string_view role;  ///< "q"
+  std::string module;     ///< HF name within the layer: "self_attn.q_proj"
+  std::string_view gguf;  ///< llama.cpp's name within the layer: "attn_q"
   int64_t in_features = 0, out_features = 0;
   bool bias = false;
   Division division = Division::kNone;
@@ -39,14 +40,14 @@ struct LinearSpec {
   /// In models with experts peft applies its name to the experts.
   bool shares_name_with_experts = false;
   /// CUDA: products of linears of the same joint are one, if their forms allow it; empty: never.
-  std::string joint;
-  std::string stored_as;  ///< another name of the module in files; empty: the same
+  std::string_view joint;
+  std::string_view stored_as;  ///< another name of the module in files; empty: the same
 };
 
 /// The matrices of all experts in one tensor [experts, out_features, in_features].
 struct ExpertSpec {
-  std::string role;    ///< "gate_up"
-  std::string module;  ///< "mlp.experts.gate_up_proj", the name of the tensor
+  std::string_view role;  ///< "gate_up"
+  std::string module;     ///< "mlp.experts.gate_up_proj", the name of the tensor
   int64_t in_features = 0, out_features = 0;
   bool bias = false;  ///< [experts, out_features], named as the module with "_bias"
   Division division = Division::kNone;
@@ -60,9 +61,9 @@ struct ExpertSpec {
 
 /// A tensor that belongs to no linear module.
 struct WeightSpec {
-  std::string role;  ///< "sinks"
-  std::string name;  ///< the complete name within the layer: "self_attn.sinks"
-  std::string gguf;  ///< the complete name within the layer: "attn_sinks.weight"
+  std::string_view role;  ///< "sinks"
+  std::string name;       ///< the complete name within the layer: "self_attn.sinks"
+  std::string_view gguf;  ///< the complete name within the layer: "attn_sinks.weight"
   std::vector<int64_t> shape;
   TensorRole tensor_role = TensorRole::kOther;
   std::vector<int64_t> shape_in_files;  ///< if it differs
@@ -70,9 +71,9 @@ struct WeightSpec {
 };
 
 struct NormSpec {
-  std::string role;    ///< "query"
-  std::string module;  ///< "self_attn.q_norm"
-  std::string gguf;    ///< "attn_q_norm"; empty: `gguf_feed_forward_norm`
+  std::string_view role;  ///< "query"
+  std::string module;     ///< "self_attn.q_norm"
+  std::string_view gguf;  ///< "attn_q_norm"; empty: `gguf_feed_forward_norm`
   int64_t size = 0;
   bool per_head = false;  ///< tensor-parallel ranks apply it to some of the heads each
   bool adds_one = true;   ///< if the family's norms do (`ArchSpec::norm_adds_one`)
@@ -80,7 +81,7 @@ struct NormSpec {
 
 /// The tensors of a block in one layer.
 struct BlockTensors {
-  std::string block;  ///< "attention"
+  std::string_view block;  ///< "attention"
   bool is_mixer = false;
   std::vector<NormSpec> norms;
   std::vector<WeightSpec> weights;
@@ -90,14 +91,12 @@ struct BlockTensors {
 /// The blocks of a layer in the order in which they compute.
 std::vector<BlockTensors> layer_blocks(const ArchSpec& arch, int64_t layer);
 
-/// The tensors of all blocks of a layer. Experts are empty for layers that are not sparse.
+/// Those of all blocks of a layer. Experts are empty for layers that are not sparse.
 std::vector<LinearSpec> layer_linears(const ArchSpec& arch, int64_t layer);
 std::vector<ExpertSpec> layer_experts(const ArchSpec& arch, int64_t layer);
-std::vector<WeightSpec> layer_weights(const ArchSpec& arch, int64_t layer);
-std::vector<NormSpec> layer_norms(const ArchSpec& arch, int64_t layer);
 
 /// The name of the layer's mixer in `SFTRUN_MIXERS`.
-std::string mixer_name(const ArchSpec& arch, int64_t layer);
+std::string_view mixer_name(const ArchSpec& arch, int64_t layer);
 /// Whether a layer's mixer carries a state from token to token, so that it reads a document in chunks,
 /// and one document in a pass.
 bool has_state(const ArchSpec& arch, int64_t layer);

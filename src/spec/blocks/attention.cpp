@@ -32,10 +32,11 @@ LinearSpec output(const ArchSpec& arch, const AttentionSizes& sizes) {
 }
 
 /// A matrix of the layer's input.
-LinearSpec input(const ArchSpec& arch, const char* role, std::vector<Segment> segments) {
+LinearSpec input(const ArchSpec& arch, std::string_view role, std::string_view gguf,
+                 std::vector<Segment> segments) {
   LinearSpec linear{.role = role,
-                    .module = std::string("self_attn.") + role + "_proj",
-                    .gguf = std::string("attn_") + role,
+                    .module = fmt::format("self_attn.{}_proj", role),
+                    .gguf = gguf,
                     .in_features = arch.hidden_size,
                     .bias = arch.qkv_bias,
                     .division = Division::kOutputs,
@@ -49,15 +50,15 @@ std::vector<LinearSpec> linears_of(const ArchSpec& arch, int64_t layer) {
   const AttentionSizes sizes = attention_sizes(arch, layer);
   const Segment keys = keys_of(sizes);
   if (arch.fused_projections) {
-    return {input(arch, "qkv", {queries_of(sizes, sizes.queries()), keys, keys}),
+    return {input(arch, "qkv", "attn_qkv", {queries_of(sizes, sizes.queries()), keys, keys}),
             output(arch, sizes)};
   }
   const int64_t rows = (arch.attention_gate ? 2 : 1) * sizes.queries();
-  std::vector<LinearSpec> linears = {input(arch, "q", {queries_of(sizes, rows)})};
+  std::vector<LinearSpec> linears = {input(arch, "q", "attn_q", {queries_of(sizes, rows)})};
   if (has_keys(arch, layer)) {
-    linears.push_back(input(arch, "k", {keys}));
+    linears.push_back(input(arch, "k", "attn_k", {keys}));
     if (!arch.layers[static_cast<size_t>(layer)].value_is_key)
-      linears.push_back(input(arch, "v", {keys}));
+      linears.push_back(input(arch, "v", "attn_v", {keys}));
   }
   linears.push_back(output(arch, sizes));
   return linears;

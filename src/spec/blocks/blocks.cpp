@@ -84,15 +84,7 @@ std::vector<ExpertSpec> layer_experts(const ArchSpec& arch, int64_t layer) {
   return members(arch, layer, &BlockTensors::experts);
 }
 
-std::vector<WeightSpec> layer_weights(const ArchSpec& arch, int64_t layer) {
-  return members(arch, layer, &BlockTensors::weights);
-}
-
-std::vector<NormSpec> layer_norms(const ArchSpec& arch, int64_t layer) {
-  return members(arch, layer, &BlockTensors::norms);
-}
-
-std::string mixer_name(const ArchSpec& arch, int64_t layer) {
+std::string_view mixer_name(const ArchSpec& arch, int64_t layer) {
   for (const Block* block : all_blocks())
     if (block->is_mixer && block->is_in(arch, layer)) return block->name;
   invariant_failed(__FILE__, __LINE__, "every layer has a mixer");
