@@ -67,7 +67,7 @@ void find_takers(const CLI::App& app, const std::string& flag, std::vector<std::
 
 /// Which commands take a flag that `command` does not take. "": none
 std::string other_takers(const CLI::App& command, const std::string& flag) {
-  constexpr size_t kMostNames = 3;
+  constexpr size_t kMaxNames = 3;
   const CLI::App* root = &command;
   while (root->get_parent() != nullptr) root = root->get_parent();
   std::vector<std::string> names;
@@ -77,7 +77,7 @@ std::string other_takers(const CLI::App& command, const std::string& flag) {
   if (is_of_runs && std::find(names.begin(), names.end(), "`sftrun train`") != names.end())
     return fmt::format("`{}` has no such flag; `sftrun train --dry-run {}` has it",
                        full_name(command), flag);
-  const size_t more = names.size() - std::min(names.size(), kMostNames);
+  const size_t more = names.size() - std::min(names.size(), kMaxNames);
   names.resize(names.size() - more);
   const std::string listed =
       more > 0 ? fmt::format("{} and {} more", join(names, ", "), more) : joined(names, " and ");
@@ -318,7 +318,7 @@ CLI::Validator at_least(int64_t min, int64_t max) {
 }
 
 CLI::Validator thread_count() {
-  return at_least(1, launch::most_threads());
+  return at_least(1, launch::max_threads());
 }
 
 CLI::Validator in_range(double min, double max) {

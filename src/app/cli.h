@@ -64,8 +64,8 @@ std::string other_base_error(const std::string& text);
 /// A whole number. The largest one leaves room for products with others in 64 bits.
 constexpr int64_t kLargestCount = 1'000'000'000;
 CLI::Validator at_least(int64_t min, int64_t max = kLargestCount);
-constexpr int64_t kMostMachines = 65'536, kMostRows = 65'536, kMaxPort = 65'535;
-CLI::Validator thread_count();  ///< of --threads: up to launch::most_threads
+constexpr int64_t kMaxMachines = 65'536, kMaxRows = 65'536, kMaxPort = 65'535;
+CLI::Validator thread_count();  ///< of --threads: up to launch::max_threads
 CLI::Validator in_range(double min, double max);
 
 /// --model and --adapter. Without --model the adapter's base is used.
@@ -114,13 +114,13 @@ struct DivisionFlags {
   std::string device_map;  ///< auto, balanced; empty: not given. app::choose_division reads it
   bool is_given() const { return strategy != "auto" || tp || pp; }
 };
-/// `--strategy`, `--tp`, `--pp` and `--device-map`
-void add_division_flags(CLI::App& command, DivisionFlags& flags);
 /// Adds `parallel` to a request: null where each process has the whole model.
 /// @throws ConfigError for flags that contradict each other
 void put_division(const DivisionFlags& flags, const LaunchFlags& launch, RanksRequest& request);
-/// `--worker-request`, which is hidden: the launcher's request to its workers.
-void add_worker_request(CLI::App& command, std::filesystem::path& request);
+/// The flags of a command that runs on several ranks: `add_launch_flags`, `--strategy`, `--tp`,
+/// `--pp`, `--device-map`, and `--worker-request`, which is hidden: the launcher's request to its workers.
+void add_ranks_flags(CLI::App& command, LaunchFlags& launch, DivisionFlags& division,
+                     std::filesystem::path& worker_request);
 /// @throws ConfigError for a rank of a node that does not exist
 void check_launch_flags(const LaunchFlags& flags);
 

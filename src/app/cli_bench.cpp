@@ -43,7 +43,7 @@ BenchRequest request_of(const BenchOptions& options, const CLI::App& command) {
 }  // namespace
 
 Command add_bench(CLI::App& sftrun) {
-  constexpr int64_t kMostTokens = 10'000'000, kMostExamples = 100'000;
+  constexpr int64_t kMaxTokens = 10'000'000, kMaxExamples = 100'000;
   auto options = std::make_shared<BenchOptions>();
   BenchRequest& request = options->request;
   CLI::App* command = add_command(
@@ -56,10 +56,10 @@ Command add_bench(CLI::App& sftrun) {
                       "Directory in Hugging Face layout, .gguf file, or a name on the hub");
   add_overrides(*command, request.overrides);
   command->add_option("--seq-len", request.seq_len, "Tokens per example")
-      ->check(at_least(1, kMostTokens))
+      ->check(at_least(1, kMaxTokens))
       ->capture_default_str();
   command->add_option("--batch-size", request.batch_size, "Examples per step")
-      ->check(at_least(1, kMostExamples))
+      ->check(at_least(1, kMaxExamples))
       ->capture_default_str();
   command->add_option("--steps", request.steps, "Steps to measure, after one warm-up step")
       ->check(at_least(1))

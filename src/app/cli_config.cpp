@@ -25,7 +25,7 @@ Command add_action(CLI::App& config, const std::string& action, const std::strin
       ->add_option("--world-size", options->world_size,
                    "Number of devices for automatic batch sizes [the number that the batch sizes "
                    "imply, else 1]")
-      ->check(at_least(1, 4096 * kMostMachines));
+      ->check(at_least(1, 4096 * kMaxMachines));
   return {command, [options, command] {
             require_config(*command, options->config, options->overrides);
             return run_config(*options);

@@ -224,9 +224,7 @@ Command add_eval(CLI::App& sftrun) {
   add_as_stored_flag(*command, options->as_stored);
   add_compute_flags(*command, options->compute);
   command->add_flag("--json", options->json, "Print one JSON object instead of a table");
-  add_launch_flags(*command, options->launch);
-  add_division_flags(*command, options->division);
-  add_worker_request(*command, options->worker_request);
+  add_ranks_flags(*command, options->launch, options->division, options->worker_request);
   return {command,
           [options, command] {
             if (!options->worker_request.empty())

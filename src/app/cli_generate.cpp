@@ -40,9 +40,9 @@ void check(GenerateOptions& options, const CLI::App& command) {
 constexpr int64_t kUsualBatch = 8;
 
 UsedModel use_of(const GenerateOptions& options, const std::string& model) {
-  constexpr int64_t kLeastBytesOfToken = 2;
+  constexpr int64_t kMinBytesOfToken = 2;
   const bool is_prompt = options.records.input.empty();
-  const int64_t prompt = std::max(kUsualPrompt, std::ssize(options.prompt) / kLeastBytesOfToken);
+  const int64_t prompt = std::max(kUsualPrompt, std::ssize(options.prompt) / kMinBytesOfToken);
   return {.model = model,
           .adapters = adapter_paths({options.adapter}),
           .dtype = options.compute.dtype,
@@ -104,9 +104,7 @@ Command add_generate(CLI::App& sftrun) {
   add_as_stored_flag(*command, options->as_stored);
   add_compute_flags(*command, options->compute);
   command->add_flag("--json", options->json, "Print one JSON object for --prompt instead of text");
-  add_launch_flags(*command, options->launch);
-  add_division_flags(*command, options->division);
-  add_worker_request(*command, options->worker_request);
+  add_ranks_flags(*command, options->launch, options->division, options->worker_request);
   return {
       command,
       [options, command] {

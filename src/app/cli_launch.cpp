@@ -65,32 +65,6 @@ CLI::Validator gpu_list() {
       "N|0,2,3");
 }
 
-}  // namespace
-
-void add_launch_flags(CLI::App& command, LaunchFlags& flags) {
-  command
-      .add_option("--nproc-per-node", flags.nproc_per_node,
-                  "Worker processes on this machine; auto: one per GPU; without a GPU, one")
-      ->check(process_count())
-      ->capture_default_str();
-  command.add_option("--gpus", flags.gpus, "Number of GPUs, or their indices [all visible]")
-      ->check(gpu_list())
-      ->type_name("N|0,2,3");
-  command.add_option("--nnodes", flags.nnodes, "Machines in the run")
-      ->check(at_least(1, kMostMachines))
-      ->capture_default_str();
-  command.add_option("--node-rank", flags.node_rank, "Number of this machine, from 0")
-      ->check(at_least(0, kMostMachines))
-      ->capture_default_str();
-  command.add_option("--master-addr", flags.master_addr, "Address of machine 0")
-      ->capture_default_str();
-  command
-      .add_option("--master-port", flags.master_port,
-                  "Port on machine 0; 0: a free one (one machine only)")
-      ->check(at_least(0, kMaxPort))
-      ->capture_default_str();
-}
-
 void add_division_flags(CLI::App& command, DivisionFlags& flags) {
   command
       .add_option(
@@ -118,6 +92,42 @@ void add_division_flags(CLI::App& command, DivisionFlags& flags) {
       ->check(one_of({"auto", "balanced"}));
 }
 
+}  // namespace
+
+void add_launch_flags(CLI::App& command, LaunchFlags& flags) {
+  command
+      .add_option("--nproc-per-node", flags.nproc_per_node,
+                  "Worker processes on this machine; auto: one per GPU; without a GPU, one")
+      ->check(process_count())
+      ->capture_default_str();
+  command.add_option("--gpus", flags.gpus, "Number of GPUs, or their indices [all visible]")
+      ->check(gpu_list())
+      ->type_name("N|0,2,3");
+  command.add_option("--nnodes", flags.nnodes, "Machines in the run")
+      ->check(at_least(1, kMaxMachines))
+      ->capture_default_str();
+  command.add_option("--node-rank", flags.node_rank, "Number of this machine, from 0")
+      ->check(at_least(0, kMaxMachines))
+      ->capture_default_str();
+  command.add_option("--master-addr", flags.master_addr, "Address of machine 0")
+      ->capture_default_str();
+  command
+      .add_option("--master-port", flags.master_port,
+                  "Port on machine 0; 0: a free one (one machine only)")
+      ->check(at_least(0, kMaxPort))
+      ->capture_default_str();
+}
+
+void add_ranks_flags(CLI::App& command, LaunchFlags& launch, DivisionFlags& division,
+                     std::filesystem::path& worker_request) {
+  constexpr const char* kHidden = "";
+  add_launch_flags(command, launch);
+  add_division_flags(command, division);
+  command
+      .add_option("--worker-request", worker_request, "Request, from the launcher to its workers")
+      ->group(kHidden);
+}
+
 void put_division(const DivisionFlags& flags, const LaunchFlags& launch, RanksRequest& request) {
   if (!flags.is_given()) return;
   if (flags.strategy == "device_map" && (launch.asks_for_several() || flags.tp)) {
@@ -136,12 +146,6 @@ void put_division(const DivisionFlags& flags, const LaunchFlags& launch, RanksRe
   request.places["parallel.strategy"] = flag("strategy", true);
   request.places["parallel.tp"] = flag("tp", flags.tp.has_value());
   request.places["parallel.pp"] = flag("pp", flags.pp.has_value());
-}
-
-void add_worker_request(CLI::App& command, std::filesystem::path& request) {
-  constexpr const char* kHidden = "";
-  command.add_option("--worker-request", request, "Request, from the launcher to its workers")
-      ->group(kHidden);
 }
 
 void check_launch_flags(const LaunchFlags& flags) {

@@ -32,7 +32,7 @@ Command add_memory_check(CLI::App& sftrun) {
       ->check(process_count())
       ->capture_default_str();
   command->add_option("--nnodes", run.nnodes, "Machines in the run, all with these GPUs")
-      ->check(at_least(1, kMostMachines))
+      ->check(at_least(1, kMaxMachines))
       ->capture_default_str();
   command->add_option("--device", run.device, "Device to plan for")
       ->check(device_name())

@@ -23,7 +23,7 @@ int64_t parse_size(const std::string& text, const std::string& flag) {
     std::string_view name;
     double bytes;
   };
-  constexpr double kKibi = 1024, kKilo = 1000, kMostBytes = 0x1p62;
+  constexpr double kKibi = 1024, kKilo = 1000, kMaxBytes = 0x1p62;
   const Unit units[] = {{"gib", kKibi * kKibi * kKibi},
                         {"mib", kKibi * kKibi},
                         {"kib", kKibi},
@@ -39,7 +39,7 @@ int64_t parse_size(const std::string& text, const std::string& flag) {
     if (unit != candidate.name || !CLI::detail::lexical_cast(text.substr(0, digits), number))
       continue;
     const double bytes = number * candidate.bytes;
-    if (bytes >= 1 && bytes < kMostBytes) return static_cast<int64_t>(bytes);
+    if (bytes >= 1 && bytes < kMaxBytes) return static_cast<int64_t>(bytes);
   }
   throw ConfigError(fmt::format("`{}` is not a size", excerpt(text)), flag + " on the command line",
                     "write, for example, 5GB or 500MB");

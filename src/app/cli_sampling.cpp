@@ -68,7 +68,7 @@ void check_sampling_flags(const SamplingFlags& flags) {
 
 void add_batch_size_flag(CLI::App& command, std::optional<int64_t>& batch_size) {
   command.add_option("--batch-size", batch_size, "Records generated at the same time [8]")
-      ->check(at_least(1, kMostRows));
+      ->check(at_least(1, kMaxRows));
 }
 
 }  // namespace sftrun::app

@@ -61,9 +61,7 @@ Command add_score(CLI::App& sftrun) {
   add_compute_flags(*command, options->compute);
   command->add_flag("--json", options->json,
                     "Print a summary as one JSON object: tokens, mean log-probability, perplexity");
-  add_launch_flags(*command, options->launch);
-  add_division_flags(*command, options->division);
-  add_worker_request(*command, options->worker_request);
+  add_ranks_flags(*command, options->launch, options->division, options->worker_request);
   return {command,
           [options, command] {
             if (!options->worker_request.empty())

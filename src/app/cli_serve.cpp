@@ -49,7 +49,7 @@ NamedAdapter split_name(const std::string& text) {
 /// Of the base and all of its adapters, which are loaded together.
 UsedModel use_of(const NamedModelsRequest& models, const ComputeRequest& compute, int64_t tokens) {
   std::vector<std::string> adapters;
-  for (const sftrun::app::NamedAdapter& model : models.models)
+  for (const NamedAdapter& model : models.models)
     if (model.adapter) adapters.push_back(*model.adapter);
   return {.model = models.base.model,
           .adapters = adapter_paths(adapters),
@@ -187,7 +187,7 @@ NamedModelsRequest named_models(const CLI::App& command, const NamedAdapters& fl
 }
 
 Command add_serve(CLI::App& sftrun) {
-  constexpr int64_t kMostWaiting = 1'000'000;
+  constexpr int64_t kMaxWaiting = 1'000'000;
   auto options = std::make_shared<ServeOptions>();
   CLI::App* command = add_command(
       sftrun, "serve", "Answer requests of OpenAI's API over HTTP",
@@ -216,12 +216,12 @@ Command add_serve(CLI::App& sftrun) {
   command
       ->add_option("--batch-size", options->request.batch_size,
                    "Answers of a model that are generated at the same time")
-      ->check(at_least(1, kMostRows))
+      ->check(at_least(1, kMaxRows))
       ->capture_default_str();
   command
       ->add_option("--max-waiting", options->request.max_waiting,
                    "Answers that may wait for their turn; further requests are refused (429)")
-      ->check(at_least(0, kMostWaiting))
+      ->check(at_least(0, kMaxWaiting))
       ->capture_default_str();
   command
       ->add_option("--max-new-tokens", options->request.max_new_tokens,
@@ -237,9 +237,7 @@ Command add_serve(CLI::App& sftrun) {
   add_template_flag(*command, options->template_variables);
   add_as_stored_flag(*command, options->as_stored);
   add_compute_flags(*command, options->request.ranks.compute);
-  add_launch_flags(*command, options->launch);
-  add_division_flags(*command, options->division);
-  add_worker_request(*command, options->worker_request);
+  add_ranks_flags(*command, options->launch, options->division, options->worker_request);
   return {command,
           [options, command] {
             if (!options->worker_request.empty()) return serve_as_worker(options->worker_request);
@@ -269,9 +267,7 @@ Command add_chat(CLI::App& sftrun) {
   add_sampling_flags(*command, options->sampling);
   add_as_stored_flag(*command, options->as_stored);
   add_compute_flags(*command, options->compute);
-  add_launch_flags(*command, options->launch);
-  add_division_flags(*command, options->division);
-  add_worker_request(*command, options->worker_request);
+  add_ranks_flags(*command, options->launch, options->division, options->worker_request);
   return {command,
           [options, command] {
             if (!options->worker_request.empty())

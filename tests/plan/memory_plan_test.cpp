@@ -9,6 +9,7 @@
 #include "sftrun/plan/answers_memory.h"
 #include "sftrun/plan/memory_change.h"
 #include "sftrun/plan/stored_bytes.h"
+#include "support/llama_shapes.h"
 #include "support/load_config.h"
 #include "support/temporary_directory.h"
 
@@ -16,27 +17,6 @@ namespace sftrun::plan {
 namespace {
 
 constexpr int64_t kBytesOfGiB = int64_t{1} << 30;
-
-/// Llama 3 8B's shape.
-spec::ArchSpec eight() {
-  spec::ArchSpec arch;
-  arch.family = "llama";
-  arch.vocab_size = 128256, arch.hidden_size = 4096, arch.intermediate_size = 14336;
-  arch.num_layers = 32;
-  arch.layers.resize(32);
-  arch.num_heads = 32, arch.num_kv_heads = 8, arch.head_dim = 128;
-  arch.max_position_embeddings = 8192;
-  return arch;
-}
-
-/// Llama 3 70B's shape.
-spec::ArchSpec seventy() {
-  spec::ArchSpec arch = eight();
-  arch.hidden_size = 8192, arch.intermediate_size = 28672, arch.num_layers = 80;
-  arch.layers.resize(80);
-  arch.num_heads = 64;
-  return arch;
-}
 
 config::RunConfig resolved_lora() {
   config::RunConfig config;
@@ -66,7 +46,7 @@ RunDevices cards(int count, double gib = 24) {
 TEST(MemoryPlan, OfAProcessOnACpu) {
   RunDevices cpu = cards(1);
   cpu.on_gpu = false;
-  spec::ArchSpec arch = eight();
+  spec::ArchSpec arch = test::llama_8b();
   const MemoryPlan plan = memory_plan(arch, resolved_lora(), cpu);
   constexpr int64_t kMiB = 1 << 20;
   EXPECT_EQ(plan.context, 154 * kMiB + 200 * arch.vocab_size + plan.tensors() / 32);
@@ -75,9 +55,9 @@ TEST(MemoryPlan, OfAProcessOnACpu) {
 
 TEST(MemoryPlan, IsTheSumOfItsParts) {
   const config::RunConfig config = resolved_lora();
-  const MemoryPlan plan = memory_plan(eight(), config, cards(1));
-  EXPECT_EQ(plan.held.total(), static_bytes(eight(), config, 2, {}, {.on_gpu = true}));
-  EXPECT_EQ(plan.step.peak(), step_memory(eight(), config, {4 * 2048, 2, true}).peak());
+  const MemoryPlan plan = memory_plan(test::llama_8b(), config, cards(1));
+  EXPECT_EQ(plan.held.total(), static_bytes(test::llama_8b(), config, 2, {}, {.on_gpu = true}));
+  EXPECT_EQ(plan.step.peak(), step_memory(test::llama_8b(), config, {4 * 2048, 2, true}).peak());
   EXPECT_EQ(plan.tensors(), plan.held.total() + plan.step.peak());
   EXPECT_EQ(plan.communication, 0) << "one process";
   EXPECT_EQ(plan.peak(), plan.tensors() + plan.context);
@@ -96,19 +76,20 @@ TEST(MemoryPlan, IsTheSumOfItsParts) {
 
 TEST(MemoryPlan, RanksNeedBuffers) {
   config::RunConfig config = with_axes(resolved_lora(), config::Strategy::kDdp, 2);
-  const MemoryPlan plain = memory_plan(eight(), config, cards(2));
+  const MemoryPlan plain = memory_plan(test::llama_8b(), config, cards(2));
   EXPECT_GT(plain.communication, 0);
   config.train.ddp_comm_hook = config::CommHook::kBf16;
-  const MemoryPlan rounded = memory_plan(eight(), config, cards(2));
+  const MemoryPlan rounded = memory_plan(test::llama_8b(), config, cards(2));
   EXPECT_EQ(rounded.communication - plain.communication, rounded.held.gradients / 2);
   RunDevices on_cpu = cards(2);
   on_cpu.on_gpu = false;
   config.train.ddp_comm_hook = config::CommHook::kNone;
-  EXPECT_EQ(memory_plan(eight(), config, on_cpu).communication, 4 << 20) << "Gloo's buffers";
+  EXPECT_EQ(memory_plan(test::llama_8b(), config, on_cpu).communication, 4 << 20)
+      << "Gloo's buffers";
 }
 
 TEST(LayerKinds, ShowWhatRecomputationSaves) {
-  spec::ArchSpec arch = eight();
+  spec::ArchSpec arch = test::llama_8b();
   arch.delta_net = {.num_key_heads = 16,
                     .num_value_heads = 32,
                     .key_dim = 128,
@@ -143,7 +124,7 @@ TEST(LayerKinds, ShowWhatRecomputationSaves) {
 
 /// A row in src/plan/blocks for each block of spec/blocks.
 TEST(LayerKinds, OfEveryBlock) {
-  spec::ArchSpec arch = eight();
+  spec::ArchSpec arch = test::llama_8b();
   arch.mixture.num_experts = 8, arch.mixture.top_k = 2, arch.mixture.intermediate_size = 1024;
   arch.mixture.beside_dense = true;
   arch.per_layer_size = 256;
@@ -155,7 +136,7 @@ TEST(LayerKinds, OfEveryBlock) {
 
 /// The terms of a mixture by hand: layers of one kind differ by what the experts keep.
 TEST(LayerKinds, ExpertsKeepRowsOfTheChosen) {
-  spec::ArchSpec arch = eight();
+  spec::ArchSpec arch = test::llama_8b();
   arch.mixture.num_experts = 8, arch.mixture.top_k = 2, arch.mixture.intermediate_size = 1024;
   config::RunConfig config = resolved_lora();
   config.tuning.lora.target_modules = {"q_proj"};
@@ -171,7 +152,7 @@ TEST(LayerKinds, ExpertsKeepRowsOfTheChosen) {
 
 /// Gate and up of an MLP beside experts exist while the experts compute.
 TEST(AnswersMemory, OfAnMlpBesideExperts) {
-  spec::ArchSpec arch = eight();
+  spec::ArchSpec arch = test::llama_8b();
   for (spec::LayerSpec& layer : arch.layers) layer.sparse = true;
   arch.mixture.num_experts = 8, arch.mixture.top_k = 2, arch.mixture.intermediate_size = 1024;
   config::RunConfig config = resolved_lora();
@@ -189,7 +170,7 @@ TEST(Strategies, OfOneProcessAndOfSeveral) {
   config::RunConfig config = resolved_lora();
   const auto names = [&](const RunDevices& devices) {
     std::vector<config::Strategy> found;
-    for (const StrategyChoice& choice : strategy_choices(eight(), config, devices))
+    for (const StrategyChoice& choice : strategy_choices(test::llama_8b(), config, devices))
       if (choice.sizes == StrategySizes{choice.sizes.strategy})
         found.push_back(choice.sizes.strategy);
     return found;
@@ -209,7 +190,7 @@ TEST(Strategies, OfOneProcessAndOfSeveral) {
 /// alone, the activations do not.
 TEST(Strategies, CombineWhereOneIsNotEnough) {
   using enum config::Strategy;
-  const spec::ArchSpec arch = seventy();
+  const spec::ArchSpec arch = test::llama_70b();
   config::RunConfig config = resolved_lora();
   config.parallel.strategy = kAuto;
   config.model.max_seq_len = 4096;
@@ -238,23 +219,28 @@ TEST(Strategies, CombineWhereOneIsNotEnough) {
 TEST(Strategies, KeepTheGlobalBatchOrSayWhyNot) {
   using enum config::Strategy;
   config::RunConfig config = with_axes(resolved_lora(), kDdp, 4);
-  const StrategyChoice tensor = with_strategy(eight(), config, {.strategy = kTensor}, cards(4));
+  const StrategyChoice tensor =
+      with_strategy(test::llama_8b(), config, {.strategy = kTensor}, cards(4));
   ASSERT_TRUE(tensor.config) << tensor.refusal;
   EXPECT_EQ(*tensor.config->parallel.tp, 4);
   EXPECT_EQ(*tensor.config->train.grad_accum.value, 32) << "one part of the batch, not four";
-  const StrategyChoice map = with_strategy(eight(), config, {.strategy = kDeviceMap}, cards(4));
+  const StrategyChoice map =
+      with_strategy(test::llama_8b(), config, {.strategy = kDeviceMap}, cards(4));
   ASSERT_TRUE(map.config) << map.refusal;
   EXPECT_EQ(*map.config->parallel.pp, 4);
   EXPECT_EQ(map.devices->world_size, 1);
   RunDevices machines = cards(4);
   machines.world_size = 8;
-  EXPECT_EQ(*with_strategy(eight(), config, {.strategy = kTensor}, machines).config->parallel.tp, 4)
+  EXPECT_EQ(
+      *with_strategy(test::llama_8b(), config, {.strategy = kTensor}, machines).config->parallel.tp,
+      4)
       << "inside a machine";
-  const StrategyChoice odd = with_strategy(eight(), config, {.strategy = kTensor}, cards(5));
+  const StrategyChoice odd =
+      with_strategy(test::llama_8b(), config, {.strategy = kTensor}, cards(5));
   EXPECT_FALSE(odd.config);
   EXPECT_FALSE(odd.refusal.empty());
   config.train.optimizer = config::Optimizer::kMuon;
-  EXPECT_EQ(with_strategy(eight(), config, {.strategy = kFsdp}, cards(4)).refusal,
+  EXPECT_EQ(with_strategy(test::llama_8b(), config, {.strategy = kFsdp}, cards(4)).refusal,
             "train.optimizer muon computes each update from a whole matrix, and parallel.strategy: "
             "fsdp divides matrices over the processes");
 }
@@ -266,7 +252,7 @@ TEST(Strategies, AreNotThoseThatTheRunRefuses) {
   const auto refused = [&](config::RunConfig config) {
     std::vector<config::Strategy> strategies;
     config.tuning.mode = config::TuningMode::kFull;
-    for (const StrategyChoice& choice : strategy_choices(eight(), config, cards(4)))
+    for (const StrategyChoice& choice : strategy_choices(test::llama_8b(), config, cards(4)))
       if (choice.sizes == StrategySizes{choice.sizes.strategy} && !choice.refusal.empty())
         strategies.push_back(choice.sizes.strategy);
     return strategies;
@@ -289,8 +275,9 @@ TEST(Strategies, ShardsNeedLessThanCopies) {
   config.train.gradient_checkpointing = config::Checkpointing::kLayer;
   int64_t before = INT64_MAX;
   for (const config::Strategy strategy : {kDdp, kZero1, kZero2, kFsdp}) {
-    const StrategyChoice choice = with_strategy(eight(), config, {.strategy = strategy}, cards(8));
-    const int64_t needed = memory_plan(eight(), *choice.config, *choice.devices).needed();
+    const StrategyChoice choice =
+        with_strategy(test::llama_8b(), config, {.strategy = strategy}, cards(8));
+    const int64_t needed = memory_plan(test::llama_8b(), *choice.config, *choice.devices).needed();
     EXPECT_LT(needed, before) << config::strategy_name(strategy);
     before = needed;
   }
@@ -302,18 +289,18 @@ TEST(Largest, IsTheLastThatFits) {
   const auto needed = [&](int64_t batch, int64_t seq_len) {
     config::RunConfig one = config;
     one.train.batch_size.value = batch, one.model.max_seq_len = seq_len;
-    return memory_plan(eight(), one, cards(1)).needed();
+    return memory_plan(test::llama_8b(), one, cards(1)).needed();
   };
   const int64_t memory = 24 * kBytesOfGiB;
-  const int64_t batch = largest_batch_size(eight(), config, cards(1), {}, memory);
+  const int64_t batch = largest_batch_size(test::llama_8b(), config, cards(1), {}, memory);
   EXPECT_LE(needed(batch, 2048), memory);
   EXPECT_GT(needed(batch + 1, 2048), memory);
-  const int64_t seq_len = largest_seq_len(eight(), config, cards(1), {}, memory);
+  const int64_t seq_len = largest_seq_len(test::llama_8b(), config, cards(1), {}, memory);
   EXPECT_EQ(seq_len % kSeqLenStep, 0);
   EXPECT_LE(needed(4, seq_len), memory);
   EXPECT_GT(needed(4, seq_len + kSeqLenStep), memory);
-  EXPECT_EQ(largest_batch_size(eight(), config, cards(1), {}, 8 * kBytesOfGiB), 0);
-  EXPECT_EQ(largest_seq_len(eight(), config, cards(1), {}, 8 * kBytesOfGiB), 0);
+  EXPECT_EQ(largest_batch_size(test::llama_8b(), config, cards(1), {}, 8 * kBytesOfGiB), 0);
+  EXPECT_EQ(largest_seq_len(test::llama_8b(), config, cards(1), {}, 8 * kBytesOfGiB), 0);
 }
 
 /// The largest batch and the longest sequence rest on the same sequences.
@@ -321,22 +308,22 @@ TEST(Largest, BothAreOfFullSequences) {
   config::RunConfig config = resolved_lora();
   config.train.gradient_checkpointing = config::Checkpointing::kLayer;
   constexpr int64_t kMemory = 24 * kBytesOfGiB;
-  const int64_t batch = largest_full_batch_size(eight(), config, cards(1), {}, kMemory),
-                length = largest_seq_len(eight(), config, cards(1), {}, kMemory);
+  const int64_t batch = largest_full_batch_size(test::llama_8b(), config, cards(1), {}, kMemory),
+                length = largest_seq_len(test::llama_8b(), config, cards(1), {}, kMemory);
   config.data.bin_tokens.value = 256;
   RunDevices devices = cards(1);
   devices.tokens_of_bin = 200;
-  EXPECT_EQ(largest_full_batch_size(eight(), config, devices, {}, kMemory), batch);
-  EXPECT_EQ(largest_seq_len(eight(), config, devices, {}, kMemory), length);
-  EXPECT_GT(largest_batch_size(eight(), config, devices, {}, kMemory), batch);
+  EXPECT_EQ(largest_full_batch_size(test::llama_8b(), config, devices, {}, kMemory), batch);
+  EXPECT_EQ(largest_seq_len(test::llama_8b(), config, devices, {}, kMemory), length);
+  EXPECT_GT(largest_batch_size(test::llama_8b(), config, devices, {}, kMemory), batch);
 }
 
 TEST(Largest, IsAtMostTheModelsPositions) {
   const config::RunConfig config = resolved_lora();
   constexpr int64_t kMemory = 24 * kBytesOfGiB;
-  const int64_t fitting = largest_seq_len(eight(), config, cards(1), {}, kMemory);
+  const int64_t fitting = largest_seq_len(test::llama_8b(), config, cards(1), {}, kMemory);
   const auto longest = [&](int64_t positions) {
-    spec::ArchSpec arch = eight();
+    spec::ArchSpec arch = test::llama_8b();
     arch.ropes = {spec::RopeSpec{.max_position_embeddings = positions}};
     for (spec::LayerSpec& layer : arch.layers) layer.rope = 0;
     return longest_sequences(arch, config, cards(1), {}, kMemory);
@@ -351,7 +338,8 @@ TEST(Largest, IsAtMostTheModelsPositions) {
 class Changes : public ::testing::Test {
  protected:
   std::optional<CheapestChange> found(double gib, const RunDevices& devices) {
-    return cheapest_change(eight(), config_, devices, {}, static_cast<int64_t>(gib * kBytesOfGiB));
+    return cheapest_change(test::llama_8b(), config_, devices, {},
+                           static_cast<int64_t>(gib * kBytesOfGiB));
   }
   std::vector<std::string> settings(double gib, const RunDevices& devices = cards(1)) {
     const auto change = found(gib, devices);
@@ -369,7 +357,8 @@ TEST_F(Changes, AreTheCheapestThatAreEnough) {
   const auto needed = [&](int64_t batch, config::Checkpointing again) {
     config::RunConfig config = config_;
     config.train.batch_size.value = batch, config.train.gradient_checkpointing = again;
-    return static_cast<double>(memory_plan(eight(), config, cards(1)).needed()) / kBytesOfGiB;
+    return static_cast<double>(memory_plan(test::llama_8b(), config, cards(1)).needed()) /
+           kBytesOfGiB;
   };
   EXPECT_EQ(settings(needed(2, kNone)), (Settings{"train.batch_size=2", "train.grad_accum=16"}));
   EXPECT_EQ(settings(needed(1, kNone)), (Settings{"train.batch_size=1", "train.grad_accum=32"}));
@@ -405,15 +394,16 @@ TEST_F(Changes, DivideBeforeTheyRound) {
   config_.tuning.mode = config::TuningMode::kFull;
   using enum config::Strategy;
   for (const config::Strategy strategy : {kZero1, kZero2, kFsdp}) {
-    const StrategyChoice choice = with_strategy(eight(), config_, {.strategy = strategy}, cards(4));
-    const int64_t needed = memory_plan(eight(), *choice.config, cards(4)).needed();
+    const StrategyChoice choice =
+        with_strategy(test::llama_8b(), config_, {.strategy = strategy}, cards(4));
+    const int64_t needed = memory_plan(test::llama_8b(), *choice.config, cards(4)).needed();
     EXPECT_EQ(settings(static_cast<double>(needed) / kBytesOfGiB, cards(4)),
               Settings{"parallel.strategy=" + std::string(config::strategy_name(strategy))});
   }
   config_ = with_axes(config_, config::Strategy::kSingle, 1);
   config::RunConfig in_8bit = config_;
   in_8bit.train.optimizer = config::Optimizer::kAdamW8bit;
-  const int64_t needed = memory_plan(eight(), in_8bit, cards(1)).needed();
+  const int64_t needed = memory_plan(test::llama_8b(), in_8bit, cards(1)).needed();
   EXPECT_EQ(settings(static_cast<double>(needed) / kBytesOfGiB, cards(1)),
             (Settings{"train.optimizer=adamw_8bit"}));
 }
@@ -428,14 +418,14 @@ TEST_F(Changes, CombineAxes) {
   config_ = with_axes(config_, kFsdp, 8);
   const RunDevices devices = cards(8, 80);
   const auto needed = [&](const StrategySizes& sizes) {
-    const StrategyChoice choice = with_strategy(seventy(), config_, sizes, devices);
-    return memory_plan(seventy(), *choice.config, devices).needed();
+    const StrategyChoice choice = with_strategy(test::llama_70b(), config_, sizes, devices);
+    return memory_plan(test::llama_70b(), *choice.config, devices).needed();
   };
   const int64_t with_two = needed({.strategy = kFsdp, .tp = 2});
   ASSERT_LT(with_two, needed({.strategy = kFsdp}));
   config_.parallel.offload.activations = config::Offload::kCpu;
-  const auto change =
-      cheapest_change(seventy(), config_, devices, {}, needed({.strategy = kFsdp, .tp = 2}));
+  const auto change = cheapest_change(test::llama_70b(), config_, devices, {},
+                                      needed({.strategy = kFsdp, .tp = 2}));
   ASSERT_TRUE(change);
   EXPECT_EQ(change->settings(),
             (Settings{"parallel.strategy=fsdp", "parallel.tp=2", "train.grad_accum=8"}));
@@ -450,8 +440,8 @@ TEST_F(Changes, OfALargeModelOnTwoSmallCards) {
   config_.train.batch_size.value = 4, config_.train.grad_accum.value = 4;
   config_ = with_axes(config_, kDdp, 2);
   const RunDevices devices = cards(2, 24);
-  const auto change =
-      cheapest_change(seventy(), config_, devices, {}, static_cast<int64_t>(devices.memory_bytes));
+  const auto change = cheapest_change(test::llama_70b(), config_, devices, {},
+                                      static_cast<int64_t>(devices.memory_bytes));
   ASSERT_TRUE(change);
   EXPECT_LE(change->plan.needed(), static_cast<int64_t>(devices.memory_bytes));
   EXPECT_EQ(change->settings(),
@@ -482,7 +472,8 @@ TEST_F(Changes, AreValidSettings) {
             "train.grad_accum=8", count == 1 ? "parallel.strategy=auto" : "parallel.strategy=ddp"};
         config_ = config::load_config(yaml, asked).config;
         config::resolve(config_, yaml, count);
-        if (memory_plan(eight(), config_, cards(count)).needed() <= gib * kBytesOfGiB) continue;
+        if (memory_plan(test::llama_8b(), config_, cards(count)).needed() <= gib * kBytesOfGiB)
+          continue;
         const auto change = found(gib, cards(count));
         if (!change) continue;
         Settings all = asked;
@@ -492,7 +483,8 @@ TEST_F(Changes, AreValidSettings) {
         all.insert(all.end(), more.begin(), more.end());
         config::RunConfig changed = config::load_config(yaml, all).config;
         config::resolve(changed, yaml, count);
-        EXPECT_EQ(memory_plan(eight(), changed, cards(count)).needed(), change->plan.needed())
+        EXPECT_EQ(memory_plan(test::llama_8b(), changed, cards(count)).needed(),
+                  change->plan.needed())
             << mode << " on " << count << " of " << gib << " GiB: " << join(all, " ");
       }
     }
@@ -500,7 +492,7 @@ TEST_F(Changes, AreValidSettings) {
 }
 
 TEST(StoredBytes, AreAssumedFromTheMethod) {
-  const spec::ArchSpec arch = eight();
+  const spec::ArchSpec arch = test::llama_8b();
   const AssumedFiles nf4 = assumed_files(arch, {.method = "bitsandbytes"});
   EXPECT_EQ(nf4.kind, "stored");
   EXPECT_EQ(nf4.stored.size(), 32U * 7);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "support/llama_shapes.h"
+
 namespace sftrun::plan {
 namespace {
 
@@ -12,13 +14,7 @@ constexpr double kBytesOfOneGiB = 1 << 30;
 /// Llama 3 70B's shape: 131 GiB in bf16.
 ModelFiles used_model() {
   ModelFiles files;
-  spec::ArchSpec& arch = files.arch;
-  arch.family = "llama";
-  arch.vocab_size = 128256, arch.hidden_size = 8192, arch.intermediate_size = 28672;
-  arch.num_layers = 80;
-  arch.layers.resize(80);
-  arch.num_heads = 64, arch.num_kv_heads = 8, arch.head_dim = 128;
-  arch.max_position_embeddings = 8192;
+  files.arch = test::llama_70b();
   return files;
 }
 

@@ -16,7 +16,7 @@ TEST(QuantNotes, NamesKeysWithoutEffect) {
   EXPECT_EQ(idle_quant_keys(tuning, false), "");
   EXPECT_EQ(idle_quant_keys(tuning, true),
             "tuning.double_quant, tuning.quant_block_size, tuning.quant_embeddings change nothing: "
-            "the base stays as its files have it (tuning.quant)");
+            "the base keeps its stored format (tuning.quant)");
   tuning.quant = config::quant_of(QuantFormat::kInt8);
   EXPECT_EQ(idle_quant_keys(tuning, false),
             "tuning.double_quant, tuning.quant_block_size change nothing: int8 has one scale "

@@ -3,21 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "sftrun/plan/micro_batch.h"
+#include "support/llama_shapes.h"
 
 namespace sftrun::plan {
 namespace {
-
-/// Llama 3 70B's shape.
-spec::ArchSpec large() {
-  spec::ArchSpec arch;
-  arch.family = "llama";
-  arch.vocab_size = 128256, arch.hidden_size = 8192, arch.intermediate_size = 28672;
-  arch.num_layers = 80;
-  arch.layers.resize(80);
-  arch.num_heads = 64, arch.num_kv_heads = 8, arch.head_dim = 128;
-  arch.max_position_embeddings = 8192;
-  return arch;
-}
 
 config::RunConfig lora(bool recomputes) {
   config::RunConfig config;
@@ -32,7 +21,7 @@ constexpr int64_t kTokens = 1024, kHidden = 8192, kInner = 28672, kQueries = 819
 /// x, q, k, v, attention's output and its logarithms of sums, the middle, gate and up, LoRA's inner
 /// columns of seven linears, for each layer.
 TEST(StepMemory, WhatLayersSave) {
-  const StepMemory memory = step_memory(large(), lora(false), {kTokens, 4});
+  const StepMemory memory = step_memory(test::llama_70b(), lora(false), {kTokens, 4});
   const int64_t layer = 2 * kHidden + 2 * kQueries + 2 * kKeys + 64 + 2 * kInner + 7 * 16;
   EXPECT_EQ(memory.kept, 80 * layer * kTokens * 4);
   EXPECT_EQ(memory.layer, (kHidden + 2 * kInner) * kTokens * 4) << "of the MLP";
@@ -40,7 +29,7 @@ TEST(StepMemory, WhatLayersSave) {
 
 TEST(StepMemory, RecomputationKeepsInputs) {
   config::RunConfig config = lora(true);
-  const StepMemory memory = step_memory(large(), config, {kTokens, 2, /*on_gpu=*/true});
+  const StepMemory memory = step_memory(test::llama_70b(), config, {kTokens, 2, /*on_gpu=*/true});
   EXPECT_EQ(memory.kept, 80 * kHidden * kTokens * 2);
   // Inner columns of q, k and v, of o, of gate and up (and as many beside these), and of down.
   const int64_t columns = 48 + 16 + 2 * 32 + 16;
@@ -48,8 +37,9 @@ TEST(StepMemory, RecomputationKeepsInputs) {
   // Computed again: the gated product and the output, while the gradient of that waits.
   EXPECT_EQ(memory.layer, (saved + kInner + 2 * kHidden) * kTokens * 2);
   config.parallel.offload.activations = config::Offload::kCpu;
-  EXPECT_EQ(step_memory(large(), config, {kTokens, 2, true}).kept, 3 * kHidden * kTokens * 2);
-  EXPECT_EQ(step_memory(large(), config, {kTokens, 2, false}).kept, memory.kept)
+  EXPECT_EQ(step_memory(test::llama_70b(), config, {kTokens, 2, true}).kept,
+            3 * kHidden * kTokens * 2);
+  EXPECT_EQ(step_memory(test::llama_70b(), config, {kTokens, 2, false}).kept, memory.kept)
       << "a CPU's memory is the host's";
 }
 
@@ -58,7 +48,7 @@ TEST(StepMemory, AdaptersOfJointLinears) {
   config::RunConfig config = lora(true);
   const MicroBatchShape on_gpu{kTokens, 2, /*on_gpu=*/true};
   const auto adapters = [&](const MicroBatchShape& shape) {
-    return joint_adapter_bytes(StepContext(large(), config, shape), 0);
+    return joint_adapter_bytes(StepContext(test::llama_70b(), config, shape), 0);
   };
   const int64_t values = 48 * (kHidden + kQueries + 2 * kKeys + 48) +
                          16 * (kQueries + kHidden + 16) + 32 * (kHidden + 2 * kInner + 32) +
@@ -67,7 +57,7 @@ TEST(StepMemory, AdaptersOfJointLinears) {
   EXPECT_EQ(adapters({kTokens, 2, /*on_gpu=*/false}), 0);
   // Quantised weights have no room for them: one layer's adapters have it while it is used.
   config.tuning.quant = config::quant_of(QuantFormat::kNf4);
-  const auto workspace = [&] { return step_memory(large(), config, on_gpu).workspace; };
+  const auto workspace = [&] { return step_memory(test::llama_70b(), config, on_gpu).workspace; };
   const int64_t whole = workspace();
   config.parallel.axes.dp_shard = 2, config.parallel.axes.level = config::ShardLevel::kWeights;
   EXPECT_EQ(workspace() - whole, 2 * values);
@@ -83,7 +73,7 @@ TEST(StepMemory, AllMicroBatchesOfAStepThatFetchesOnce) {
   config::RunConfig config = lora(true);
   config.parallel.fetch = config::Fetch::kPerStep;
   config.train.grad_accum.value = 4;
-  EXPECT_EQ(step_memory(large(), config, {kTokens, 2, true}).kept,
+  EXPECT_EQ(step_memory(test::llama_70b(), config, {kTokens, 2, true}).kept,
             (4 * 80 + 3) * kHidden * kTokens * 2);
 }
 
@@ -91,9 +81,9 @@ TEST(StepMemory, AllMicroBatchesOfAStepThatFetchesOnce) {
 TEST(StepMemory, OfFullTraining) {
   config::RunConfig config = lora(true);
   config.tuning.lora.r = 1, config.tuning.lora.target_modules = {"k_proj"};
-  const StepMemory adapter = step_memory(large(), config, {kTokens, 2, true});
+  const StepMemory adapter = step_memory(test::llama_70b(), config, {kTokens, 2, true});
   config.tuning.mode = config::TuningMode::kFull;
-  const StepMemory full = step_memory(large(), config, {kTokens, 2, true});
+  const StepMemory full = step_memory(test::llama_70b(), config, {kTokens, 2, true});
   EXPECT_EQ(full.head - adapter.head, 128256 * kHidden * 4 - kTokens * kHidden * 2)
       << "in place of the gradient of the normed states";
   EXPECT_EQ(full.layer - adapter.layer, kHidden * kInner * 4 - kTokens * (kHidden + 16) * 2)
@@ -101,7 +91,7 @@ TEST(StepMemory, OfFullTraining) {
   // On a CPU oneDNN copies the gradient of the logits.
   const auto head = [&](config::TuningMode mode) {
     config.tuning.mode = mode;
-    return step_memory(large(), config, {kTokens, 4, /*on_gpu=*/false}).head;
+    return step_memory(test::llama_70b(), config, {kTokens, 4, /*on_gpu=*/false}).head;
   };
   const int64_t rows = (32 << 20) / 128256 / 64 * 64;
   EXPECT_EQ(head(config::TuningMode::kFull) - head(config::TuningMode::kLora),
@@ -115,7 +105,7 @@ TEST(StepMemory, OfFullTrainingWithAnOddNumberOfTokens) {
   constexpr int64_t kOdd = 1025;
   const int64_t values = 2 * kHidden + 2 * kQueries + 2 * kKeys + 2 * 64 +
                          3 * kInner;  // of a layer that is computed again
-  EXPECT_EQ(step_memory(large(), config, {kOdd, 2, true}).layer,
+  EXPECT_EQ(step_memory(test::llama_70b(), config, {kOdd, 2, true}).layer,
             kOdd * values * 2 + kHidden * kInner * 4);
 }
 
@@ -124,7 +114,7 @@ TEST(StepMemory, OfAHeadThatIsQuantised) {
   config::RunConfig config = lora(true);
   config.tuning.quant = config::quant_of(QuantFormat::kNf4);
   const auto head = [&](bool on_gpu) {
-    return step_memory(large(), config, {kTokens, 2, on_gpu}).head;
+    return step_memory(test::llama_70b(), config, {kTokens, 2, on_gpu}).head;
   };
   const int64_t on_gpu = head(true), on_cpu = head(false);
   config.tuning.quant_embeddings = true;
@@ -133,13 +123,13 @@ TEST(StepMemory, OfAHeadThatIsQuantised) {
   config.tuning.quant = config::Quant::kGguf;
   config.tuning.quant_embeddings.reset();
   EXPECT_EQ(head(true) - on_gpu, 128256 * kHidden * 2);
-  EXPECT_GT(step_memory(large(), config, {kTokens, 2, true}).workspace,
-            step_memory(large(), config, {kTokens, 2, false}).workspace);
+  EXPECT_GT(step_memory(test::llama_70b(), config, {kTokens, 2, true}).workspace,
+            step_memory(test::llama_70b(), config, {kTokens, 2, false}).workspace);
 }
 
 /// The last layers' backward passes come first.
 TEST(StepMemory, ALayerWhoseFollowersAreFreed) {
-  spec::ArchSpec arch = large();
+  spec::ArchSpec arch = test::llama_70b();
   config::RunConfig config = lora(false);
   const auto layer = [&] { return step_memory(arch, config, {kTokens, 4}).layer; };
   const int64_t equal = layer();
@@ -158,14 +148,14 @@ TEST(StepMemory, Of70BInFourBitsOnTwoCards) {
   config::resolve_axes(config.parallel, 2, 2);
   config.parallel.offload.activations = config::Offload::kCpu;
   constexpr double kGiB = 1 << 30;
-  const StaticMemory held = static_memory(large(), config, 2, {}, {.on_gpu = true});
+  const StaticMemory held = static_memory(test::llama_70b(), config, 2, {}, {.on_gpu = true});
   // Layers in NF4 with nested scales, embedding and head in bf16, each a half.
   const double layer_values =
                    80.0 * (2 * kHidden * kQueries + 2 * kHidden * kKeys + 3.0 * kHidden * kInner),
                bytes = 0.5 + 1.0 / 64 + 4.0 / (64 * 256), ends = 2.0 * 128256 * kHidden * 2,
                norms = 161.0 * kHidden * 2;
   EXPECT_NEAR(static_cast<double>(held.base), (layer_values * bytes + ends) / 2 + norms, 1e5);
-  const StepMemory step = step_memory(large(), config, {kTokens, 2, true});
+  const StepMemory step = step_memory(test::llama_70b(), config, {kTokens, 2, true});
   const double all = static_cast<double>(held.total() + step.peak()) / kGiB;
   EXPECT_LT(all, 23) << "without the driver's context";
   EXPECT_GT(all, 21);
@@ -173,7 +163,7 @@ TEST(StepMemory, Of70BInFourBitsOnTwoCards) {
 
 /// The case of docs/experts.md: Qwen3-30B-A3B in NF4 with its base in the host's memory.
 TEST(StepMemory, Of30BWithExpertsOnTheHost) {
-  spec::ArchSpec arch = large();
+  spec::ArchSpec arch = test::llama_70b();
   arch.family = "qwen3_moe";
   arch.vocab_size = 151936, arch.hidden_size = 2048, arch.intermediate_size = 6144;
   arch.num_layers = 48;

@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 #include "linear/fused_linears.h"
 #include "linear/fused_norms.h"
@@ -19,8 +21,7 @@ at::Tensor AttentionPass::forward(const at::Tensor& x, bool keeps) {
 }
 
 at::Tensor AttentionPass::backward(const at::Tensor& grad, bool needs_dx) {
-  Run run = std::move(run_).value();
-  run_.reset();
+  Run run = std::exchange(run_, std::nullopt).value();
   return backward(std::move(run), grad, needs_dx);
 }
 
@@ -51,7 +52,7 @@ AttentionInputs AttentionPass::project(const at::Tensor& x, Run* keep, const at:
     keep->k = key.x, keep->v = value;
   }
   AttentionInputs inputs{read[0].y, read[1].y, v.y, gate};
-  if (a_.lends_keys) lend(inputs.k, inputs.v);
+  if (a_.shares_kv) lend(inputs.k, inputs.v);
   return inputs;
 }
 
@@ -267,7 +268,7 @@ kernels::AttentionGrads AttentionPass::through_attention_backward(
   kernels::AttentionGrads d =
       kernels::attention_backward(d_attended, read[0], read[1], normed_heads(run.v, a_.v_norm).y,
                                   run.attention, batch_, a_.shape);
-  if (a_.lends_keys) {
+  if (a_.shares_kv) {
     const SharedLayerState::Keys& keys = shared_keys();
     if (keys.dk.defined()) d.dk.add_(keys.dk), d.dv.add_(keys.dv);
   }

@@ -29,8 +29,7 @@ class DeltaNetPass final : public FusedBlock, public MixerPass {
   }
 
   at::Tensor backward(const at::Tensor& grad, bool needs_dx) override {
-    Run run = std::move(run_).value();
-    run_.reset();
+    Run run = std::exchange(run_, std::nullopt).value();
     const Norm& norm = l_.mixer_in;
     const bool through_norm = needs_dx || norm.parameter != nullptr,
                through_net = through_norm || net_.trains();
