@@ -22,8 +22,8 @@ namespace {
 using namespace sftrun;
 
 /// Operands that a measurement uses in turn: more memory than an L2 cache holds.
-constexpr double kMostCached = 128e6;
-constexpr int kLeastCalls = 12;
+constexpr double kMaxCached = 128e6;
+constexpr int kMinCalls = 12;
 
 struct Shape {
   std::string model;
@@ -69,15 +69,15 @@ class OnGpu {
 
 /// How many sets of operands of so many bytes a measurement has.
 int copies_of(double bytes) {
-  constexpr int kLeast = 2, kMost = 32;
-  return std::clamp(static_cast<int>(kMostCached / bytes) + 1, kLeast, kMost);
+  constexpr int kMin = 2, kMax = 32;
+  return std::clamp(static_cast<int>(kMaxCached / bytes) + 1, kMin, kMax);
 }
 
 /// @param bytes that a call moves   @param calls one for each set of operands
 bench::Measurement repeated(OnGpu& gpu, const std::string& name, double bytes,
                             const std::vector<std::function<void()>>& calls) {
   std::vector<std::function<void()>> all;
-  while (all.size() < kLeastCalls || all.size() % calls.size() != 0)
+  while (all.size() < kMinCalls || all.size() % calls.size() != 0)
     all.push_back(calls[all.size() % calls.size()]);
   bench::Measurement measured;
   measured.name = name;

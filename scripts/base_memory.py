@@ -22,7 +22,7 @@ DOCUMENT = ROOT / "docs/quantised-bases.md"
 BEGIN, END = "<!-- base_memory.py -->\n", "<!-- end -->\n"
 FORMS = {
     "`quant: none`": ["tuning.quant=none"],
-    "as its files have it": [],
+    "stored format unchanged": [],
     "fp8, int8": ["tuning.quant=fp8"],
     "nf4": ["tuning.quant=nf4"],
     "nf4, `double_quant: false`": ["tuning.quant=nf4", "tuning.double_quant=false"],

@@ -7,7 +7,7 @@ set -eu -o pipefail
 
 run_directory=$1
 shift
-most_ports=50
+max_ports=50
 start_seconds=60  # TensorBoard takes 3 s to start; on a busy machine much longer
 
 warn() { printf 'warning: %s\n' "$@" >&2; }
@@ -56,7 +56,7 @@ start_tensorboard() {  # start_tensorboard PORT: true as soon as it serves; fals
 
 # A port that nothing listens on may still be refused: another program had it, or took it since. Then the next one is tried.
 wanted=${TENSORBOARD_PORT:-6006}
-last=$((wanted + most_ports - 1))
+last=$((wanted + max_ports - 1))
 port=$((wanted - 1))
 while port=$(free_port $((port + 1)) "$last") && ! start_tensorboard "$port"; do
   grep -q 'already in use' "$log" || break
@@ -65,7 +65,7 @@ if [ -z "$tensorboard" ] && [ -n "$port" ]; then
   warn "TensorBoard did not start; training without it. Its last lines:"
   last_lines
 elif [ -z "$tensorboard" ]; then
-  warn "none of the $most_ports ports from $wanted on is free; training without TensorBoard (fix: set TENSORBOARD_PORT)"
+  warn "none of the $max_ports ports from $wanted on is free; training without TensorBoard (fix: set TENSORBOARD_PORT)"
 else
   [ "$port" = "$wanted" ] || echo "port $wanted is taken; TensorBoard gets $port"
   echo "TensorBoard: http://localhost:$port ($run_directory)"

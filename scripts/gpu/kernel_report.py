@@ -73,10 +73,10 @@ RULES = (
     ("add_expert_products*", (LOADS, STORES), "reads two arrays, writes one"),
     ("add_expert_sums*", (FREE,), "of trained biases alone; lanes read columns that lie together"),
     ("weighted_gated_backward*", (LOADS, STORES), "reads three arrays, writes two, a few operations for each value"),
-    ("gated_answer_backward*", (LOADS, STORES), "reads two arrays, writes one"),
+    ("gated_output_backward*", (LOADS, STORES), "reads two arrays, writes one"),
     ("attention_*", (LOADS,), "reads tiles of queries, keys and values again and again, from the cache"),
-    ("turn_codes<false>", (FREE,), FALLBACK),
-    ("turn_codes*", (LOADS, STORES), "reads and writes every byte once"),
+    ("transpose_codes<false>", (FREE,), FALLBACK),
+    ("transpose_codes*", (LOADS, STORES), "reads and writes every byte once"),
     ("grouped*", (FREE,), "bound by products: tiles through shared memory, whose elements may lie apart"),
 )
 

@@ -242,7 +242,7 @@ NT, NT_SUM, NN = "product cublasGemmEx TN", "product cublasGemmEx TN +=", "produ
 LOW_RANK_SUM = OURS + "low_rank_sum"
 ADD = ATEN + "vectorized_elementwise_kernel [CUDAFunctor_add]"
 REDUCE, FILL, SCALED = ATEN + "reduce_kernel [sum_functor]", ATEN + "vectorized_elementwise_kernel [FillFunctor]", "product cublasLtMatmul TN"
-UNPACK, ROUND, TURN, COPY = OURS + "dequantize_4bit", OURS + "round_to_e4m3", OURS + "turn_codes", "copy D2D none asynchronous"
+UNPACK, ROUND, TURN, COPY = OURS + "dequantize_4bit", OURS + "round_to_e4m3", OURS + "transpose_codes", "copy D2D none asynchronous"
 PLACED = ATEN + "elementwise_kernel [direct_copy_kernel_cuda]"  # a copy of columns
 COLUMNS = 16  # the adapters' columns of a joint product are so many, or a multiple
 

@@ -7,7 +7,7 @@
 #     scripts/gpu/pack.sh build gpu.tar.xz && scripts/gpu/check.py --archive gpu.tar.xz --output gpu-check.json
 set -euo pipefail
 
-build=${1:?from which build?} archive=${2:?into which archive, as in gpu.tar.xz?} most_mib=${PACK_MOST_MIB:-44}
+build=${1:?from which build?} archive=${2:?into which archive, as in gpu.tar.xz?} max_mib=${PACK_MOST_MIB:-44}
 root=$(cd "$(dirname "$0")/../.." && pwd)
 programs=(bin/sftrun bin/gpu_tests bin/quant_bandwidth bin/adapter_bandwidth bin/attention_speed)
 libraries=(lib/libsftrun_engine.so lib/libsftrun_cuda.so) # not libsftrun_arrow.so, which needs a hundred megabytes of Arrow
@@ -62,8 +62,8 @@ mv "$stage.sums" "$stage/SHA256SUMS"
 tar -C "$stage" --sort=name --owner=0 --group=0 --numeric-owner -cf - . | xz "${PACK_XZ:--9e}" -T1 >"$archive.part"
 bytes=$(stat -c %s "$archive.part")
 largest() { (cd "$stage" && find . -type f -printf '%s %P\n' | sort -rn | awk -v most="$1" 'NR <= most {printf "  %7.1f MiB  %s\n", $1 / 1048576, $2}'); }
-if ((bytes > most_mib * 1048576)); then
-  echo "error: the archive has $((bytes >> 20)) MiB, and $most_mib are allowed; largest before compression:" >&2
+if ((bytes > max_mib * 1048576)); then
+  echo "error: the archive has $((bytes >> 20)) MiB, and $max_mib are allowed; largest before compression:" >&2
   largest 8 >&2
   echo "  fix: build for fewer architectures (-DSFTRUN_CUDA_ARCHS), or leave data out here" >&2
   exit 1

@@ -97,13 +97,13 @@ uint64_t bytes_of_weights(const fs::path& path) {
 /// Whether a copy fits for certain, by the size of its files. Their headers, with the vocabulary,
 /// take up to a second.
 bool is_small(const UsedModel& used, const plan::UseDevices& devices) {
-  constexpr uint64_t kMost = 4, kOther = uint64_t{2} << 30;  // fp32 of 8-bit files; caches
+  constexpr uint64_t kMax = 4, kOther = uint64_t{2} << 30;  // fp32 of 8-bit files; caches
   uint64_t bytes = bytes_of_weights(used.model);
   for (const fs::path& adapter : used.adapters) bytes += bytes_of_weights(adapter);
-  return kMost * bytes + kOther < devices.memory_bytes;
+  return kMax * bytes + kOther < devices.memory_bytes;
 }
 
-/// How the base is held: as the first adapter's run held it, else as its files have it.
+/// How the base is held: as the first adapter's run held it, else in its stored format.
 config::TuningConfig tuning_of(const UsedModel& used) {
   config::TuningConfig tuning;
   tuning.mode = config::TuningMode::kLora;
@@ -181,10 +181,10 @@ std::string fix_of(const UsedModel& used, const ReadModel& read, const PlacesOfU
   if (!read.use.tuning.quantises_base() && read.files.stored.empty() && fits(smaller, all))
     return fmt::format("quantise it to 4 bits: {}, and use that as --model",
                        config::quantize_command(smaller.use.tuning, used.model.string()));
-  constexpr int64_t kMostDevices = 16;
+  constexpr int64_t kMaxDevices = 16;
   plan::UseDevices more = places.devices;
   more.processes.reset(), more.of_machine.reset();
-  for (more.count = all.count + 1; more.count <= kMostDevices; ++more.count)
+  for (more.count = all.count + 1; more.count <= kMaxDevices; ++more.count)
     if (const auto division = fits(read, more))
       return fmt::format("use a machine with {} such GPUs ({}), GPUs with more memory{}",
                          more.count, division->flags(),

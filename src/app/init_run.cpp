@@ -91,12 +91,12 @@ std::string suggested_seq_len(const MachineView& machine,
 
 /// Whether the data leave nothing to validate on (the help of --val-split names the number).
 bool has_few_records(const std::string& data) {
-  constexpr int kLeastRecords = 100;
+  constexpr int kMinRecords = 100;
   if (!data.ends_with(".jsonl") || !is_plain_file(data)) return false;
   std::ifstream file(data);
   int lines = 0;
-  for (std::string line; lines < kLeastRecords && std::getline(file, line);) ++lines;
-  return lines < kLeastRecords;
+  for (std::string line; lines < kMinRecords && std::getline(file, line);) ++lines;
+  return lines < kMinRecords;
 }
 
 Question question_of_val_split(const std::string& data) {

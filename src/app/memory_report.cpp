@@ -30,13 +30,13 @@ constexpr uint64_t kDriverBytes = uint64_t{512} << 20;
 
 /// "2", "0,2,3" or "1,": GPUs of this machine. "4090" is a card.
 bool names_gpus_here(const std::string& gpus) {
-  constexpr int kMostGpus = 64;
+  constexpr int kMaxGpus = 64;
   std::vector<std::string> items = split(gpus, ',');
   if (items.size() > 1 && items.back().empty()) items.pop_back();
   return std::all_of(items.begin(), items.end(), [](const std::string& item) {
     int number = 0;
     const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), number);
-    return error == std::errc() && end == item.data() + item.size() && number < kMostGpus;
+    return error == std::errc() && end == item.data() + item.size() && number < kMaxGpus;
   });
 }
 

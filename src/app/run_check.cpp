@@ -247,7 +247,7 @@ data::TextModel text_model(const config::RunConfig& config, const fs::path& mode
 /// @param counts whether to read all records of a small data set
 data::DatasetTrial try_source(const config::RunConfig& config, const config::DataSource& source,
                               bool is_validation, const data::TextModel& text, bool counts) {
-  constexpr double kMostTokens = 8e6;  // some seconds
+  constexpr double kMaxTokens = 8e6;  // some seconds
   data::DatasetTrial trial = data::try_dataset(config, source, is_validation, text);
   if (!counts || trial.is_whole) return trial;
   const double times = static_cast<double>(trial.num_records_estimated) /
@@ -255,7 +255,7 @@ data::DatasetTrial try_source(const config::RunConfig& config, const config::Dat
   const double tokens = times * static_cast<double>(trial.stats.num_tokens),
                examples = times * static_cast<double>(trial.stats.num_examples) /
                           static_cast<double>(data::documents_together(config));
-  if (tokens > kMostTokens || !may_decide_sizes(config, tokens, examples)) return trial;
+  if (tokens > kMaxTokens || !may_decide_sizes(config, tokens, examples)) return trial;
   return data::try_dataset(config, source, is_validation, text, INT64_MAX);
 }
 

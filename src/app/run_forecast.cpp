@@ -242,7 +242,7 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
   if (plan) {
     const int64_t bins_together = *sizes.batch_size.value;
     const int64_t tokens = tries_longest ? plan->longest_tokens(bins_together)
-                                         : plan->most_tokens(bins_together, result.steps);
+                                         : plan->max_tokens(bins_together, result.steps);
     result.tokens_of_bin = static_cast<double>(tokens) / static_cast<double>(bins_together);
   }
   return result;

@@ -14,7 +14,7 @@ namespace sftrun::arrow_readers {
 
 namespace {
 
-constexpr size_t kMostBadRows = 100'000;  // at once, with no good one among them
+constexpr size_t kMaxBadRows = 100'000;  // at once, with no good one among them
 constexpr size_t kShownBytes = 1000;
 
 }  // namespace
@@ -30,7 +30,7 @@ std::unique_ptr<data::RecordReader> read_csv(const std::filesystem::path& file,
   parse.newlines_in_values = true;
   const auto bad = std::make_shared<std::vector<BadRow>>();
   parse.invalid_row_handler = [bad](const arrow::csv::InvalidRow& row) {
-    if (row.number < 2 || bad->size() == kMostBadRows) return arrow::csv::InvalidRowResult::Error;
+    if (row.number < 2 || bad->size() == kMaxBadRows) return arrow::csv::InvalidRowResult::Error;
     const std::string shown = one_line(std::string(row.text.substr(0, kShownBytes)));
     bad->push_back({row.number - 1,
                     fmt::format("expected {}, got {}: {}", counted(row.expected_columns, "column"),

@@ -121,8 +121,8 @@ class RowReader {
   }
 
   Json parsed(const std::string& text) const {
-    constexpr size_t kMostDepth = 512;  // as of JSON lines
-    const bool is_modest = text.find('\0') == std::string::npos && is_modest_json(text, kMostDepth);
+    constexpr size_t kMaxDepth = 512;  // as of JSON lines
+    const bool is_modest = text.find('\0') == std::string::npos && is_modest_json(text, kMaxDepth);
     try {
       if (is_modest) return parse_exact_json(text);
     } catch (const Json::exception&) {  // the error below says more

@@ -76,10 +76,10 @@ constexpr int32_t kMaxGroups = 15;                // names of groups
 constexpr size_t kGroupBytes = 128;               // of a name, with a zero at its end
 constexpr int32_t kWaitBits = 8;                  // of `wait`: the collective; above: the group
 constexpr size_t kStackAt = 4096, kMapped = 4096;
-constexpr int kMostFrames = 64;
+constexpr int kMaxFrames = 64;
 constexpr int kStackSignal = SIGUSR2;
 constexpr timespec kPoll{.tv_sec = 0, .tv_nsec = 2'000'000};
-constexpr int kMostPolls = 500;
+constexpr int kMaxPolls = 500;
 
 }  // namespace
 
@@ -106,8 +106,8 @@ static_assert(std::atomic<int64_t>::is_always_lock_free &&
 /// backtrace_symbols_fd does not allocate.
 void on_stack_request(int) {
   const int saved_errno = errno;
-  std::array<void*, kMostFrames> frames{};
-  const int fd = stack_file.load(), count = ::backtrace(frames.data(), kMostFrames);
+  std::array<void*, kMaxFrames> frames{};
+  const int fd = stack_file.load(), count = ::backtrace(frames.data(), kMaxFrames);
   if (::ftruncate(fd, kStackAt) == 0 && ::lseek(fd, kStackAt, SEEK_SET) == kStackAt)
     ::backtrace_symbols_fd(frames.data(), count, fd);
   if (auto* written = stacks_written.load()) written->fetch_add(1);
@@ -139,9 +139,9 @@ std::string readable_frame(std::string_view line) {
   const size_t plus = inside.find('+');
   if (plus == 0 || plus == std::string_view::npos)
     return file + std::string(inside);  // a function that the library does not export
-  constexpr size_t kMostName = 160;     // of a template
+  constexpr size_t kMaxName = 160;      // of a template
   std::string name = demangled(std::string(inside.substr(0, plus)));
-  if (name.size() > kMostName) name = name.substr(0, kMostName) + "…";
+  if (name.size() > kMaxName) name = name.substr(0, kMaxName) + "…";
   return name + " (" + file + ")";
 }
 
@@ -158,13 +158,13 @@ std::string read_from(int fd, off_t at) {
 
 /// Without the frames of the signal handler, which are the innermost.
 std::string readable_stack(const std::string& written) {
-  constexpr size_t kMostShown = 24;
+  constexpr size_t kMaxShown = 24;
   std::vector<std::string> frames;
   for (const std::string& line : split(written, '\n'))
     if (!line.empty()) frames.push_back(readable_frame(line));
   const auto handler = std::min<size_t>(2, frames.size());  // on_stack_request, the trampoline
   std::string text;
-  for (size_t i = handler; i < std::min(frames.size(), handler + kMostShown); ++i)
+  for (size_t i = handler; i < std::min(frames.size(), handler + kMaxShown); ++i)
     text += (text.empty() ? "" : "\n") + frames[i];
   return text;
 }
@@ -318,7 +318,7 @@ std::string Activity::stack(int process) const {
   const uint32_t before = record_->stacks;
   if (::syscall(SYS_tgkill, process, thread, kStackSignal) != 0) return {};
   for (int i = 0; record_->stacks == before; ++i) {
-    if (i == kMostPolls) return {};
+    if (i == kMaxPolls) return {};
     ::nanosleep(&kPoll, nullptr);
   }
   return readable_stack(read_from(fd_, kStackAt));

@@ -27,9 +27,9 @@ namespace {
 
 /// Writes some of the text, as soon as that is possible.   @return the bytes written; 0: it cannot be
 size_t write_some_to_console(int fd, std::string_view text) {
-  constexpr size_t kMostAtOnce = 4096;  // so that progress is seen
+  constexpr size_t kMaxAtOnce = 4096;  // so that progress is seen
   for (;;) {
-    const ssize_t written = ::write(fd, text.data(), std::min(text.size(), kMostAtOnce));
+    const ssize_t written = ::write(fd, text.data(), std::min(text.size(), kMaxAtOnce));
     if (written > 0) return static_cast<size_t>(written);
     if (written == 0 || (errno != EINTR && errno != EAGAIN)) return 0;
     pollfd wanted{.fd = fd, .events = POLLOUT, .revents = 0};

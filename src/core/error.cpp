@@ -22,9 +22,9 @@ std::string render(const std::string& message, const std::string& where, const s
 
 /// Truncates long texts, so that a quote of a file does not fill the console.
 std::string bounded(std::string text) {
-  constexpr size_t kMostBytes = 16 << 10;
-  if (text.size() <= kMostBytes) return text;
-  return fmt::format("{}… ({} bytes)", utf8_prefix(text, kMostBytes), text.size());
+  constexpr size_t kMaxBytes = 16 << 10;
+  if (text.size() <= kMaxBytes) return text;
+  return fmt::format("{}… ({} bytes)", utf8_prefix(text, kMaxBytes), text.size());
 }
 
 }  // namespace

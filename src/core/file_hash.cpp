@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kPieceBytes = uint64_t{4} << 20;  // changing it changes all hashes
-constexpr int64_t kMostThreads = 8;  // more threads do not read faster from any disk
+constexpr int64_t kMaxThreads = 8;  // more threads do not read faster from any disk
 
 int64_t nanoseconds(const timespec& time) {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
@@ -124,7 +124,7 @@ class Hashing {
 
   std::string result() {
     const auto cpus = static_cast<int64_t>(std::thread::hardware_concurrency());
-    const auto useful = std::min<int64_t>(kMostThreads, static_cast<int64_t>(pieces_.size()));
+    const auto useful = std::min<int64_t>(kMaxThreads, static_cast<int64_t>(pieces_.size()));
     {
       std::vector<std::jthread> helpers;
       for (int64_t i = 1; i < std::min(cpus, useful); ++i) helpers.emplace_back([this] { work(); });

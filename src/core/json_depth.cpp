@@ -7,7 +7,7 @@
 
 namespace sftrun {
 
-JsonShape json_shape(std::string_view text, size_t most_depth) {
+JsonShape json_shape(std::string_view text, size_t max_depth) {
   JsonShape shape;
   std::vector<uint64_t> num_keys;  // per open bracket
   bool in_string = false;
@@ -21,7 +21,7 @@ JsonShape json_shape(std::string_view text, size_t most_depth) {
       num_keys.push_back(0);
       ++shape.num_values;
       shape.depth = std::max(shape.depth, num_keys.size());
-      if (shape.depth > most_depth) return shape;
+      if (shape.depth > max_depth) return shape;
     } else if ((c == ']' || c == '}') && !num_keys.empty()) {
       num_keys.pop_back();
     } else if (c == ',') {
@@ -43,9 +43,9 @@ std::string json_excess(const JsonShape& shape, KeyOrder order) {
   return {};
 }
 
-bool is_modest_json(std::string_view text, size_t most_depth, KeyOrder order) {
-  const JsonShape shape = json_shape(text, most_depth);
-  return shape.depth <= most_depth && json_excess(shape, order).empty();
+bool is_modest_json(std::string_view text, size_t max_depth, KeyOrder order) {
+  const JsonShape shape = json_shape(text, max_depth);
+  return shape.depth <= max_depth && json_excess(shape, order).empty();
 }
 
 }  // namespace sftrun

@@ -138,9 +138,9 @@ Loggers current() {
 }
 
 void remember(std::string_view warning) {
-  constexpr size_t kMost = 1000;  // more of them are of single steps
+  constexpr size_t kMax = 1000;  // more of them are of single steps
   const std::lock_guard lock(holder().mutex);
-  if (holder().warnings.size() < kMost) holder().warnings.emplace_back(warning);
+  if (holder().warnings.size() < kMax) holder().warnings.emplace_back(warning);
 }
 
 /// No variable of the thread: the first use of one in a library that is opened later takes memory, and ends the process where there is none.

@@ -36,7 +36,7 @@ bool give_back() {
 
 /// Called where an allocation fails, which is tried again after a return.
 void on_failed_allocation() {
-  constexpr int kMostWaits = 500;
+  constexpr int kMaxWaits = 500;
   constexpr auto kWait = std::chrono::milliseconds(10);
   // Containers destroy what they have copied in a handler of their own.
   if (std::uncaught_exceptions() == 0 && std::current_exception() == nullptr) {
@@ -44,7 +44,7 @@ void on_failed_allocation() {
     throw std::bad_alloc();
   }
   if (give_back()) return;
-  if (num_waits++ >= kMostWaits) throw std::bad_alloc();
+  if (num_waits++ >= kMaxWaits) throw std::bad_alloc();
   std::this_thread::sleep_for(kWait);
 }
 

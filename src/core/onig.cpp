@@ -45,7 +45,7 @@ std::mutex& compile_mutex() {
 }
 
 /// Nesting of brackets: far more than people write, and safe for the stack.
-constexpr unsigned kMostDepth = 500;
+constexpr unsigned kMaxNesting = 500;
 
 std::string error_text(int code, OnigErrorInfo* info = nullptr) {
   if (code == ONIGERR_PARSE_DEPTH_LIMIT_OVER) return "its brackets nest too deep";
@@ -72,7 +72,7 @@ OnigPattern::OnigPattern(std::string_view pattern, OnigSyntax syntax, const Onig
   const std::lock_guard lock(compile_mutex());
   OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
   onig_initialize(encodings, 1);
-  onig_set_parse_depth_limit(kMostDepth);
+  onig_set_parse_depth_limit(kMaxNesting);
   const bool is_python = syntax == OnigSyntax::kPython;
   OnigErrorInfo info{};
   const int code =

@@ -50,10 +50,10 @@ void open_standard_streams() {
 
 void write_standard_output(std::string_view text, const std::function<int()>& stop_code) {
   require_standard_output();
-  constexpr size_t kMostAtOnce = 4096;  // a pipe that can be written has room for it
+  constexpr size_t kMaxAtOnce = 4096;  // a pipe that can be written has room for it
   while (!text.empty()) {
     wait_for_reader(stop_code);
-    const ssize_t written = ::write(STDOUT_FILENO, text.data(), std::min(text.size(), kMostAtOnce));
+    const ssize_t written = ::write(STDOUT_FILENO, text.data(), std::min(text.size(), kMaxAtOnce));
     if (written < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (written < 0) throw_output_error(errno);
     text.remove_prefix(static_cast<size_t>(written));

@@ -134,11 +134,11 @@ bool has_path_part(std::string_view path, std::string_view part) {
 }
 
 std::string excerpt(std::string_view text) {
-  constexpr size_t kMostChars = 200;
+  constexpr size_t kMaxChars = 200;
   size_t num_chars = 0;
   for (size_t at = 0; at < text.size(); ++at) {
-    if (is_continuation_byte(text[at]) && at < 4 * kMostChars) continue;
-    if (num_chars++ == kMostChars)
+    if (is_continuation_byte(text[at]) && at < 4 * kMaxChars) continue;
+    if (num_chars++ == kMaxChars)
       return fmt::format("{}… ({} bytes)", text.substr(0, at), text.size());
   }
   return std::string(text);

@@ -107,9 +107,9 @@ bool CharacterStream::is_continued_by(std::string_view next) const {
   return scan_sequence(more).num_bytes == more.size();
 }
 
-std::string_view utf8_prefix(std::string_view text, size_t most_bytes) {
-  if (text.size() <= most_bytes) return text;
-  size_t end = most_bytes;
+std::string_view utf8_prefix(std::string_view text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return text;
+  size_t end = max_bytes;
   while (end > 0 && is_continuation_byte(text[end])) --end;
   return text.substr(0, end);
 }

@@ -43,16 +43,17 @@ class OpenGraph final : public at::cuda::CUDAGraph {
 
 class CapturedGraph final : public Graph {
  public:
-  CapturedGraph(at::Device device, const CapturedGraph* beside)
+  CapturedGraph(at::Device device, const CapturedGraph* pool_owner)
       : device_(device),
-        stream_(beside ? beside->stream_
-                       : c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())) {}
+        stream_(pool_owner
+                    ? pool_owner->stream_
+                    : c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())) {}
 
-  void record(const CapturedGraph* beside, const std::function<void()>& work) {
+  void record(const CapturedGraph* pool_owner, const std::function<void()>& work) {
     const c10::cuda::CUDAStreamGuard guard(stream_);  // the default stream cannot be captured
     // Thread-local mode: only calls of this thread are captured; other threads continue.
     try {
-      graph_.capture_begin(beside ? beside->pool() : c10::MempoolId_t{},
+      graph_.capture_begin(pool_owner ? pool_owner->pool() : c10::MempoolId_t{},
                            cudaStreamCaptureModeThreadLocal);
       work();
       graph_.capture_end();
@@ -76,9 +77,9 @@ class CapturedGraph final : public Graph {
   mutable OpenGraph graph_;  // mutable: `pool` is not const
 };
 
-std::unique_ptr<Graph> capture_graph(at::Device device, const Graph* beside,
+std::unique_ptr<Graph> capture_graph(at::Device device, const Graph* pool_owner,
                                      const std::function<void()>& work) {
-  const auto* other = static_cast<const CapturedGraph*>(beside);
+  const auto* other = static_cast<const CapturedGraph*>(pool_owner);
   auto graph = std::make_unique<CapturedGraph>(device, other);
   graph->record(other, work);
   return graph;

@@ -189,7 +189,7 @@ int64_t BatchPlan::tokens_of(const Bin& bin) const {
   return tokens;
 }
 
-int64_t BatchPlan::most_tokens(int64_t num_bins, int64_t num_steps) const {
+int64_t BatchPlan::max_tokens(int64_t num_bins, int64_t num_steps) const {
   SFTRUN_CHECK(num_bins > 0);
   int64_t most = 0;
   for (int64_t step = 0; step < std::min(num_steps, steps_per_epoch(0)); ++step) {

@@ -276,10 +276,10 @@ void DatasetChecks::remark_on_turn_keys(std::vector<Remark>& remarks) const {
     if (most == nullptr || records.count() > most->count()) most = &records;
   }
   if (most == nullptr) return;
-  constexpr size_t kMostNamed = 8;
+  constexpr size_t kMaxNamed = 8;
   const bool is_one = others.size() == 1;
-  if (others.size() > kMostNamed) {
-    others.resize(kMostNamed);
+  if (others.size() > kMaxNamed) {
+    others.resize(kMaxNamed);
     others.emplace_back("…");
   }
   warn(remarks, *most,

@@ -224,8 +224,8 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
       trial.is_whole ? seen : std::llround(SourceRecords(config, source, role).estimated_records());
   checks.require_usable_records(scope_of(seen, trial.is_whole));
   if (checks.bad_records().count() == seen) {  // they are left out, and others may follow
-    constexpr int64_t kMost = 1000;
-    if (num_records < kMost) return try_dataset(config, source, is_validation, model, kMost);
+    constexpr int64_t kMax = 1000;
+    if (num_records < kMax) return try_dataset(config, source, is_validation, model, kMax);
     trial.warnings.push_back("data: " + checks.bad_records().left_out());
     return trial;
   }

@@ -12,7 +12,7 @@
 namespace sftrun::data {
 namespace {
 
-constexpr size_t kMostDepth = 512;  // more than data need, and safe for the stack
+constexpr size_t kMaxDepth = 512;  // more than data need, and safe for the stack
 
 /// The number of nlohmann's "[…] number overflow parsing '1e400'".
 std::string number_in(const Json::out_of_range& error) {
@@ -127,9 +127,9 @@ Json parse_json_line(std::string_view line, const std::string& where, NextLine n
     throw DataError("malformed JSON: a NUL byte", fmt::format("{}:{}", where, nul + 1),
                     "the file is damaged or not text: write it again");
   }
-  const JsonShape shape = json_shape(line, kMostDepth);
-  if (shape.depth > kMostDepth)
-    throw DataError(fmt::format("JSON nested deeper than {} levels", kMostDepth), where,
+  const JsonShape shape = json_shape(line, kMaxDepth);
+  if (shape.depth > kMaxDepth)
+    throw DataError(fmt::format("JSON nested deeper than {} levels", kMaxDepth), where,
                     "remove that value");
   if (const std::string excess = json_excess(shape); !excess.empty())
     throw DataError(excess, where, "remove it");
@@ -150,7 +150,7 @@ Json parse_json_line(std::string_view line, const std::string& where, NextLine n
 
 Json parse_exact_text(std::string_view text) {
   const bool is_readable =
-      text.find('\0') == std::string_view::npos && is_modest_json(text, kMostDepth);
+      text.find('\0') == std::string_view::npos && is_modest_json(text, kMaxDepth);
   if (!is_readable) return Json(Json::value_t::discarded);
   try {
     return parse_exact_json(text);

@@ -93,8 +93,8 @@ DetectedFormat SourceRecords::detect() const {
 }
 
 void SourceRecords::require_one_format() const {
-  constexpr size_t kMostFiles = 128;
-  const size_t stride = (files_.size() + kMostFiles - 1) / kMostFiles;
+  constexpr size_t kMaxFiles = 128;
+  const size_t stride = (files_.size() + kMaxFiles - 1) / kMaxFiles;
   for (size_t file = stride; file < files_.size(); file += stride) require_same_format(file);
 }
 

@@ -61,7 +61,7 @@ int run_all_reduce(const app::AllReduceRequest& request) {
     config::ParallelConfig parallel;
     parallel.timeout = "60s";
     parallel.stall_after = "15s";
-    if (!rank.meet_others(parallel, compute.device)) return rank.stop_exit_code();
+    if (!rank.connect(parallel, compute.device)) return rank.stop_exit_code();
     parallel::Communicator& comm = rank.comm();
     if (!sums_are_right(comm, compute.device))
       throw DeviceError(

@@ -52,9 +52,9 @@ void remove_incomplete_line(const fs::path& part) {
 
 /// Whether the file is there, or comes: a network file system may show it to other nodes late.
 bool appears(const fs::path& file) {
-  constexpr int kMostWaits = 600;
+  constexpr int kMaxWaits = 600;
   constexpr std::chrono::milliseconds kWait{100};
-  for (int i = 0; i < kMostWaits && !leads_to_file(file); ++i) std::this_thread::sleep_for(kWait);
+  for (int i = 0; i < kMaxWaits && !leads_to_file(file); ++i) std::this_thread::sleep_for(kWait);
   return leads_to_file(file);
 }
 

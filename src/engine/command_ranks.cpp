@@ -109,7 +109,7 @@ int CommandRanks::connect() {
   // Copies exchange numbers of records only, which needs no device.
   const at::Device device =
       parallel_ ? choose_compute(request_.compute, rank_.gpu()).device : at::kCPU;
-  return rank_.meet_others(parallel_.value_or(config::ParallelConfig{}), device)
+  return rank_.connect(parallel_.value_or(config::ParallelConfig{}), device)
              ? 0
              : rank_.stop_exit_code();
 }

@@ -62,8 +62,8 @@ std::shared_ptr<const weights::Checkpoint> base_of_run(const observe::RunReport&
     return model.base;
   if (!report.base_model_path.empty() && leads_to_file(report.base_model_path))
     return weights::Checkpoint::open(report.base_model_path);
-  throw DataError(
-      fmt::format("the base that the adapter was trained on ({}) is not there", report.base_model));
+  throw DataError(fmt::format("the base that the adapter was trained on ({}) was not found",
+                              report.base_model));
 }
 
 /// The same where an adapter outside its run says what it was trained on.
@@ -78,7 +78,7 @@ std::shared_ptr<const weights::Checkpoint> base_of_adapter(const config::BaseRec
     if (weights::has_fingerprint(*base, held.fingerprint, weights::remembered_hashes()))
       return base;
   }
-  throw DataError(fmt::format("the base that the adapter was trained on ({} in {}) is not there",
+  throw DataError(fmt::format("the base that the adapter was trained on ({} in {}) was not found",
                               held.model, held.words()));
 }
 
@@ -228,7 +228,7 @@ Difference difference_of(model::Decoder& adapted, model::Decoder& merged,
   return difference;
 }
 
-/// Both models at once, in fp32 what is not in fewer bits.
+/// Both models at once, unquantised tensors in fp32.
 void require_memory(const Training& training, const weights::Checkpoint& merged,
                     const Compute& compute) {
   if (!compute.device.is_cpu()) return;

@@ -78,7 +78,7 @@ void require_same_version(parallel::Communicator& comm, const std::string& versi
   }
 }
 
-bool Rank::meet_others(const config::ParallelConfig& config, at::Device device) {
+bool Rank::connect(const config::ParallelConfig& config, at::Device device) {
   try {
     comm_ = parallel::Communicator::connect(
         {.rank = env_.rank,

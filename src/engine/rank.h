@@ -16,8 +16,8 @@
 #include "sftrun/launch/stop_signals.h"
 #include "sftrun/launch/worker_env.h"
 #include "sftrun/parallel/communicator.h"
-#include "sftrun/train/stop_agreement.h"
 #include "sftrun/train/events.h"
+#include "sftrun/train/stop_agreement.h"
 
 /// One rank of a run: its connection to the launcher and to the other ranks. A rank is a process,
 /// or with a device map a thread of one.
@@ -72,7 +72,7 @@ class Rank {
 
   /// @return false if a stop was requested before all ranks were connected
   /// @throws CommError
-  bool meet_others(const config::ParallelConfig& config, at::Device device);
+  bool connect(const config::ParallelConfig& config, at::Device device);
   /// The exit code of a stop that any rank was asked for; 0: none. A collective.
   int stop_of_any_rank();
   /// Does work that a stop of this rank interrupts. A collective; the work itself communicates with

@@ -117,7 +117,7 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
 }
 
 std::string memory_line(const observe::RunReport& report) {
-  constexpr size_t kMostShown = 8;
+  constexpr size_t kMaxShown = 8;
   const uint64_t planned = report.planned->total();
   const auto used = [&](size_t rank) {
     const uint64_t bytes = report.ranks[rank].bytes.total();
@@ -125,7 +125,7 @@ std::string memory_line(const observe::RunReport& report) {
                        100 * static_cast<double>(bytes) / static_cast<double>(planned));
   };
   std::vector<std::string> parts;
-  if (report.ranks.size() <= kMostShown) {
+  if (report.ranks.size() <= kMaxShown) {
     for (size_t rank = 0; rank < report.ranks.size(); ++rank) parts.push_back(used(rank));
   } else {
     const auto [least, most] = std::minmax_element(

@@ -108,7 +108,7 @@ std::string device_name(at::Device device) {
 void set_threads(std::optional<int64_t> asked) {
   std::optional<int> wanted = asked;
   const bool by_flag = wanted.has_value();
-  const int most = launch::most_threads();
+  const int most = launch::max_threads();
   if (!wanted && std::getenv("OMP_NUM_THREADS") == nullptr) {
     wanted = std::max(1, static_cast<int>(observe::available_cpus()));
   } else if (!wanted && at::get_num_threads() > most) {

@@ -139,7 +139,7 @@ train::TrainerInputs Training::inputs() {
 
 /// On rank 0.
 void Training::require_space() const {
-  // What a crash left takes space that the run may have.
+  // Unfinished files of a run that crashed take space that this run may need.
   train::CheckpointStore(run_.run_dir() / "checkpoints").remove_leftovers();
   require_disk_space(*result_, *run_.decoder, run_.config.train);
 }

@@ -62,7 +62,7 @@ int prepare_and_train(const app::WorkerRequest& request, PreparedRun& run, Rank&
   config::RunConfig& config = run.config;
   run.compute = choose_compute(request.device, config.model.dtype, rank.gpu());
   config.model.dtype = dtype_choice(run.compute.dtype);
-  if (!rank.meet_others(config.parallel, run.compute.device))
+  if (!rank.connect(config.parallel, run.compute.device))
     return rank.told_before_training(rank.stop_exit_code());
   run.division = std::make_unique<ModelDivision>(rank.comm(), config, run.compute.device);
 

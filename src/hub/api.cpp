@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxPageBytes = size_t{64} << 20, kMaxFiles = 1'000'000, kMaxPages = 10'000;
-constexpr double kMostPageS = 300;
+constexpr double kMaxPageS = 300;
 /// The largest size that every JSON reader represents exactly.
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 53;
 
@@ -66,8 +66,8 @@ std::string plain_etag(std::string_view etag) {
 /// An object or a list, as far as its beginning shows.
 bool may_be_json(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t\r\n");
-  constexpr size_t kMostBlank = 1000;
-  return first == std::string_view::npos ? text.size() <= kMostBlank
+  constexpr size_t kMaxBlank = 1000;
+  return first == std::string_view::npos ? text.size() <= kMaxBlank
                                          : text[first] == '{' || text[first] == '[';
 }
 
@@ -121,7 +121,7 @@ HubApi::Page HubApi::get_page(const RepoName& name, const std::string& url) {
       // Not read to its end, which may never come.
       if (!may_be_json(body)) throw TransientFailure("the hub's answer is not JSON");
     }};
-    const Response response = http_.send({.url = url, .most_s = kMostPageS}, sink);
+    const Response response = http_.send({.url = url, .max_s = kMaxPageS}, sink);
     if (!response.ok()) fail(name, response);
     Page page{.content = json::parse(body, nullptr, /*allow_exceptions=*/false)};
     if (page.content.is_discarded()) throw TransientFailure("the hub's answer is not JSON");

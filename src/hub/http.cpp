@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kMaxRedirects = 10;
 constexpr long kReceiveBytes = 512 * 1024;  // the maximum of libcurl
 constexpr size_t kMaxErrorBody = 16384, kMaxHeaders = 300, kMaxHeaderBytes = 300'000;
-constexpr double kMostErrorBodyS = 5;
+constexpr double kMaxErrorBodyS = 5;
 
 /// Initialises libcurl once per process.
 void require_curl() {
@@ -170,7 +170,7 @@ class HttpClient::Exchange {
     const std::string detail = error_text_[0] != '\0' ? error_text_ : curl_easy_strerror(code);
     const std::string what =
         stalled_   ? fmt::format("no data was received for {:g} s", settings_.stall_timeout_s)
-        : is_late_ ? fmt::format("the response did not end within {:g} s", *request_.most_s)
+        : is_late_ ? fmt::format("the response did not end within {:g} s", *request_.max_s)
                    : printable(detail, settings_);
     if (!is_lasting(code)) {
       TransientFailure failure(what);
@@ -216,8 +216,8 @@ class HttpClient::Exchange {
   bool may_go_on() {
     if (should_stop_ && should_stop_()) return false;
     stalled_ = seconds_since(last_byte_at_) > settings_.stall_timeout_s + connecting_s();
-    is_late_ = request_.most_s && seconds_since(began_at_) > *request_.most_s;
-    has_enough_ |= error_since_ && seconds_since(*error_since_) > kMostErrorBodyS;
+    is_late_ = request_.max_s && seconds_since(began_at_) > *request_.max_s;
+    has_enough_ |= error_since_ && seconds_since(*error_since_) > kMaxErrorBodyS;
     return !stalled_ && !is_late_ && !has_enough_;
   }
   double connecting_s() const {

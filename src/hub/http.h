@@ -20,7 +20,7 @@ struct Request {
   std::string url;
   bool head = false;                      ///< headers only
   std::vector<std::string> headers = {};  ///< "Range: bytes=10-"
-  std::optional<double> most_s = {};      ///< for the whole response; nullopt: while bytes come
+  std::optional<double> max_s = {};       ///< for the whole response; nullopt: while bytes come
 };
 
 struct Response {

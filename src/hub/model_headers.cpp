@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kParallelHeaders = 8;
 constexpr uint64_t kFirstBytes = uint64_t{256} << 10;  // the header of most safetensors files
-constexpr uint64_t kMostBytes = uint64_t{512} << 20;
+constexpr uint64_t kMaxBytes = uint64_t{512} << 20;
 constexpr uint64_t kTimesMore = 8;  // the vocabulary of a GGUF file takes several MB
 
 /// A connection is given up when enough was received.
@@ -66,9 +66,9 @@ class HeaderDownload {
     make_directories(path.parent_path());
     if (!is_weights(file.path)) return write(path, file, beginning_of(file, file.size, api));
     for (uint64_t wanted = kFirstBytes;; wanted *= kTimesMore) {
-      const uint64_t size = std::min({wanted, file.size, kMostBytes});
+      const uint64_t size = std::min({wanted, file.size, kMaxBytes});
       write(path, file, beginning_of(file, size, api));
-      if (size == file.size || size == kMostBytes || has_header_(path, size)) return;
+      if (size == file.size || size == kMaxBytes || has_header_(path, size)) return;
     }
   }
 

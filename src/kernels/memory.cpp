@@ -139,7 +139,7 @@ class CachingCpuAllocator final : public c10::Allocator {
     in_blocks_ += header->block_bytes;
     const uint64_t now = allocated_.fetch_add(bytes) + bytes;
     raise_to(now, peak_);
-    raise_to(now, most_);
+    raise_to(now, max_);
     return static_cast<char*>(block) + kHeaderBytes;
   }
 
@@ -149,7 +149,7 @@ class CachingCpuAllocator final : public c10::Allocator {
     // A new block comes in place of cached ones that other micro-batches left behind: the process
     // holds little more than tensors needed at a time.
     if (block == nullptr) {
-      const uint64_t most = std::max<uint64_t>(most_, allocated_ + bytes),
+      const uint64_t most = std::max<uint64_t>(max_, allocated_ + bytes),
                      held = most + most / kSpare, live = in_blocks_ + bytes;
       cache_.shrink_to(held > live ? held - live : 0);
     }
@@ -195,7 +195,7 @@ class CachingCpuAllocator final : public c10::Allocator {
   mutable std::mutex mutex_;
   BlockCache cache_;  // under mutex_
   std::atomic<uint64_t> allocated_{0}, peak_{0};
-  std::atomic<uint64_t> most_{0};       // like peak_, of the whole process
+  std::atomic<uint64_t> max_{0};        // like peak_, of the whole process
   std::atomic<uint64_t> in_blocks_{0};  // like allocated_, of whole blocks
 };
 

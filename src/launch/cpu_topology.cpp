@@ -162,7 +162,7 @@ std::vector<std::string> cpu_features(const fs::path& proc) {
   return {};
 }
 
-int most_threads() {
+int max_threads() {
   constexpr int kAnywhere = 256;
   return std::max(kAnywhere, 2 * observe::logical_cpus());
 }

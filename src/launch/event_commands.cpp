@@ -189,9 +189,9 @@ class EventCommands::Queue {
   Queue& operator=(const Queue&) = delete;
 
   void add(Event event) {
-    constexpr size_t kMostWaiting = 32;
+    constexpr size_t kMaxWaiting = 32;
     const std::scoped_lock lock(mutex_);
-    if (waiting_.size() >= kMostWaiting) {
+    if (waiting_.size() >= kMaxWaiting) {
       log::warn("callbacks.command is not started for {}: {} earlier ones wait for a slow command",
                 describe_event(event), waiting_.size());
       return;

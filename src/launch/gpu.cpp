@@ -48,12 +48,12 @@ int numa_node_of(const std::string& bus_id) {
 
 std::vector<GpuProcess> processes_on(const NvmlLibrary& nvml, NvmlDevice device) {
   if (!nvml.compute_processes) return {};
-  constexpr unsigned kMost = 256;
-  std::vector<NvmlProcess> found(kMost);
-  unsigned count = kMost;
+  constexpr unsigned kMax = 256;
+  std::vector<NvmlProcess> found(kMax);
+  unsigned count = kMax;
   if (nvml.compute_processes(device, &count, found.data()) != kNvmlSuccess) return {};
   std::vector<GpuProcess> processes;
-  for (unsigned i = 0; i < std::min(count, kMost); ++i) {
+  for (unsigned i = 0; i < std::min(count, kMax); ++i) {
     const bool is_known = found[i].used_bytes != kNvmlNotAvailable;
     processes.push_back({static_cast<int>(found[i].pid),
                          is_known ? std::optional<uint64_t>(found[i].used_bytes) : std::nullopt});

@@ -11,7 +11,7 @@
 namespace sftrun::launch {
 namespace {
 
-constexpr size_t kMostGroups = 4096;  // workers of one machine
+constexpr size_t kMaxGroups = 4096;  // workers of one machine
 
 /// Closes all descriptors except `kept`: the reader of an inherited pipe would wait forever.
 void close_all_but(int kept) {
@@ -33,7 +33,7 @@ void close_all_but(int kept) {
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
   close_all_but(pipe);
-  static std::array<pid_t, kMostGroups> groups;  // zero: free
+  static std::array<pid_t, kMaxGroups> groups;  // zero: free
   pid_t message = 0;
   for (;;) {
     const ssize_t got = ::read(pipe, &message, sizeof message);  // writes of this size are atomic

@@ -14,7 +14,7 @@ class LineSplitter {
     for (;;) {
       const size_t newline = bytes.find('\n');
       pending_ += bytes.substr(0, newline);
-      const bool too_long = pending_.size() > kMostBytes;
+      const bool too_long = pending_.size() > kMaxBytes;
       if (newline == std::string_view::npos && !too_long) return;
       hand_over(take);
       if (newline == std::string_view::npos) return;
@@ -28,7 +28,7 @@ class LineSplitter {
   }
 
  private:
-  static constexpr size_t kMostBytes = 64 << 10;  // a runaway line must not grow the launcher
+  static constexpr size_t kMaxBytes = 64 << 10;  // a runaway line must not grow the launcher
 
   template <typename Take>
   void hand_over(Take&& take) {

@@ -80,15 +80,15 @@ std::string cell_of(const RankStatus& rank, int digits) {
 }
 
 /// The cells in columns of one width, row by row.
-/// @param most_rows for more, the last row says how many ranks are left out
+/// @param max_rows for more, the last row says how many ranks are left out
 std::vector<std::string> table_of(const std::vector<std::string>& cells, size_t columns,
-                                  size_t most_rows) {
+                                  size_t max_rows) {
   constexpr size_t kGap = 3;
   size_t width = 0;
   for (const std::string& cell : cells) width = std::max(width, cell.size());
   const size_t per_row = std::max<size_t>(1, (columns + kGap) / (width + kGap));
   const size_t all_rows = (cells.size() + per_row - 1) / per_row;
-  const size_t shown_rows = all_rows > most_rows ? most_rows - 1 : all_rows;
+  const size_t shown_rows = all_rows > max_rows ? max_rows - 1 : all_rows;
   std::vector<std::string> lines;
   for (size_t row = 0; row < shown_rows; ++row) {
     std::string line;
@@ -113,8 +113,8 @@ std::vector<std::string> live_view(const std::vector<RankStatus>& ranks, Termina
   std::vector<std::string> lines = {
       progress_line(ranks.front().status, columns, /*is_alone=*/ranks.size() == 1)};
   // Half of the terminal at most, so that log lines can be read.
-  constexpr int kMostRows = 8;
-  const int rows_for_ranks = std::min(kMostRows, size.rows / 2 - 1);
+  constexpr int kMaxRows = 8;
+  const int rows_for_ranks = std::min(kMaxRows, size.rows / 2 - 1);
   if (ranks.size() == 1 || rows_for_ranks < 1) return lines;
   const auto digits = static_cast<int>(std::to_string(ranks.back().rank).size());
   std::vector<std::string> cells;

@@ -133,7 +133,7 @@ class Checks {
 
   void gpu_health(const GpuInfo& gpu) {
     constexpr int kHot = 85, kBusyPercent = 50;
-    constexpr double kSlowClock = 0.6, kLeastFree = 0.9;
+    constexpr double kSlowClock = 0.6, kMinFree = 0.9;
     const auto named = [&](const char* what) { return fmt::format("GPU {} {}", gpu.index, what); };
     if (gpu.temperature_c.value_or(0) >= kHot)
       warn("clocks", fmt::format("{} {} °C: it lowers its clock", named("has"), *gpu.temperature_c),
@@ -151,7 +151,7 @@ class Checks {
            "put the card into a slot with all lanes; data and offloaded weights move slower");
     if (gpu.memory_free_bytes && gpu.memory_total_bytes &&
         static_cast<double>(*gpu.memory_free_bytes) <
-            kLeastFree * static_cast<double>(*gpu.memory_total_bytes))
+            kMinFree * static_cast<double>(*gpu.memory_total_bytes))
       warn("GPU memory",
            fmt::format("{} {} of {} free: other programs use it", named("has"),
                        format_bytes(*gpu.memory_free_bytes), format_bytes(*gpu.memory_total_bytes)),
@@ -179,37 +179,37 @@ class Checks {
   }
 
   void memory() {
-    constexpr uint64_t kLeast = 2 * kGiB;
+    constexpr uint64_t kMin = 2 * kGiB;
     const std::string finding =
         fmt::format("{} available of {}{}", format_bytes(state_.memory.available_bytes),
                     format_bytes(state_.memory.total_bytes),
                     state_.memory.limited_by_cgroup ? " (limit of the control group)" : "");
-    if (state_.memory.available_bytes < kLeast)
+    if (state_.memory.available_bytes < kMin)
       return warn("memory", finding,
                   "end other programs, or raise the memory limit of the container");
     ok("memory", finding);
   }
 
   void shared_memory() {
-    constexpr uint64_t kLeast = 512 * kMiB;
+    constexpr uint64_t kMin = 512 * kMiB;
     if (!state_.shm_free_bytes)
       return num_gpus() < 2 ? ok("/dev/shm", "there is none; only NCCL on several GPUs needs it")
                             : problem("/dev/shm", "there is none, and NCCL needs it",
                                       "mount a tmpfs at /dev/shm");
     const std::string finding = format_bytes(*state_.shm_free_bytes) + " free";
-    if (num_gpus() >= 2 && *state_.shm_free_bytes < kLeast)
+    if (num_gpus() >= 2 && *state_.shm_free_bytes < kMin)
       return warn("/dev/shm", finding + ": NCCL may fail between GPUs without peer access",
                   "start the container with `--shm-size 8g` or `--ipc host`");
     ok("/dev/shm", finding);
   }
 
   void space(const DiskSpace& disk) {
-    constexpr uint64_t kLeast = kGiB, kUsual = 20 * kGiB;
+    constexpr uint64_t kMin = kGiB, kUsual = 20 * kGiB;
     const std::string finding = fmt::format("{} free for {} in {}", format_bytes(disk.free_bytes),
                                             disk.use, disk.path.string());
     const char* remedy = disk.use == "runs" ? "free space, or set output.dir to another disk"
                                             : "free space, or set HF_HOME to another disk";
-    if (disk.free_bytes < kLeast)
+    if (disk.free_bytes < kMin)
       problem("disk", finding, remedy);
     else if (disk.free_bytes < kUsual)
       warn("disk", finding + ": little for checkpoints and models", remedy);

@@ -10,7 +10,7 @@
 namespace sftrun::launch {
 namespace {
 
-constexpr double kMostPeriodS = 1;
+constexpr double kMaxPeriodS = 1;
 constexpr double kRecentS = 15;  // from the last sight of a stall until its ranks have ended
 
 std::string indented(const std::string& text) {
@@ -23,7 +23,7 @@ std::string indented(const std::string& text) {
 
 StallReporter::StallReporter(double stall_s, bool sees_all_ranks)
     : stall_s_(stall_s),
-      period_s_(std::min(kMostPeriodS, stall_s / 4)),
+      period_s_(std::min(kMaxPeriodS, stall_s / 4)),
       sees_all_ranks_(sees_all_ranks),
       reports_(stall_s) {}
 

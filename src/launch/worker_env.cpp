@@ -57,12 +57,12 @@ WorkerEnv worker_env() {
 }
 
 WorkerEnv worker_env(const Environment& env) {
-  constexpr int kMost = std::numeric_limits<int>::max();
+  constexpr int kMax = std::numeric_limits<int>::max();
   WorkerEnv worker;
   worker.supervised = env.contains(kSupervised);
   if (!env.contains("RANK") && !env.contains("WORLD_SIZE")) return worker;
-  const auto rank = number(env, "RANK", 0, kMost);
-  const auto world_size = number(env, "WORLD_SIZE", 1, kMost);
+  const auto rank = number(env, "RANK", 0, kMax);
+  const auto world_size = number(env, "WORLD_SIZE", 1, kMax);
   if (!rank || !world_size) throw missing(rank ? "WORLD_SIZE" : "RANK");
   worker.rank = *rank;
   worker.world_size = *world_size;
@@ -73,9 +73,9 @@ WorkerEnv worker_env(const Environment& env) {
   worker.local_world_size = number(env, "LOCAL_WORLD_SIZE", 1, worker.world_size).value_or(1);
   // Launchers that start one process per pod (Kubernetes' PyTorchJob) do not set the local rank.
   worker.local_rank =
-      number(env, "LOCAL_RANK", 0, kMost).value_or(worker.rank % worker.local_world_size);
+      number(env, "LOCAL_RANK", 0, kMax).value_or(worker.rank % worker.local_world_size);
   worker.node_rank =
-      number(env, "GROUP_RANK", 0, kMost).value_or(worker.rank / worker.local_world_size);
+      number(env, "GROUP_RANK", 0, kMax).value_or(worker.rank / worker.local_world_size);
   if (const auto address = env.find("MASTER_ADDR"); address != env.end()) {
     worker.master_addr = address->second;
   } else if (worker.world_size > 1) {

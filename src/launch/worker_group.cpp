@@ -19,7 +19,7 @@ namespace sftrun::launch {
 namespace {
 
 /// Of the live view. Faster is not readable, and slower looks as if nothing happened.
-constexpr double kLeastBetweenDraws_s = 0.05, kMostBetweenDraws_s = 1;
+constexpr double kMinBetweenDraws_s = 0.05, kMaxBetweenDraws_s = 1;
 
 std::string signal_name(int signal) {
   const char* name = ::sigabbrev_np(signal);
@@ -111,8 +111,8 @@ void WorkerGroup::wait_for_news() {
 int WorkerGroup::poll_timeout_ms() const {
   double seconds = deadline_ == 0 ? stalls_.period_s() : deadline_ - monotonic_seconds();
   if (state_ == State::kStopping) seconds = std::min(seconds, progress_.period_s());
-  if (has_news_) seconds = std::min(seconds, kLeastBetweenDraws_s);
-  if (drawn_at_ != 0) seconds = std::min(seconds, kMostBetweenDraws_s);
+  if (has_news_) seconds = std::min(seconds, kMinBetweenDraws_s);
+  if (drawn_at_ != 0) seconds = std::min(seconds, kMaxBetweenDraws_s);
   return static_cast<int>(std::clamp(std::ceil(seconds * 1e3), 0.0, 60e3));
 }
 
@@ -272,8 +272,8 @@ void WorkerGroup::show_progress() {
   }
   // Between steps the remaining time counts down.
   const double since_draw = now - drawn_at_;
-  if (has_news_ ? since_draw < kLeastBetweenDraws_s
-                : drawn_at_ == 0 || since_draw < kMostBetweenDraws_s)
+  if (has_news_ ? since_draw < kMinBetweenDraws_s
+                : drawn_at_ == 0 || since_draw < kMaxBetweenDraws_s)
     return;
   console_.set_live([this](TerminalSize size) { return view(size); });
   drawn_at_ = now;

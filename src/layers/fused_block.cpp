@@ -9,7 +9,7 @@
 namespace sftrun::layers {
 
 bool FusedBlock::joins(const JointLinears& joint, const at::Tensor& x) {
-  return joint.defined() && (!joint.is_quantized() || x.size(0) > kernels::kMostThinTokens);
+  return joint.defined() && (!joint.is_quantized() || x.size(0) > kernels::kMaxThinTokens);
 }
 
 int64_t FusedBlock::spare_of_input(const JointLinears& joint, const at::Tensor& x) const {

@@ -25,12 +25,12 @@ namespace {
 
 /// Gives the batch prompts and makes its steps, until all are answered or a stop is wanted.
 void lead(GenerationBatch& batch, const SamplingOptions& options, const GenerationHooks& hooks) {
-  constexpr size_t kMostTokens = 4096;  // of prompts that are taken before they are read
+  constexpr size_t kMaxTokens = 4096;  // of prompts that are taken before they are read
   const auto shared = std::make_shared<const SamplingOptions>(options);
   bool is_exhausted = false;
   const auto fill = [&] {
     std::vector<SequenceRequest> taken;
-    for (size_t tokens = 0; taken.size() < batch.num_free() && tokens < kMostTokens;) {
+    for (size_t tokens = 0; taken.size() < batch.num_free() && tokens < kMaxTokens;) {
       std::optional<Prompt> prompt = hooks.next_prompt();
       is_exhausted = !prompt;
       if (is_exhausted) break;

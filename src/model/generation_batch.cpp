@@ -106,9 +106,9 @@ bool GenerationBatch::has_head() const {
 
 /// Rows for the prompts that the next pass reads. A gated delta net reads one document in a pass.
 std::vector<size_t> GenerationBatch::take_unread() {
-  constexpr size_t kMostTokens = 4096;  // beyond that a pass is no faster per token
+  constexpr size_t kMaxTokens = 4096;  // beyond that a pass is no faster per token
   std::vector<size_t> taken;
-  for (size_t tokens = 0; !unread_.empty() && tokens < kMostTokens;) {
+  for (size_t tokens = 0; !unread_.empty() && tokens < kMaxTokens;) {
     if (has_states_ && !taken.empty()) break;
     tokens += unread_.front().prompt.tokens.size();
     taken.push_back(rows_.size());

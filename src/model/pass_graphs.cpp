@@ -18,8 +18,8 @@ namespace sftrun::model {
 namespace {
 
 /// Each graph costs host memory and capture time.
-constexpr int64_t kMostGraphs = 32;
-constexpr size_t kMostOfAnError = 200;  // characters
+constexpr int64_t kMaxGraphs = 32;
+constexpr size_t kMaxOfAnError = 200;  // characters
 
 /// Why no pass of this model can be captured; empty if it can.
 std::string why_not(Decoder& decoder, const PassGraphs::Options& options) {
@@ -87,14 +87,14 @@ PassGraphs::PassGraphs(const Stage& stage, const Options& options)
                fmt::format("CUDA graphs: none, as {}", why));
     return;
   }
-  most_tokens_ = is_asked_for ? std::numeric_limits<int64_t>::max()
-                              : spec::tokens_worth_a_graph(
-                                    decoder.arch(), decoder.options().trains == Trains::kFull);
+  max_tokens_ = is_asked_for ? std::numeric_limits<int64_t>::max()
+                             : spec::tokens_worth_a_graph(
+                                   decoder.arch(), decoder.options().trains == Trains::kFull);
   log::info("CUDA graphs: {}", is_asked_for
                                    ? "for all micro-batches"
                                    : fmt::format("for micro-batches of up to {} tokens; the device "
                                                  "is busy with longer ones",
-                                                 most_tokens_));
+                                                 max_tokens_));
 }
 
 PassGraphs::~PassGraphs() {
@@ -114,7 +114,7 @@ void PassGraphs::clear() {
 }
 
 void PassGraphs::turn_off(const std::string& why) {
-  most_tokens_ = 0;
+  max_tokens_ = 0;
   clear();
   log::warn(
       "CUDA graphs: a capture failed, so they are off for the rest of this run: {}. Training "
@@ -123,7 +123,7 @@ void PassGraphs::turn_off(const std::string& why) {
 }
 
 std::optional<BatchSizes> PassGraphs::sizes_for(const data::Batch& batch) const {
-  if (batch.num_tokens() == 0 || batch.num_tokens() > most_tokens_) return {};
+  if (batch.num_tokens() == 0 || batch.num_tokens() > max_tokens_) return {};
   if (!batch.rope_positions.empty()) return {};
   const BatchSizes sizes = rounded_sizes(batch);
   const auto is_captured = [&](const auto& pass) {
@@ -134,7 +134,7 @@ std::optional<BatchSizes> PassGraphs::sizes_for(const data::Batch& batch) const 
 }
 
 bool PassGraphs::is_full() const {
-  return size() == kMostGraphs;
+  return size() == kMaxGraphs;
 }
 
 int64_t PassGraphs::size() const {
@@ -160,7 +160,7 @@ std::string PassGraphs::capture(Pass& pass, const PackedBatch& batch) {
   } catch (const c10::Error& error) {
     decoder_.forget_prefetch();
     const std::string text = error.what_without_backtrace();
-    return text.substr(0, std::min<size_t>(text.find('\n'), kMostOfAnError));
+    return text.substr(0, std::min<size_t>(text.find('\n'), kMaxOfAnError));
   }
   log::debug("CUDA graphs: captured {} tokens, {} labels, {} documents of up to {} in {:.0f} ms",
              batch.sizes->tokens, batch.sizes->labels, batch.sizes->documents, batch.sizes->longest,
@@ -169,7 +169,7 @@ std::string PassGraphs::capture(Pass& pass, const PackedBatch& batch) {
     log::info(
         "CUDA graphs: {} shapes are captured, which is the limit; others are queued kernel by "
         "kernel",
-        kMostGraphs);
+        kMaxGraphs);
   return "";
 }
 
@@ -190,7 +190,7 @@ void PassGraphs::log_use() const {
 
 at::Tensor PassGraphs::forward_backward(const PackedBatch& batch, const PassOptions& options) {
   if (batch.num_tokens() > 0) ++num_passes_;
-  if (!batch.sizes || most_tokens_ == 0) return stage_.forward_backward(batch, options);
+  if (!batch.sizes || max_tokens_ == 0) return stage_.forward_backward(batch, options);
   SFTRUN_CHECK(options.grad_scale == 1 && options.aux == nullptr &&
                !options.row_factors.defined() && !options.needs_span_gradients &&
                batch.spans.empty());

@@ -31,7 +31,6 @@ int64_t TensorDeclarer::unit_of(int64_t layer) const {
   return d_.layer_unit(layer);
 }
 
-/// Marks the tensor declared last as one that may be quantised.
 void TensorDeclarer::allow_quantized(const std::string& module,
                                      std::optional<kernels::QuantizedMatrix>& quantized) {
   bool is_skipped = false;
@@ -129,7 +128,6 @@ int64_t TensorDeclarer::first_token() const {
   return spec::vocabulary_of(d_.arch_, d_.options_.tensor).begin;
 }
 
-/// The tokens are the inputs of the embedding and the outputs of the head.
 Division TensorDeclarer::division_of_vocabulary(Division division) const {
   return d_.options_.tensor_ranks == nullptr ? Division::kNone : division;
 }
@@ -240,7 +238,7 @@ void TensorDeclarer::declare() {
   for (int64_t l = 0; l < d_.arch_.num_layers; ++l) {
     Layer& layer = d_.layers_.emplace_back(describe_layer(part_, l, d_.options_));
     layer.unit = static_cast<int64_t>(d_.units_.size());
-    d_.shares_keys_ |= layer.mixer->lends_keys;
+    d_.shares_keys_ |= layer.mixer->shares_kv;
     d_.units_.push_back({.name = fmt::format("layer {}", l)});
   }
   for (int64_t l = 0; l < d_.arch_.num_layers; ++l) declare_layer(l, number);
@@ -261,7 +259,6 @@ bool TensorDeclarer::ties_head() const {
   return d_.arch_.tie_word_embeddings && !unties_head();
 }
 
-/// The separate head starts with the values of the embedding.
 void TensorDeclarer::declare_untied_head(int64_t unit) {
   const spec::TensorSpec& embedding = tensors_.spec(embedding_name());
   layers::Linear& head = d_.head_.linear;

@@ -5,16 +5,16 @@
 namespace sftrun::parallel {
 namespace {
 
-constexpr size_t kMostBytes = 500;
+constexpr size_t kMaxBytes = 500;
 
 /// The bytes of a text as doubles, which every rank can gather: its length, then each byte.
 std::vector<double> as_numbers(std::string text) {
-  if (text.size() > kMostBytes) {
-    size_t end = kMostBytes;
+  if (text.size() > kMaxBytes) {
+    size_t end = kMaxBytes;
     while (end > 0 && is_continuation_byte(text[end])) --end;
     text.resize(end);
   }
-  std::vector<double> numbers(1 + kMostBytes);
+  std::vector<double> numbers(1 + kMaxBytes);
   numbers[0] = static_cast<double>(text.size());
   for (size_t i = 0; i < text.size(); ++i)
     numbers[1 + i] = static_cast<double>(static_cast<unsigned char>(text[i]));

@@ -326,10 +326,10 @@ std::vector<GpuCards> parse_gpu_cards(const std::string& text, const std::string
                         "write cards as in 2x RTX4090");
     }
     const Item item = item_of(trimmed);
-    constexpr int64_t kMost = 100000;
-    if (!item.count || *item.count < 1 || *item.count > kMost) {
+    constexpr int64_t kMax = 100000;
+    if (!item.count || *item.count < 1 || *item.count > kMax) {
       throw ConfigError(fmt::format("`{}` has a number of cards that is not between 1 and {}",
-                                    excerpt(std::string(trimmed)), kMost),
+                                    excerpt(std::string(trimmed)), kMax),
                         where, "write cards as in 2x RTX4090");
     }
     const std::optional<GpuCard> card = card_named(item.name);

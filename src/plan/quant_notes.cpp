@@ -28,7 +28,7 @@ std::string idle_quant_keys(const config::TuningConfig& tuning, bool keeps_store
       options || (keeps_stored && *tuning.quant_embeddings == false));
   add("skip_modules", !tuning.skip_modules.empty(), options || keeps_stored);
   if (keys.empty()) return {};
-  const std::string reason = keeps_stored ? "the base stays as its files have it (tuning.quant)"
+  const std::string reason = keeps_stored ? "the base keeps its stored format (tuning.quant)"
                              : !options   ? "the base is not quantised (tuning.quant)"
                              : in_blocks  ? tuning.quant_name() + " keeps its block scales in fp32"
                                           : tuning.quant_name() + " has one scale per row";

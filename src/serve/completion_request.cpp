@@ -23,9 +23,9 @@
 namespace sftrun::serve {
 namespace {
 
-constexpr size_t kMostPrompts = 2048, kMostStops = 16;
-constexpr int64_t kMostChoices = 128, kMostLogprobs = 20;
-constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
+constexpr size_t kMaxPrompts = 2048, kMaxStops = 16;
+constexpr int64_t kMaxChoices = 128, kMaxLogprobs = 20;
+constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
 void read_sampling(Parameters& parameters, CompletionRequest& request) {
   model::SamplingOptions& sampling = request.sampling;
@@ -34,11 +34,11 @@ void read_sampling(Parameters& parameters, CompletionRequest& request) {
   sampling.min_p = parameters.number("min_p", 0, 1).value_or(0);
   sampling.repetition_penalty = parameters.number("repetition_penalty", 0.01, 100).value_or(1);
   constexpr int64_t kAll = -1;  // as in vLLM
-  const auto top_k = parameters.integer("top_k", kAll, kMostTokens);
+  const auto top_k = parameters.integer("top_k", kAll, kMaxTokens);
   if (top_k && *top_k > 0) sampling.top_k = top_k;
   sampling.seed = parameters.seed("seed").value_or(std::random_device{}());
-  request.stops = parameters.texts("stop", kMostStops, tokenizer::kMaxStopBytes);
-  request.num_choices = parameters.integer("n", 1, kMostChoices).value_or(1);
+  request.stops = parameters.texts("stop", kMaxStops, tokenizer::kMaxStopBytes);
+  request.num_choices = parameters.integer("n", 1, kMaxChoices).value_or(1);
   parameters.require_neutral("best_of", {Json(1), Json(request.num_choices)},
                              "all answers are returned; set n instead");
   for (const char* key : {"frequency_penalty", "presence_penalty"}) {
@@ -86,7 +86,7 @@ void set_length(CompletionRequest& request, std::optional<int64_t> asked, int64_
 /// Log-probabilities are kept until an answer is complete, and take 70 bytes each as JSON.
 void require_modest_logprobs(const CompletionRequest& request, const char* key) {
   if (!request.num_logprobs) return;
-  constexpr uint64_t kMost = 8'000'000;
+  constexpr uint64_t kMax = 8'000'000;
   uint64_t num_tokens = 0;
   for (const std::vector<int32_t>& prompt : request.prompts) {
     num_tokens +=
@@ -94,12 +94,12 @@ void require_modest_logprobs(const CompletionRequest& request, const char* key) 
   }
   const uint64_t num_values =
       num_tokens * static_cast<uint64_t>(request.num_choices) * (*request.num_logprobs + 1);
-  if (num_values <= kMost) return;
+  if (num_values <= kMax) return;
   throw ApiError(
       kBadRequest,
       fmt::format("the answers may have {} log-probabilities together, and at most {} are "
                   "allowed: ask for fewer answers, tokens or likeliest tokens",
-                  num_values, kMost),
+                  num_values, kMax),
       key);
 }
 
@@ -154,8 +154,8 @@ void read_prompts(Parameters& parameters, CompletionRequest& request, const Serv
   const Json* prompt = parameters.find("prompt");
   if (prompt == nullptr) throw ApiError(kBadRequest, "\"prompt\" is missing", "prompt");
   if (!prompt->is_array() || is_token_list(*prompt)) return add_prompt(request, *prompt, model);
-  if (prompt->empty() || prompt->size() > kMostPrompts) {
-    throw ApiError(kBadRequest, fmt::format("\"prompt\" must have 1 to {} entries", kMostPrompts),
+  if (prompt->empty() || prompt->size() > kMaxPrompts) {
+    throw ApiError(kBadRequest, fmt::format("\"prompt\" must have 1 to {} entries", kMaxPrompts),
                    "prompt");
   }
   for (const Json& one : *prompt) add_prompt(request, one, model);
@@ -167,7 +167,7 @@ void read_completion_logprobs(Parameters& parameters, CompletionRequest& request
     if (logprobs->get<bool>()) request.num_logprobs = 1;
     return;
   }
-  if (const auto count = parameters.integer("logprobs", 0, kMostLogprobs))
+  if (const auto count = parameters.integer("logprobs", 0, kMaxLogprobs))
     request.num_logprobs = static_cast<size_t>(*count);
 }
 
@@ -213,7 +213,7 @@ void read_messages(Parameters& parameters, CompletionRequest& request, const Ser
 
 void read_chat_logprobs(Parameters& parameters, CompletionRequest& request) {
   const bool wanted = parameters.flag("logprobs");
-  const auto top = parameters.integer("top_logprobs", 0, kMostLogprobs);
+  const auto top = parameters.integer("top_logprobs", 0, kMaxLogprobs);
   if (top && !wanted && *top > 0)
     throw ApiError(kBadRequest, "\"top_logprobs\" needs \"logprobs\": true", "top_logprobs");
   if (wanted) request.num_logprobs = static_cast<size_t>(top.value_or(0));
@@ -234,8 +234,8 @@ CompletionRequest reading(Read&& read) {
 }  // namespace
 
 Json parse_body(std::string_view body) {
-  constexpr size_t kMostDepth = 100;
-  if (!is_modest_json(body, kMostDepth))
+  constexpr size_t kMaxDepth = 100;
+  if (!is_modest_json(body, kMaxDepth))
     throw ApiError(kBadRequest, "the body's JSON is nested too deeply or has too many values");
   Json parsed;
   try {
@@ -265,7 +265,7 @@ CompletionRequest parse_completion(const Json& body, const ServedModel& model) {
     parameters.require_neutral("suffix", {Json("")}, "the models continue texts");
     constexpr int64_t kUsualTokens = 16;  // OpenAI's default
     const int64_t fewest = request.echo ? 0 : 1;
-    const auto tokens = parameters.integer("max_tokens", fewest, kMostTokens);
+    const auto tokens = parameters.integer("max_tokens", fewest, kMaxTokens);
     set_length(request, tokens, kUsualTokens, model, "max_tokens");
     require_modest_logprobs(request, "logprobs");
     parameters.require_no_others();
@@ -289,8 +289,8 @@ CompletionRequest parse_chat(Json body, const ServedModel& model, const RequestD
                                "the model decides; a call is part of the answer's text");
     parameters.require_neutral("parallel_tool_calls", {Json(true), Json(false)}, "leave it out");
     parameters.require_neutral("modalities", {Json::array({"text"})}, "answers are text");
-    const auto older = parameters.integer("max_tokens", 1, kMostTokens);
-    const auto tokens = parameters.integer("max_completion_tokens", 1, kMostTokens);
+    const auto older = parameters.integer("max_tokens", 1, kMaxTokens);
+    const auto tokens = parameters.integer("max_completion_tokens", 1, kMaxTokens);
     set_length(request, tokens ? tokens : older, defaults.chat_tokens, model, "messages");
     require_modest_logprobs(request, "top_logprobs");
     parameters.require_no_others();

@@ -67,12 +67,12 @@ void Connections::end_slowest(Time patience) {
   if (slowest != by_socket_.end() && Clock::now() - slowest->second.since >= patience) end(slowest);
 }
 
-void Connections::end_late(Time most_receiving, Time most_sending) {
+void Connections::end_late(Time max_receiving, Time max_sending) {
   const std::lock_guard lock(mutex_);
   const auto now = Clock::now();
   for (auto place = by_socket_.begin(); place != by_socket_.end();) {
     const Connection& connection = place->second;
-    const Time most = connection.state == State::kReceiving ? most_receiving : most_sending;
+    const Time most = connection.state == State::kReceiving ? max_receiving : max_sending;
     const bool is_late = !connection.is_ended && connection.state != State::kAnswering &&
                          now - connection.since > most;
     place = is_late ? end(place) : std::next(place);

@@ -33,7 +33,7 @@ class Connections {
   /// Ends the one that has been receiving or sending for longest, if that is at least `patience`.
   void end_slowest(Time patience);
   /// Ends those that have been receiving or sending for longer.
-  void end_late(Time most_receiving, Time most_sending);
+  void end_late(Time max_receiving, Time max_sending);
 
   /// A descriptor that is readable after `remove` or `wake`, until `clear`.
   int changed() const { return event_; }

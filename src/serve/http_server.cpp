@@ -364,7 +364,7 @@ struct HttpServer::Impl {
   void accept_clients() {
     constexpr int kBetweenLooksMs = 200;
     while (!stops) {
-      connections.end_late(options.most_request_time, options.most_send_time);
+      connections.end_late(options.max_request_time, options.max_send_time);
       const bool is_full = connections.size() >= max_connections;
       std::array<pollfd, 2> ready{
           {{listening.get(), POLLIN, 0}, {connections.changed(), POLLIN, 0}}};
@@ -400,10 +400,10 @@ struct HttpServer::Impl {
 
   /// Ends a slow connection, and waits for the end of any.
   void make_room() {
-    constexpr int kMostWaitMs = 50;
+    constexpr int kMaxWaitMs = 50;
     connections.end_slowest(options.patience);
     pollfd changed{connections.changed(), POLLIN, 0};
-    ::poll(&changed, 1, kMostWaitMs);
+    ::poll(&changed, 1, kMaxWaitMs);
   }
 
   static void on_connection(void* server, MHD_Connection* connection, void** /*context*/,

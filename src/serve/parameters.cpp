@@ -56,7 +56,7 @@ std::optional<uint64_t> Parameters::seed(const std::string& key) {
                                      : static_cast<uint64_t>(value->get<int64_t>());
 }
 
-std::vector<std::string> Parameters::texts(const std::string& key, size_t most, size_t most_bytes) {
+std::vector<std::string> Parameters::texts(const std::string& key, size_t most, size_t max_bytes) {
   const Json* value = find(key);
   if (value == nullptr) return {};
   std::vector<std::string> texts;
@@ -68,9 +68,9 @@ std::vector<std::string> Parameters::texts(const std::string& key, size_t most, 
     if (!text.is_string() || text.get_ref<const std::string&>().empty())
       refuse(key, "must be a string or a list of strings, none empty");
     texts.push_back(text.get<std::string>());
-    if (texts.back().size() > most_bytes)
+    if (texts.back().size() > max_bytes)
       refuse(key, fmt::format("has a string of {} bytes; at most {} are allowed",
-                              texts.back().size(), most_bytes));
+                              texts.back().size(), max_bytes));
   }
   return texts;
 }

@@ -24,8 +24,8 @@ class Parameters {
   std::optional<int64_t> integer(const std::string& key, int64_t min, int64_t max);
   std::optional<double> number(const std::string& key, double min, double max);
   std::optional<uint64_t> seed(const std::string& key);  ///< any integer of 64 bits
-  /// A string or a list of at most `most` strings, none empty or longer than `most_bytes`.
-  std::vector<std::string> texts(const std::string& key, size_t most, size_t most_bytes);
+  /// A string or a list of at most `most` strings, none empty or longer than `max_bytes`.
+  std::vector<std::string> texts(const std::string& key, size_t most, size_t max_bytes);
 
   /// Keys that do not change the answer.
   void ignore(std::initializer_list<const char*> keys);

@@ -372,9 +372,9 @@ void Scheduler::step() {
 }
 
 bool Scheduler::wait_for_work() {
-  constexpr auto kMostWait = std::chrono::milliseconds(100);
+  constexpr auto kMaxWait = std::chrono::milliseconds(100);
   std::unique_lock lock(mutex_);
-  return submitted_.wait_for(lock, kMostWait, [this] { return !waiting_.empty(); });
+  return submitted_.wait_for(lock, kMaxWait, [this] { return !waiting_.empty(); });
 }
 
 void Scheduler::rest(const std::function<bool()>& should_stop) {

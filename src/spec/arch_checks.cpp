@@ -45,7 +45,7 @@ void check_heads(const AttentionSizes& sizes, const std::string& where) {
           fmt::format("{} attention heads are not a multiple of {} key-value heads",
                       sizes.num_heads, sizes.num_kv_heads),
           where);
-  require(sizes.queries() <= kMostSize,
+  require(sizes.queries() <= kMaxSize,
           fmt::format("{} heads of size {} are too large", sizes.num_heads, sizes.head_dim), where);
 }
 

@@ -7,8 +7,8 @@
 namespace sftrun::spec {
 
 /// Largest size of one dimension: the product of two fits in 63 bits.
-constexpr int64_t kMostSize = (int64_t{1} << 31) - 1;
-constexpr int64_t kMostLayers = 10'000;
+constexpr int64_t kMaxSize = (int64_t{1} << 31) - 1;
+constexpr int64_t kMaxLayers = 10'000;
 
 /// Checks an ArchSpec's fields against each other, for all file formats. @throws DataError
 void check_arch(const ArchSpec& arch, const std::string& where);

@@ -57,7 +57,7 @@ void set_windows(ArchSpec& arch, int64_t window) {
 }
 
 void read_window(const JsonFields& config, ArchSpec& arch) {
-  set_windows(arch, config.get_int("sliding_window", 0, 1, kMostSize));
+  set_windows(arch, config.get_int("sliding_window", 0, 1, kMaxSize));
 }
 
 void write_window(const ArchSpec& arch, json& config) {
@@ -104,7 +104,7 @@ void write_layer_types(const ArchSpec& arch, json& config) {
 }
 
 size_t gguf_blocks(const JsonFields& meta) {
-  return static_cast<size_t>(meta.require_int("block_count", 1, kMostLayers));
+  return static_cast<size_t>(meta.require_int("block_count", 1, kMaxLayers));
 }
 
 std::vector<bool> read_flags_gguf(const JsonFields& meta, const std::string& key,
@@ -128,7 +128,7 @@ void read_windows_gguf(const JsonFields& meta, ArchSpec& arch, int64_t window, i
   if (pattern && pattern->is_array()) {
     slides = read_flags_gguf(meta, key, arch);
   } else {
-    period = meta.get_int(key, period, 0, kMostLayers);
+    period = meta.get_int(key, period, 0, kMaxLayers);
     for (int64_t i = 0; i < arch.num_layers; ++i)
       slides.push_back(period == 0 || (i + 1) % period != 0);
   }

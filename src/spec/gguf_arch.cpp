@@ -17,7 +17,7 @@ using nlohmann::json;
 const Family& family_of(const JsonFields& general) {
   const std::string name = general.get_string("general.architecture", "");
   if (name.empty()) general.fail_missing("general.architecture");
-  const bool has_experts = general.get_int(name + ".expert_count", 0, 0, kMostSize) > 0;
+  const bool has_experts = general.get_int(name + ".expert_count", 0, 0, kMaxSize) > 0;
   if (const Family* family = family_of_gguf(name, has_experts)) return *family;
   std::vector<std::string> known;
   for (const Family* family : families()) {
@@ -34,15 +34,15 @@ int64_t read_by_layer(const JsonFields& meta, const char* key, int64_t otherwise
                       int64_t LayerSpec::*own) {
   const json* values = meta.find(key);
   if (values == nullptr || !values->is_array()) {
-    return otherwise > 0 ? meta.get_int(key, otherwise, 1, kMostSize)
-                         : meta.require_int(key, 1, kMostSize);
+    return otherwise > 0 ? meta.get_int(key, otherwise, 1, kMaxSize)
+                         : meta.require_int(key, 1, kMaxSize);
   }
   const std::vector<int64_t> sizes = meta.get_ids(key);
   if (sizes.size() != gguf_blocks(meta))
     meta.fail(key,
               fmt::format("a number, or a list of {} numbers (one per layer)", gguf_blocks(meta)));
   for (size_t i = 0; i < arch.layers.size(); ++i) {
-    if (sizes[i] < 1 || sizes[i] > kMostSize) meta.fail(key, "a list of positive sizes");
+    if (sizes[i] < 1 || sizes[i] > kMaxSize) meta.fail(key, "a list of positive sizes");
     if (sizes[i] != sizes[0]) arch.layers[i].*own = sizes[i];
   }
   return sizes[0];
@@ -53,27 +53,27 @@ void read_gguf_sizes(const JsonFields& meta, ArchSpec& arch) {
   // Layers that predict further tokens (multi-token prediction) come last and are not used.
   arch.num_layers = blocks - meta.get_int("nextn_predict_layers", 0, 0, blocks - 1);
   arch.layers.resize(static_cast<size_t>(arch.num_layers));
-  arch.vocab_size = meta.require_int("vocab_size", 1, kMostSize);
-  arch.hidden_size = meta.require_int("embedding_length", 1, kMostSize);
+  arch.vocab_size = meta.require_int("vocab_size", 1, kMaxSize);
+  arch.hidden_size = meta.require_int("embedding_length", 1, kMaxSize);
   arch.intermediate_size =
       read_by_layer(meta, "feed_forward_length", 0, arch, &LayerSpec::intermediate_size);
-  arch.num_heads = meta.require_int("attention.head_count", 1, kMostSize);
+  arch.num_heads = meta.require_int("attention.head_count", 1, kMaxSize);
   arch.num_kv_heads = read_by_layer(meta, "attention.head_count_kv", arch.num_heads, arch,
                                     &LayerSpec::num_kv_heads);
   arch.head_dim =
-      meta.get_int("attention.key_length", arch.hidden_size / arch.num_heads, 1, kMostSize);
-  arch.max_position_embeddings = meta.require_int("context_length", 1, kMostSize);
+      meta.get_int("attention.key_length", arch.hidden_size / arch.num_heads, 1, kMaxSize);
+  arch.max_position_embeddings = meta.require_int("context_length", 1, kMaxSize);
 }
 
 void refuse_unsupported(const JsonFields& meta, const Family& family, const ArchSpec& arch) {
   if (!family.is_mixture && !family.may_be_mixture &&
-      meta.get_int("expert_count", 0, 0, kMostSize) > 0) {
+      meta.get_int("expert_count", 0, 0, kMaxSize) > 0) {
     throw DataError(fmt::format("mixtures of experts of the architecture \"{}\" are not supported",
                                 family.gguf),
                     meta.where());
   }
   const auto require_head_size = [&](const char* key) {
-    const int64_t size = meta.get_int(key, arch.head_dim, 1, kMostSize);
+    const int64_t size = meta.get_int(key, arch.head_dim, 1, kMaxSize);
     if (size == arch.head_dim) return;
     throw DataError(fmt::format("`{}` {} differs from the head size {}, which is not supported",
                                 meta.full_name(key), size, arch.head_dim),
@@ -104,7 +104,7 @@ RopeSpec read_rope(const JsonFields& meta, const ArchSpec& arch) {
       meta.get_positive("rope.scaling.factor", meta.get_positive("rope.scale_linear", 1.0));
   if (rope.type != RopeType::kYarn) return rope;
   rope.original_max_position_embeddings = meta.get_int("rope.scaling.original_context_length",
-                                                       arch.max_position_embeddings, 1, kMostSize);
+                                                       arch.max_position_embeddings, 1, kMaxSize);
   rope.beta_fast = meta.get_positive("rope.scaling.yarn_beta_fast", rope.beta_fast);
   rope.beta_slow = meta.get_positive("rope.scaling.yarn_beta_slow", rope.beta_slow);
   const double attention = meta.get_positive("rope.scaling.attn_factor", 1.0);
@@ -120,7 +120,7 @@ RopeSpec read_rope(const JsonFields& meta, const ArchSpec& arch) {
 
 void read_special_tokens(const JsonFields& general, ArchSpec& arch) {
   if (general.has("tokenizer.ggml.bos_token_id")) {
-    arch.bos_token_id = general.require_int("tokenizer.ggml.bos_token_id", 0, kMostSize);
+    arch.bos_token_id = general.require_int("tokenizer.ggml.bos_token_id", 0, kMaxSize);
   }
   // llama.cpp stops generating at any of these.
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",

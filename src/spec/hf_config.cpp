@@ -44,20 +44,20 @@ Activation read_activation(const JsonFields& config, const Family& family) {
 }
 
 void read_hf_sizes(const JsonFields& config, ArchSpec& arch) {
-  arch.vocab_size = config.require_int("vocab_size", 1, kMostSize);
-  arch.hidden_size = config.require_int("hidden_size", 1, kMostSize);
-  arch.intermediate_size = config.require_int("intermediate_size", 1, kMostSize);
-  arch.num_layers = config.require_int("num_hidden_layers", 1, kMostLayers);
-  arch.num_heads = config.require_int("num_attention_heads", 1, kMostSize);
-  arch.num_kv_heads = config.get_int("num_key_value_heads", arch.num_heads, 1, kMostSize);
+  arch.vocab_size = config.require_int("vocab_size", 1, kMaxSize);
+  arch.hidden_size = config.require_int("hidden_size", 1, kMaxSize);
+  arch.intermediate_size = config.require_int("intermediate_size", 1, kMaxSize);
+  arch.num_layers = config.require_int("num_hidden_layers", 1, kMaxLayers);
+  arch.num_heads = config.require_int("num_attention_heads", 1, kMaxSize);
+  arch.num_kv_heads = config.get_int("num_key_value_heads", arch.num_heads, 1, kMaxSize);
   if (!config.has("head_dim") && arch.hidden_size % arch.num_heads != 0) {
     throw DataError(fmt::format("hidden_size {} is not a multiple of num_attention_heads {} and "
                                 "`head_dim` is missing",
                                 arch.hidden_size, arch.num_heads),
                     config.where());
   }
-  arch.head_dim = config.get_int("head_dim", arch.hidden_size / arch.num_heads, 1, kMostSize);
-  arch.max_position_embeddings = config.get_int("max_position_embeddings", 2048, 1, kMostSize);
+  arch.head_dim = config.get_int("head_dim", arch.hidden_size / arch.num_heads, 1, kMaxSize);
+  arch.max_position_embeddings = config.get_int("max_position_embeddings", 2048, 1, kMaxSize);
   arch.layers.resize(static_cast<size_t>(arch.num_layers));
 }
 
@@ -112,7 +112,7 @@ ArchSpec ArchSpec::from_hf_config(const json& config_json, const std::string& wh
   arch.rms_norm_eps = config.get_positive("rms_norm_eps", 1e-6);
   arch.tie_word_embeddings = config.get_bool("tie_word_embeddings", false);
   if (config.has("bos_token_id"))
-    arch.bos_token_id = config.require_int("bos_token_id", 0, kMostSize);
+    arch.bos_token_id = config.require_int("bos_token_id", 0, kMaxSize);
   arch.eos_token_ids = config.get_ids("eos_token_id");
   if (family.read) family.read(config, arch);
   read_ropes(config, family, arch);

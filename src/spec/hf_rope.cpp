@@ -97,8 +97,8 @@ class RopeReader {
       rope.original_max_position_embeddings =
           config_.get_int("original_max_position_embeddings",
                           fields_.get_int("original_max_position_embeddings",
-                                          arch_.max_position_embeddings, 1, kMostSize),
-                          1, kMostSize);
+                                          arch_.max_position_embeddings, 1, kMaxSize),
+                          1, kMaxSize);
     }
     const bool may_lack = rope.type == RopeType::kYarn || rope.type == RopeType::kLongRope;
     rope.factor = may_lack && !fields_.has("factor")

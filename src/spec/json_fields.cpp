@@ -15,10 +15,10 @@ using nlohmann::json;
 
 /// The value as text for a message, at most 60 characters.
 std::string shown(const json& value) {
-  constexpr size_t kMost = 60;
+  constexpr size_t kMax = 60;
   if (value.is_number_float()) return dump_python_json(nlohmann::ordered_json(value));
   const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  return text.size() > kMost ? std::string(utf8_prefix(text, kMost)) + "..." : text;
+  return text.size() > kMax ? std::string(utf8_prefix(text, kMax)) + "..." : text;
 }
 
 /// An integer; also 2048.0, which some tools write.

@@ -206,8 +206,8 @@ std::vector<std::string> quoted_in(std::string_view source) {
     }
     ++at;
     const bool is_new = std::find(found.begin(), found.end(), text) == found.end();
-    constexpr size_t kMostBytes = 100;  // longer ones are prompts, not markers
-    if (!text.empty() && text.size() <= kMostBytes && is_new) found.push_back(text);
+    constexpr size_t kMaxBytes = 100;  // longer ones are prompts, not markers
+    if (!text.empty() && text.size() <= kMaxBytes && is_new) found.push_back(text);
   }
   return found;
 }

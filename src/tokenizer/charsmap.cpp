@@ -51,7 +51,7 @@ size_t end_of_cluster(std::string_view text, size_t begin) {
   return end;
 }
 
-constexpr size_t kMostClusterBytes = 5;
+constexpr size_t kMaxClusterBytes = 5;
 
 }  // namespace
 
@@ -119,7 +119,7 @@ NormalizedText Charsmap::run(std::string_view text, bool with_sources) const {
       continue;
     }
     end = end_of_cluster(text, begin);
-    const auto whole = end - begin <= kMostClusterBytes
+    const auto whole = end - begin <= kMaxClusterBytes
                            ? replacement(text.substr(begin, end - begin))
                            : std::nullopt;
     if (whole) {

@@ -10,7 +10,8 @@
 namespace sftrun::tokenizer {
 namespace {
 
-constexpr size_t kMostBytes = 16384;  // a property of five bytes expands to ten thousand bytes
+constexpr size_t kMaxPatternBytes =
+    16384;  // a property of five bytes expands to ten thousand bytes
 
 /// Expanded properties make a pattern longer. The matcher's stack grows with the longest repeat in
 /// the text.
@@ -20,9 +21,9 @@ constexpr OnigLimits kLimits{.pattern_bytes = 4 << 20,
                              .search_steps = 100'000'000};
 
 OnigPattern compile(const std::string& pattern, const std::string& where) {
-  if (pattern.size() > kMostBytes) {
+  if (pattern.size() > kMaxPatternBytes) {
     throw DataError(fmt::format("the tokenizer's pattern has {} bytes, more than the limit of {}",
-                                pattern.size(), kMostBytes),
+                                pattern.size(), kMaxPatternBytes),
                     where);
   }
   try {

@@ -42,9 +42,9 @@ void ProtobufReader::fail() const {
 }
 
 uint64_t ProtobufReader::read_varint() {
-  constexpr int kMostBytes = 10;
+  constexpr int kMaxBytes = 10;
   uint64_t value = 0;
-  for (int i = 0; i < kMostBytes; ++i) {
+  for (int i = 0; i < kMaxBytes; ++i) {
     const auto byte = static_cast<uint8_t>(take(1)[0]);
     value |= static_cast<uint64_t>(byte & 0x7F) << (7 * i);
     if (byte < 0x80) return value;

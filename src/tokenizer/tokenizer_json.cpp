@@ -112,9 +112,9 @@ class Reader final : public nlohmann::json_sax<Json> {
     return parent[key_] = std::move(value);
   }
   void open(Json value) {
-    constexpr size_t kMostDepth = 64;
-    if (open_.size() >= kMostDepth)
-      throw DataError(fmt::format("JSON nested deeper than {} levels", kMostDepth), where_);
+    constexpr size_t kMaxDepth = 64;
+    if (open_.size() >= kMaxDepth)
+      throw DataError(fmt::format("JSON nested deeper than {} levels", kMaxDepth), where_);
     open_.push_back(&put(std::move(value)));
   }
   template <class T>

@@ -100,8 +100,8 @@ void add_specials(const TokenizerConfig& config, TokenId vocab_size, TokenizerSo
   add_configured_tokens(config, named, false);
   TokenId last = vocab_size - 1;
   for (const AddedToken& token : named.added) last = std::max(last, token.id);
-  constexpr TokenId kMostReserved = 1 << 16;
-  if (last - vocab_size > kMostReserved)
+  constexpr TokenId kMaxReserved = 1 << 16;
+  if (last - vocab_size > kMaxReserved)
     throw DataError(fmt::format("the special token id {} is far beyond the vocabulary of {} tokens",
                                 last, vocab_size),
                     config.where);
@@ -217,8 +217,8 @@ std::vector<std::string> tekken_specials(const Json& document, TokenId& num_spec
   const bool says = config.contains("default_num_special_tokens");
   const int64_t count = says ? int_at(config, "default_num_special_tokens", where)
                              : static_cast<int64_t>(names.size());
-  constexpr int64_t kMost = 1 << 16;
-  if (count < static_cast<int64_t>(names.size()) || count > kMost)
+  constexpr int64_t kMax = 1 << 16;
+  if (count < static_cast<int64_t>(names.size()) || count > kMax)
     throw DataError(fmt::format("invalid number of special tokens {}", count), where);
   num_specials = static_cast<TokenId>(count);
   for (auto i = static_cast<TokenId>(names.size()); i < num_specials; ++i)

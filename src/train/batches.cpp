@@ -93,7 +93,7 @@ data::StepBatch PlannedBatches::longest(int64_t num_bins) const {
 
 int64_t PlannedBatches::micro_batch_tokens(int64_t num_bins, bool of_longest) const {
   return of_longest ? plan_.longest_tokens(num_bins)
-                    : plan_.most_tokens(num_bins, steps_.total_steps());
+                    : plan_.max_tokens(num_bins, steps_.total_steps());
 }
 
 data::StepBatch StreamedBatches::longest(int64_t num_bins) const {

@@ -59,7 +59,7 @@ bool covers(const Json& ranges, int64_t numel) {
 
 /// Whether ranges follow each other from 0 on, in files of this kind beside the list.
 bool is_usable(const Json& ranges, const std::string& kind) {
-  constexpr int64_t kMost = int64_t{1} << 48;
+  constexpr int64_t kMax = int64_t{1} << 48;
   if (!ranges.is_array() || ranges.empty()) return false;
   int64_t next = 0;
   for (const Json& range : ranges) {
@@ -69,10 +69,9 @@ bool is_usable(const Json& ranges, const std::string& kind) {
     const std::string file = range["file"].get<std::string>();
     if (!is_file_of(file, kind) || file.find('/') != std::string::npos) return false;
     const auto numel = range["numel"].get<uint64_t>();
-    if (range["begin"].get<uint64_t>() != static_cast<uint64_t>(next) || numel > kMost)
-      return false;
+    if (range["begin"].get<uint64_t>() != static_cast<uint64_t>(next) || numel > kMax) return false;
     next += static_cast<int64_t>(numel);
-    if (next > kMost) return false;
+    if (next > kMax) return false;
   }
   return true;
 }

@@ -58,18 +58,18 @@ std::string shortened_list(std::vector<std::string> all, size_t most) {
 
 void add_model_differences(const Json& saved, const Json& now,
                            std::vector<std::string>& differences) {
-  constexpr size_t kMostKeys = 5, kMostFiles = 3;
+  constexpr size_t kMaxKeys = 5, kMaxFiles = 3;
   const Json was = object_at(saved, "model"), is = object_at(now, "model");
   const auto keys =
       config::key_differences(object_at(was, "configuration"), object_at(is, "configuration"));
   if (!keys.empty())
-    differences.push_back("the model's configuration: " + shortened_list(keys, kMostKeys));
+    differences.push_back("the model's configuration: " + shortened_list(keys, kMaxKeys));
   if (was.value("layout", Json()) != is.value("layout", Json()))
     differences.push_back("another base model: its tensors have other names, shapes or types");
   if (was.contains("weights") && is.contains("weights")) {
     if (const auto files = other_weights(was["weights"], is["weights"]); !files.empty())
       differences.push_back("the base model's weights hold other bytes: " +
-                            shortened_list(files, kMostFiles));
+                            shortened_list(files, kMaxFiles));
   }
 }
 
@@ -116,7 +116,7 @@ std::string template_difference(const Json& saved, const Json& now) {
 
 /// Which of the data sets, or streamed files, are others.
 std::string data_difference(const Json& saved, const Json& now) {
-  constexpr size_t kMostNames = 3;
+  constexpr size_t kMaxNames = 3;
   const Json was = saved.value("data_parts", Json()), is = now.value("data_parts", Json());
   if (!was.is_array() || !is.is_array()) return "the training data differ";
   std::vector<std::string> names;
@@ -125,7 +125,7 @@ std::string data_difference(const Json& saved, const Json& now) {
   }
   for (size_t i = is.size(); i < was.size(); ++i) names.push_back("without " + name_of(was[i]));
   if (names.empty()) return "the training data differ in weight or order";
-  return "the training data differ: " + shortened_list(names, kMostNames);
+  return "the training data differ: " + shortened_list(names, kMaxNames);
 }
 
 }  // namespace
@@ -277,7 +277,7 @@ std::vector<std::string> other_settings(const Json& own, const Json& first) {
 
 /// How this rank's identity and configuration differ from those of rank 0.
 std::string describe_other_rank(const Json& own, const Json& first) {
-  constexpr size_t kMostSettings = 3;
+  constexpr size_t kMaxSettings = 3;
   const Json is = object_at(own, "identity"), was = object_at(first, "identity");
   std::vector<std::string> differences;
   for (const auto& [key, words] : {std::pair("model", "the model"),
@@ -289,7 +289,7 @@ std::string describe_other_rank(const Json& own, const Json& first) {
       differences.push_back(std::string(words) + " is another than on rank 0");
   }
   const auto settings = other_settings(object_at(own, "config"), object_at(first, "config"));
-  if (!settings.empty()) differences.push_back(shortened_list(settings, kMostSettings));
+  if (!settings.empty()) differences.push_back(shortened_list(settings, kMaxSettings));
   return differences.empty() ? "model, data set or configuration differ from those of rank 0"
                              : join(differences, "; ");
 }

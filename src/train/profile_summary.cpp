@@ -11,7 +11,7 @@
 namespace sftrun::train {
 namespace {
 
-constexpr size_t kMostLines = 25;
+constexpr size_t kMaxLines = 25;
 
 struct Total {
   int64_t calls = 0, ns = 0;
@@ -136,11 +136,11 @@ std::string profile_summary(std::vector<ProfileEvent> events, int rank) {
       fmt::format("{} of rank {}, {:.4f} seconds each\n", counted(num_steps, "step"), rank,
                   static_cast<double>(whole_ns) / 1e9 / static_cast<double>(num_steps));
   text += table("part of a step", self_times(parts), whole_ns, parts.size());
-  text += table("operation (host)", self_times(operations), whole_ns, kMostLines);
+  text += table("operation (host)", self_times(operations), whole_ns, kMaxLines);
   if (on_device.empty()) return text;
   text += fmt::format("\nThe GPU is busy {:.1f}% of the time.\n",
                       100.0 * static_cast<double>(busy_ns(on_device)) / whole_ns);
-  return text + table("kernel or copy (GPU)", kernels, whole_ns, kMostLines);
+  return text + table("kernel or copy (GPU)", kernels, whole_ns, kMaxLines);
 }
 
 }  // namespace sftrun::train

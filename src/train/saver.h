@@ -19,8 +19,8 @@ class Saver {
   /// The arguments must outlive this object.
   Saver(const TrainerInputs& inputs, TrainState& state, StepQueue& steps, RunLog& log);
 
-  /// The run goes on from the step of `state`. On rank 0: makes the folder. What a crash left there
-  /// is removed, checkpoints of later steps are set aside.
+  /// Starts at the step of `state`. On rank 0: makes the folder, removes unfinished files of a run that
+  /// crashed, and sets checkpoints of later steps aside.
   /// @throws DeviceError if nothing can be written there
   void start();
   /// By `train.save_steps` or epochs.   @param step counted from 0

@@ -22,14 +22,14 @@ StopAgreement::Gather gather_of(parallel::Communicator& comm) {
 }  // namespace
 
 StopAgreement::StopAgreement(parallel::Communicator& comm, std::function<int()> own_code,
-                             int64_t least_apart)
-    : StopAgreement(gather_of(comm), std::move(own_code), least_apart) {}
+                             int64_t min_apart)
+    : StopAgreement(gather_of(comm), std::move(own_code), min_apart) {}
 
-StopAgreement::StopAgreement(Gather gather, std::function<int()> own_code, int64_t least_apart)
+StopAgreement::StopAgreement(Gather gather, std::function<int()> own_code, int64_t min_apart)
     : gather_(std::move(gather)),
       own_code_(std::move(own_code)),
-      least_apart_(gather_ ? least_apart : 1),
-      apart_(least_apart_) {}
+      min_apart_(gather_ ? min_apart : 1),
+      apart_(min_apart_) {}
 
 int StopAgreement::next() {
   if (code_ != 0) return code_;
@@ -57,7 +57,7 @@ void StopAgreement::exchange() {
   last_apart_ = apart_;
   if (pace > 0) {
     const auto wanted = static_cast<int64_t>(std::min(kEvery_s / pace, 1e9));
-    apart_ = std::clamp(wanted, least_apart_, 2 * apart_);
+    apart_ = std::clamp(wanted, min_apart_, 2 * apart_);
   }
   left_ = apart_;
 }

@@ -70,7 +70,7 @@ std::vector<std::string> StragglerWatch::close_window() {
   std::vector<std::string> found;
   for (size_t rank = 0; rank < totals.size(); ++rank) {
     const double others = median_of_others(totals, rank);
-    const bool is_slow = totals[rank] > kFactor * others && totals[rank] - others > kLeastExcessS;
+    const bool is_slow = totals[rank] > kFactor * others && totals[rank] - others > kMinExcessS;
     slow_windows_[rank] = is_slow ? slow_windows_[rank] + 1 : 0;
     if (slow_windows_[rank] < kWindows || !named_.insert(static_cast<int>(rank)).second) continue;
     found.push_back(

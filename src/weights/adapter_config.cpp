@@ -66,7 +66,7 @@ bool is_off(const json& value) {
          ((value.is_structured() || value.is_string()) && value.empty());
 }
 
-constexpr int64_t kMostRank = 1 << 20;
+constexpr int64_t kMaxRank = 1 << 20;
 
 class ConfigReader {
  public:
@@ -147,7 +147,7 @@ class ConfigReader {
     const json* value = find("r");
     if (!value) return 8;
     if (!value->is_number_integer() || value->get<int64_t>() < 1 ||
-        value->get<int64_t>() > kMostRank)
+        value->get<int64_t>() > kMaxRank)
       fail("r", "a positive integer");
     return value->get<int64_t>();
   }
@@ -267,7 +267,7 @@ class ConfigReader {
     if (!found->is_object()) fail(key, "an object with names as keys");
     for (const auto& [name, value] : found->items()) {
       const bool is_rank = value.is_number_integer() && value.get<int64_t>() >= 1 &&
-                           value.get<int64_t>() <= kMostRank;
+                           value.get<int64_t>() <= kMaxRank;
       if (of_ranks && !is_rank) fail(key, "an object of positive integers");
       if (!value.is_number() || !std::isfinite(value.get<double>()))
         fail(key, "an object of numbers");

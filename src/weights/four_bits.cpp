@@ -84,9 +84,9 @@ class Reader {
 
   int64_t positive(const json& state, const char* key) const {
     const auto found = state.find(key);
-    constexpr int64_t kMost = 1 << 20;
+    constexpr int64_t kMax = 1 << 20;
     if (found == state.end() || !found->is_number_integer() || found->get<int64_t>() < 1 ||
-        found->get<int64_t>() > kMost)
+        found->get<int64_t>() > kMax)
       fail(fmt::format("`{}` is {}", key,
                        found == state.end() ? "missing" : excerpt(found->dump())));
     return found->get<int64_t>();

@@ -38,7 +38,7 @@ void refuse_split(const GgufFile& file) {
                   "join the parts with llama.cpp's `llama-gguf-split --merge`");
 }
 
-/// The values of a small additional tensor; empty if it is not there.
+/// The values of a small additional tensor; empty if missing.
 std::vector<float> read_aside(const GgufFile& file, const char* name) {
   const GgufTensor* tensor = file.find(name);
   if (!tensor) return {};

@@ -17,10 +17,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kMostInlineStrings = 64;
-constexpr uint64_t kMostInlineNumbers = 512;  // enough for one per layer
-constexpr int kMostArrayDepth = 4;
-constexpr uint32_t kMostDimensions = 4;  // ggml's limit
+constexpr uint64_t kMaxInlineStrings = 64;
+constexpr uint64_t kMaxInlineNumbers = 512;  // enough for one per layer
+constexpr int kMaxArrayDepth = 4;
+constexpr uint32_t kMaxDimensions = 4;  // ggml's limit
 
 uint64_t scalar_bytes(uint32_t type) {
   switch (type) {
@@ -108,7 +108,7 @@ void skip_elements(ByteCursor& cursor, uint32_t type, uint64_t count, const std:
   } else if (type == kString) {
     for (uint64_t i = 0; i < count; ++i) cursor.read_text("a metadata array");
   } else if (type == kArray) {
-    if (depth >= kMostArrayDepth)
+    if (depth >= kMaxArrayDepth)
       throw DataError(fmt::format("`{}` is nested too deep", key), where);
     for (uint64_t i = 0; i < count; ++i) skip_array(cursor, key, where, depth + 1);
   } else {
@@ -189,7 +189,7 @@ class GgufFile::Parser {
     array.type = cursor_.read<uint32_t>("a metadata array");
     array.count = cursor_.read<uint64_t>("a metadata array");
     array.bytes = cursor_.rest();
-    const uint64_t most = scalar_bytes(array.type) > 0 ? kMostInlineNumbers : kMostInlineStrings;
+    const uint64_t most = scalar_bytes(array.type) > 0 ? kMaxInlineNumbers : kMaxInlineStrings;
     if (array.count <= most && array.type != kArray) {
       json& values = file_.metadata_[key] = json::array();
       for (uint64_t i = 0; i < array.count; ++i) {
@@ -217,7 +217,7 @@ class GgufFile::Parser {
     tensor.name =
         checked_name(cursor_.read_text("a tensor name"), "the name of tensor", number, where_);
     const auto num_dimensions = cursor_.read<uint32_t>("the tensor list");
-    if (num_dimensions > kMostDimensions)
+    if (num_dimensions > kMaxDimensions)
       fail(tensor, fmt::format("has {} dimensions", num_dimensions));
     for (uint32_t i = 0; i < num_dimensions; ++i) {
       const auto size = cursor_.read<uint64_t>("the tensor list");

@@ -15,7 +15,7 @@ namespace sftrun::weights {
 namespace {
 
 using nlohmann::json;
-constexpr int kMostDepth = 64;
+constexpr int kMaxDepth = 64;
 
 std::string position_of(std::string_view text, size_t byte) {
   const std::string_view before = text.substr(0, std::min(byte, text.size()));
@@ -34,11 +34,11 @@ class KeyWatch {
   bool operator()(int depth, json::parse_event_t event, json& parsed) {
     switch (event) {
       case json::parse_event_t::object_start:
-        if (depth >= kMostDepth) fail_deep();
+        if (depth >= kMaxDepth) fail_deep();
         if (refuses_) open_.emplace_back();
         break;
       case json::parse_event_t::array_start:
-        if (depth >= kMostDepth) fail_deep();
+        if (depth >= kMaxDepth) fail_deep();
         break;
       case json::parse_event_t::object_end:
         if (refuses_) open_.pop_back();
@@ -60,7 +60,7 @@ class KeyWatch {
 
  private:
   [[noreturn]] void fail_deep() const {
-    throw DataError(fmt::format("JSON nested deeper than {} levels", kMostDepth), where_);
+    throw DataError(fmt::format("JSON nested deeper than {} levels", kMaxDepth), where_);
   }
   const std::string& where_;
   bool restores_, refuses_;
@@ -76,7 +76,7 @@ json parse_json(std::string_view text, const std::string& where, EqualKeys equal
     throw DataError("not valid JSON: a NUL byte", where + ":" + position_of(text, nul + 1),
                     "the file is damaged or cut short: download or copy it again");
   }
-  const std::string excess = json_excess(json_shape(text, kMostDepth), KeyOrder::kSorted);
+  const std::string excess = json_excess(json_shape(text, kMaxDepth), KeyOrder::kSorted);
   if (!excess.empty()) throw DataError(excess, where, "is this the right file?");
   const PythonJson python(text);
   try {

@@ -262,9 +262,9 @@ void put_groups(const float* in, const Search& search, std::byte* block, Codes& 
     most.scale = std::max(most.scale, groups[group].scale);
     most.minimum = std::max(most.minimum, groups[group].minimum);
   }
-  constexpr float kMost = 63;
-  const float of_scale = most.scale > 0 ? kMost / most.scale : 0;
-  const float of_minimum = most.minimum > 0 ? kMost / most.minimum : 0;
+  constexpr float kMax = 63;
+  const float of_scale = most.scale > 0 ? kMax / most.scale : 0;
+  const float of_minimum = most.minimum > 0 ? kMax / most.minimum : 0;
   std::array<uint8_t, kGroups> scales, minima;
   const auto six_bits = [](float value) {
     return std::min<uint8_t>(63, static_cast<uint8_t>(nearest(value)));
@@ -273,10 +273,10 @@ void put_groups(const float* in, const Search& search, std::byte* block, Codes& 
     scales[group] = six_bits(of_scale * groups[group].scale);
     minima[group] = six_bits(of_minimum * groups[group].minimum);
   }
-  put_half(block, most.scale / kMost);
-  put_half(block + 2, most.minimum / kMost);
+  put_half(block, most.scale / kMax);
+  put_half(block + 2, most.minimum / kMax);
   put_scales(scales, minima, block + 4);
-  const float factor = as_stored(most.scale / kMost), lift = as_stored(most.minimum / kMost);
+  const float factor = as_stored(most.scale / kMax), lift = as_stored(most.minimum / kMax);
   for (int group = 0; group < kGroups; ++group) {
     const float scale = factor * static_cast<float>(scales[group]),
                 minimum = lift * static_cast<float>(minima[group]);

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kMostHeaderBytes = 100'000'000;  // limit of the reference implementation
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // limit of the reference implementation
 constexpr const char* kFixTruncated = "the file is truncated or corrupt: download or copy it again";
 constexpr const char* kFixHeader =
     "the file's header breaks the safetensors format: download it again, or write it again with "
@@ -119,10 +119,10 @@ class HeaderReader {
 
 json read_header(ByteCursor& cursor, const std::string& where) {
   const auto length = cursor.read<uint64_t>("the header length");
-  if (length > kMostHeaderBytes) {
+  if (length > kMaxHeaderBytes) {
     throw DataError(
         fmt::format("not a safetensors file: the header length {} is over the limit of {} bytes",
-                    length, kMostHeaderBytes),
+                    length, kMaxHeaderBytes),
         where, "name a safetensors file; if it is one, download it again");
   }
   const std::span<const std::byte> bytes = cursor.take(length, "the header");

@@ -47,7 +47,7 @@ constexpr bool is_enumerator() {
 }
 static_assert(is_enumerator<Strategy::kDdp>() && !is_enumerator<static_cast<Strategy>(50)>());
 
-constexpr int kMostEnumerators = 80;  // Quant begins at 64
+constexpr int kMaxEnumerators = 80;  // Quant begins at 64
 
 template <class E, int... I>
 std::vector<E> enumerators(std::integer_sequence<int, I...>) {
@@ -58,7 +58,7 @@ std::vector<E> enumerators(std::integer_sequence<int, I...>) {
 
 template <class E>
 void expect_words_for_all() {
-  const auto values = enumerators<E>(std::make_integer_sequence<int, kMostEnumerators>());
+  const auto values = enumerators<E>(std::make_integer_sequence<int, kMaxEnumerators>());
   EXPECT_GT(values.size(), 1u);
   std::set<std::string_view> texts;
   std::set<E> written;

@@ -359,8 +359,8 @@ TEST(BatchPlan, KnowsItsLargestMicroBatch) {
       }
       for (const Bin& bin : bins) all.push_back(tokens_of(bin));
     }
-    EXPECT_EQ(plan.most_tokens(2, 1), of_first_step);
-    EXPECT_EQ(plan.most_tokens(2, 1'000'000), of_epoch);
+    EXPECT_EQ(plan.max_tokens(2, 1), of_first_step);
+    EXPECT_EQ(plan.max_tokens(2, 1'000'000), of_epoch);
     std::sort(all.rbegin(), all.rend());
     EXPECT_EQ(plan.longest_tokens(2), all[0] + all[1]);
     EXPECT_EQ(plan.longest_tokens(1'000'000), std::accumulate(lengths.begin(), lengths.end(), 0));

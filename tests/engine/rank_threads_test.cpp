@@ -25,7 +25,7 @@ struct TwoRanks {
   }
   int run(const std::function<int(Rank&)>& body) {
     return run_rank_threads({&first, &second}, FailureContext{}, [&](Rank& rank) {
-      rank.meet_others({}, at::kCPU);
+      rank.connect({}, at::kCPU);
       return body(rank);
     });
   }

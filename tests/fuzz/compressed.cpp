@@ -6,7 +6,7 @@ namespace {
 
 using sftrun::data::Compression;
 
-constexpr size_t kMost = size_t{64} << 10;  // of what a few bytes can stand for
+constexpr size_t kMax = size_t{64} << 10;  // of what a few bytes can stand for
 
 /// What a file holds, read `step` bytes at a time; nothing where it is not sound.
 std::optional<std::string> unpacked(std::string_view bytes, Compression compression, size_t step) {
@@ -18,7 +18,7 @@ std::optional<std::string> unpacked(std::string_view bytes, Compression compress
     while (const size_t got = stream->read(buffer.data(), step)) {
       if (got > step) __builtin_trap();
       found.append(buffer, 0, got);
-      if (found.size() > kMost) break;
+      if (found.size() > kMax) break;
     }
     text = std::move(found);
   });
@@ -44,11 +44,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t step = 1 + data[0];
   const std::string_view bytes = fuzz::text_of(data + 1, size - 1);
   for (const Compression compression : {Compression::kGzip, Compression::kZstd}) {
-    const auto at_once = unpacked(bytes, compression, kMost + 1);
+    const auto at_once = unpacked(bytes, compression, kMax + 1);
     const auto in_steps = unpacked(bytes, compression, step);
     // What is too long was given up at different places.
     const bool gave_up =
-        (at_once && at_once->size() > kMost) || (in_steps && in_steps->size() > kMost);
+        (at_once && at_once->size() > kMax) || (in_steps && in_steps->size() > kMax);
     if (!gave_up && at_once != in_steps) __builtin_trap();
   }
   expect_back(bytes, Compression::kGzip, step, fuzz::gzip_member);

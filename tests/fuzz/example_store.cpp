@@ -53,10 +53,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::expecting_errors([&] {
     const ExampleStore store = ExampleStore::open(file.holding(bytes));
     if (!store.header().is_object()) __builtin_trap();
-    constexpr int64_t kMostTokens = 1 << 16;  // examples may overlap
+    constexpr int64_t kMaxTokens = 1 << 16;  // examples may overlap
     std::vector<Example> examples;
     int64_t num_tokens = 0;
-    for (int64_t i = 0; i < store.size() && num_tokens < kMostTokens; ++i) {
+    for (int64_t i = 0; i < store.size() && num_tokens < kMaxTokens; ++i) {
       num_tokens += store[i].size();
       examples.push_back(example_of(store[i]));
     }

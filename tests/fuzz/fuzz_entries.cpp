@@ -38,9 +38,9 @@ std::vector<int64_t> shape_in_state(const SafetensorsFile& file, const std::stri
   if (state == nullptr) return shape;
   const auto json = nlohmann::json::parse(state->bytes.begin(), state->bytes.end(), nullptr, false);
   if (!json.is_object() || !json.contains("shape") || !json["shape"].is_array()) return shape;
-  constexpr int64_t kMost = 4096;
+  constexpr int64_t kMax = 4096;
   for (const auto& size : json["shape"]) {
-    if (!size.is_number_integer() || size < 0 || size > kMost) return {};
+    if (!size.is_number_integer() || size < 0 || size > kMax) return {};
     shape.push_back(size.get<int64_t>());
   }
   return shape;
@@ -89,9 +89,9 @@ uint64_t fuzz_gguf(std::span<const std::byte> bytes) {
     for (const GgufTensor& tensor : file.tensors()) {
       sum += sum_of(tensor.bytes);
       if (!tensor.type.readable) continue;
-      constexpr int64_t kMost = 4096;
+      constexpr int64_t kMax = 4096;
       const int64_t count =
-          std::min(tensor.numel(), kMost) / tensor.type.block_size * tensor.type.block_size;
+          std::min(tensor.numel(), kMax) / tensor.type.block_size * tensor.type.block_size;
       std::vector<float> numbers(static_cast<size_t>(count));
       dequantize(tensor.type, tensor.bytes.data(), count, numbers.data());
     }

@@ -40,9 +40,9 @@ void ask_for_commit(HubApi& api) {
 }
 
 void ask_for_list(HubApi& api) {
-  constexpr uint64_t kMostBytes = uint64_t{1} << 53;
+  constexpr uint64_t kMaxBytes = uint64_t{1} << 53;
   for (const RemoteFile& file : api.list(kName).files)
-    if (!is_relative_path(file.path) || file.size > kMostBytes) __builtin_trap();
+    if (!is_relative_path(file.path) || file.size > kMaxBytes) __builtin_trap();
 }
 
 /// An ETag becomes a file's name.

@@ -25,7 +25,7 @@ inline void watch_arrows_memory() {
 /// @param open makes the reader
 template <typename Open>
 std::optional<std::string> all_records(Open&& open) {
-  constexpr int64_t kMostRecords = 20'000;  // a few bytes can stand for very many rows
+  constexpr int64_t kMaxRecords = 20'000;  // a few bytes can stand for very many rows
   std::string records;
   bool sound = false;
   expecting_errors([&] {
@@ -33,7 +33,7 @@ std::optional<std::string> all_records(Open&& open) {
     int64_t last = 0, count = 0;
     while (const auto block = reader->next()) {
       if (block->size() == 0) __builtin_trap();
-      for (size_t i = 0; i < block->size() && count < kMostRecords; ++i, ++count) {
+      for (size_t i = 0; i < block->size() && count < kMaxRecords; ++i, ++count) {
         const int64_t number = block->number(i);
         const bool follows = reader->is_table() ? number == last + 1 : number >= last;
         if (number < 1 || !follows) __builtin_trap();
@@ -42,7 +42,7 @@ std::optional<std::string> all_records(Open&& open) {
         if (!record.is_object()) __builtin_trap();
         records += std::to_string(number) + record.dump() + "\n";
       }
-      if (count >= kMostRecords) break;
+      if (count >= kMaxRecords) break;
     }
     sound = true;
   });

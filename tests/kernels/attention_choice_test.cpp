@@ -116,10 +116,10 @@ TEST(AttentionChoices, CudnnIsTakenWhateverItsSpeed) {
 }
 
 TEST(AttentionChoices, OtherResultsAreNotTaken) {
-  const double most = most_difference(at::kBFloat16);
+  const double most = max_difference(at::kBFloat16);
   EXPECT_GT(most, 0.01);
   EXPECT_LT(most, 0.05);
-  EXPECT_LT(most_difference(at::kHalf), most);
+  EXPECT_LT(max_difference(at::kHalf), most);
   for (const double difference : {1.01 * most, std::nan(""), HUGE_VAL}) {
     AttentionChoices choices;
     EXPECT_FALSE(choices.takes_cudnn(class_of(CudaAttention::kCudnn), [&] {
@@ -147,13 +147,13 @@ TEST(AttentionChoices, MeasureTriesSoManyShapesAndCudnnAll) {
     ++trials;
     return AttentionTrial{2, 1, 0.003};
   };
-  const size_t more = AttentionChoices::kMostMeasured + 3;
+  const size_t more = AttentionChoices::kMaxMeasured + 3;
   for (size_t i = 0; i < more; ++i) {
     const auto length = static_cast<int64_t>(128 * (i + 1));
     EXPECT_EQ(choices.takes_cudnn(class_of(CudaAttention::kMeasure, length), faster),
-              i < AttentionChoices::kMostMeasured);
+              i < AttentionChoices::kMaxMeasured);
   }
-  EXPECT_EQ(trials, AttentionChoices::kMostMeasured);
+  EXPECT_EQ(trials, AttentionChoices::kMaxMeasured);
   EXPECT_TRUE(choices.takes_cudnn(class_of(CudaAttention::kCudnn), faster));
 }
 

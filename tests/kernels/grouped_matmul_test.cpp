@@ -118,7 +118,7 @@ TEST(GroupedProducts, CudaBlocksCoverTheResultOnce) {
                                                 shape.inner, columns, transposed};
       at::Tensor y = at::zeros({rows, columns}, at::kFloat), writes = at::zeros_like(y);
       auto y_at = y.accessor<float, 2>(), writes_at = writes.accessor<float, 2>();
-      for (int64_t block = 0; block < cuda::most_row_tiles(rows, experts); ++block) {
+      for (int64_t block = 0; block < cuda::max_row_tiles(rows, experts); ++block) {
         const cuda::RowTile tile =
             cuda::row_tile(c.routes.ends.data_ptr<int32_t>(), experts, block);
         if (tile.rows == 0) continue;

@@ -315,10 +315,11 @@ TEST(Quant, ProductsOfAFewRows) {
       const at::Tensor exact = at::mm(x.to(at::kDouble), dequantize(w, dtype).to(at::kDouble).t());
       const int threads = at::get_num_threads();
       at::set_num_threads(1);
-      const at::Tensor one = matmul_nt(x, w), turned = normal({rows, out}, 13, dtype);
-      EXPECT_TRUE(test::close(matmul_sum({{turned, w, false}}),
-                              at::mm(turned.to(at::kDouble), dequantize(w, dtype).to(at::kDouble)),
-                              dtype == at::kFloat ? 1e-6 : 4e-3));
+      const at::Tensor one = matmul_nt(x, w), transposed = normal({rows, out}, 13, dtype);
+      EXPECT_TRUE(
+          test::close(matmul_sum({{transposed, w, false}}),
+                      at::mm(transposed.to(at::kDouble), dequantize(w, dtype).to(at::kDouble)),
+                      dtype == at::kFloat ? 1e-6 : 4e-3));
       at::set_num_threads(3);
       EXPECT_TRUE(at::equal(matmul_nt(x, w), one));
       at::set_num_threads(threads);

@@ -276,11 +276,11 @@ void expect_block_products(const CpuKernels& table, int64_t rows, int64_t column
     kernels.multiply_few(left.size(0), columns, depth, add, data(left), left.stride(0), data(b),
                          b.stride(0), c.data_ptr<float>(), c.stride(0));
   });
-  const at::Tensor turned = at::zeros({columns, depth + 7}, b.options()).narrow(1, 3, depth);
-  turned.copy_(b.t());
+  const at::Tensor transposed = at::zeros({columns, depth + 7}, b.options()).narrow(1, 3, depth);
+  transposed.copy_(b.t());
   expect_products(a, b, columns, [&](const at::Tensor& left, bool add, const at::Tensor& c) {
     kernels.multiply_few_transposed(left.size(0), columns, depth, add, data(left), left.stride(0),
-                                    data(turned), turned.stride(0), c.data_ptr<float>(),
+                                    data(transposed), transposed.stride(0), c.data_ptr<float>(),
                                     c.stride(0));
   });
 }

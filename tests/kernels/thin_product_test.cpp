@@ -132,7 +132,7 @@ TEST(ThinProduct, ServesWhatItCanRead) {
   EXPECT_FALSE(thin_product_serves(x.narrow(1, 0, 64), w)) << "too many rows";
   EXPECT_FALSE(thin_product_serves(x.narrow(1, 1, 64).narrow(0, 0, 5), w)) << "not aligned";
   EXPECT_FALSE(thin_product_serves(normal({5, 65}, 1).narrow(1, 0, 64), w)) << "rows not aligned";
-  EXPECT_FALSE(thin_product_serves(normal({64, 5}, 1).t(), w)) << "turned";
+  EXPECT_FALSE(thin_product_serves(normal({64, 5}, 1).t(), w)) << "transposed";
   const at::Tensor few = x.narrow(1, 0, 64).narrow(0, 0, 5);
   EXPECT_FALSE(thin_product_serves(few, quantize(normal({4, 64}, 1), {.block_size = 4})))
       << "two factors in a group";

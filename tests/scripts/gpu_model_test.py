@@ -33,7 +33,7 @@ AROUND_GRADIENTS = {ATEN + "reduce_kernel [sum_functor]": 2, FLASH + "flash_bwd_
 LOW_KEPT = {ATEN + "elementwise_kernel [direct_copy_kernel_cuda]": 3}
 COUNTED_BACKWARD = {**AROUND_GRADIENTS, **LOW_KEPT, "product cublasGemmEx NN": 8}
 FP8_FORWARD = {**AROUND_PRODUCTS, OURS + "round_to_e4m3": 4, OURS + "low_rank_sum": 4, "product cublasGemmEx TN": 4, "product cublasLtMatmul TN": 4}
-FP8_BACKWARD = {**AROUND_GRADIENTS, OURS + "round_to_e4m3": 4, OURS + "turn_codes": 4,
+FP8_BACKWARD = {**AROUND_GRADIENTS, OURS + "round_to_e4m3": 4, OURS + "transpose_codes": 4,
                 "product cublasGemmEx NN": 4, OURS + "low_rank_sum": 4, "product cublasLtMatmul TN": 4}
 
 

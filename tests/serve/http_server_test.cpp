@@ -196,7 +196,7 @@ TEST(HttpServerTest, AClientThatDoesNotReadItsAnswerGivesWay) {
 }
 
 TEST(HttpServerTest, ARequestMustBeCompleteInTime) {
-  const HttpServer server({.port = 0, .most_request_time = 300ms}, length_of_body);
+  const HttpServer server({.port = 0, .max_request_time = 300ms}, length_of_body);
   Client slow(server);
   slow.send(head(100));
   for (int i = 0; i < 8; ++i) {

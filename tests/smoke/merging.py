@@ -480,7 +480,7 @@ def check_report(case):
     held["fingerprint"] = "0"
     (case.folder / "moved/sftrun_base.json").write_text(json.dumps(held))
     said, report = merge_moved("other-base", "--data", "val.jsonl")
-    case.expect("report: another base is told", not report.exists() and "in blocks of 64 with quantised scales) is not there" in said, said)
+    case.expect("report: another base is told", not report.exists() and "in blocks of 64 with quantised scales) was not found" in said, said)
 
     train("tuning.mode=qlora", "data.val_split=5")
     report = merge("split")[1]

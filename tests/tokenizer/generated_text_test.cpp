@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, GeneratedTexts, ::testing::Values("gpt2", "llama
 // The text is that of all tokens together, whichever they are, though each is decoded a few times only.
 TEST_P(GeneratedTexts, TakeTheSameTimeForEachToken) {
   const Tokenizer tokenizer = tokenizer_of(GetParam());
-  constexpr size_t kNumTokens = 1000, kMostDecodings = 150;
+  constexpr size_t kNumTokens = 1000, kMaxDecodings = 150;
   std::mt19937 random(7);
   std::uniform_int_distribution<TokenId> any(0, static_cast<TokenId>(tokenizer.vocab_size()) - 1);
   const std::vector<TokenId> words = tokenizer.encode(
@@ -138,7 +138,7 @@ TEST_P(GeneratedTexts, TakeTheSameTimeForEachToken) {
     ASSERT_EQ(generated.text(), whole) << tokens.size();
     ASSERT_TRUE(whole.starts_with(generated.settled())) << tokens.size();
   }
-  EXPECT_LT(generated.num_decoded(), kMostDecodings * kNumTokens);
+  EXPECT_LT(generated.num_decoded(), kMaxDecodings * kNumTokens);
 }
 
 TEST(GeneratedText, FindsStopTextsInWhatIsNotDecodedAgain) {

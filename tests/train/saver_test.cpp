@@ -98,7 +98,7 @@ TEST(Savers, WhatTheRunCanGoBackToIsSaid) {
   next.state.step = 2;
   EXPECT_FALSE(next.saver->has_resumed_step());
   next.saver->start();
-  EXPECT_FALSE(fs::exists(checkpoint)) << "it is later than the step the run goes on from";
+  EXPECT_FALSE(fs::exists(checkpoint)) << "it is of a later step than the one that was resumed";
   EXPECT_EQ(next.saver->newest_saved(), "the newest checkpoint is of step 2") << "elsewhere";
 }
 

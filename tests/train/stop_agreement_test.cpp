@@ -56,7 +56,7 @@ TEST(StopAgreement, ShortIterationsExchangeSeldomAndLongOnesEachTime) {
 TEST(StopAgreement, APipelineIsEmptiedSeldom) {
   test::run_ranks(2, [&](parallel::Communicator& comm) {
     StopAgreement stop(
-        comm, [] { return 75; }, /*least_apart=*/8);
+        comm, [] { return 75; }, /*min_apart=*/8);
     EXPECT_EQ(iterations(stop, [] {}), 0) << "before the first";
     int64_t asked = 0;
     StopAgreement later(

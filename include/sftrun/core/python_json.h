@@ -44,12 +44,12 @@ class PythonJson {
 };
 
 /// Reads a file's text.
-/// @return discarded if it is invalid, has a NUL byte, is nested deeper than `most_depth`, or exceeds the limits of `is_modest_json`
+/// @return discarded if it is invalid, has a NUL byte, is nested deeper than `max_depth`, or exceeds the limits of `is_modest_json`
 template <class Json = nlohmann::json>
-Json parse_python_json(std::string_view text, size_t most_depth = 64) {
+Json parse_python_json(std::string_view text, size_t max_depth = 64) {
   constexpr KeyOrder kOrder =
       std::is_same_v<Json, nlohmann::json> ? KeyOrder::kSorted : KeyOrder::kKept;
-  if (text.find('\0') != std::string_view::npos || !is_modest_json(text, most_depth, kOrder))
+  if (text.find('\0') != std::string_view::npos || !is_modest_json(text, max_depth, kOrder))
     return Json(Json::value_t::discarded);
   const PythonJson python(text);
   if (!python.has_stand_ins()) return Json::parse(text, nullptr, /*allow_exceptions=*/false);

@@ -44,8 +44,8 @@ inline bool is_valid_utf8(std::string_view bytes) {
   return find_invalid_utf8(bytes) == std::string_view::npos;
 }
 
-/// The longest beginning of at most `most_bytes` bytes that does not end inside a character.
-std::string_view utf8_prefix(std::string_view text, size_t most_bytes);
+/// The longest beginning of at most `max_bytes` bytes that does not end inside a character.
+std::string_view utf8_prefix(std::string_view text, size_t max_bytes);
 
 /// Bytes as text: each maximal prefix of an invalid sequence becomes one U+FFFD, like Rust's
 /// from_utf8_lossy.

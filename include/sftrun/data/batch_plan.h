@@ -56,7 +56,7 @@ class BatchPlan {
   int64_t label_tokens(const std::vector<Bin>& bins) const;
   /// Tokens of the largest of the micro-batches of `num_bins` bins that the first steps have, at
   /// most those of the first epoch.
-  int64_t most_tokens(int64_t num_bins, int64_t num_steps) const;
+  int64_t max_tokens(int64_t num_bins, int64_t num_steps) const;
   /// Tokens of the `num_bins` longest bins of the first epoch.
   int64_t longest_tokens(int64_t num_bins) const;
 

@@ -192,7 +192,7 @@ struct DotKernels {
                           float* out, int64_t out_stride);
   void (*dense_rows_bf16)(const DenseRows<uint16_t>& w, int64_t n, const float* x, int64_t tokens,
                           float* out, int64_t out_stride);
-  int64_t most_dense_tokens;  ///< for which `dense_rows` is faster than tiles or a library
+  int64_t max_dense_tokens;  ///< for which `dense_rows` is faster than tiles or a library
   /// out[t] += values . x[t] over `count` consecutive values; rows of x are `n` apart.
   void (*add_dots)(const float* values, int64_t count, int64_t n, const float* x, int64_t tokens,
                    float* out);

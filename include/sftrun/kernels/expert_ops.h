@@ -40,8 +40,8 @@ void add_expert_products_(at::Tensor& out, const at::Tensor& products, const at:
 /// gradient of a row's weight is <h, dh> + <bias, dy>.
 WeightedGatedGrads weighted_gated_backward_(Gating gating, WeightedGated& gated,
                                             const Routes& routes, bool with_h);
-/// Backward pass of sigmoid(logits) * answer.   @param answer as dy   @param logits [T, 1]
-GatedAnswerGrads gated_answer_backward(const at::Tensor& dy, const at::Tensor& answer,
+/// Backward pass of sigmoid(logits) * output.   @param output as dy   @param logits [T, 1]
+GatedOutputGrads gated_output_backward(const at::Tensor& dy, const at::Tensor& output,
                                        const at::Tensor& logits);
 
 }  // namespace sftrun::kernels

@@ -15,7 +15,7 @@ namespace sftrun::kernels {
 bool is_fp8(const Product& term);
 /// Whether the hardware computes x W, for which the codes of W must be transposed.
 /// @pre is_fp8(term)
-bool multiplies_turned_codes(const Product& term);
+bool multiplies_transposed_codes(const Product& term);
 /// residual + bias + the product; rounded once with own CPU kernels, else before each addition.
 /// @pre is_fp8(term)
 at::Tensor fp8_product(const Product& term, const at::Tensor& residual, const at::Tensor& bias);

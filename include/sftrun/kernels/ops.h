@@ -52,8 +52,8 @@ struct Product {
   Matrix w;
   bool transposed = false;
   RoundedRows rounded = {};  ///< x in e4m3 for an FP8 w, if already computed
-  /// Transposed codes of w [K, N] and scales of 1, for `multiplies_turned_codes`, if available.
-  ScaledCodes turned = {};
+  /// Transposed codes of w [K, N] and scales of 1, for `multiplies_transposed_codes`, if available.
+  ScaledCodes transposed_codes = {};
   double scale = 1;  ///< of this term; other than 1 only on CUDA
 };
 /// residual [T, N] + bias [N] + sum of the products: [T, N]. Residual and bias may be undefined. On

@@ -102,7 +102,7 @@ void dequantize_part(const QuantizedMatrix& matrix, int64_t row, int64_t rows, i
                      int64_t columns, T* out, int64_t stride);
 
 /// Transposes the codes of an 8-bit matrix into `out` [columns, rows] uint8. On CUDA.
-void turn_codes_into(const QuantizedMatrix& matrix, const at::Tensor& out);
+void transpose_codes_into(const QuantizedMatrix& matrix, const at::Tensor& out);
 
 /// Activations rounded to e4m3: x ~ codes * scales.
 struct RoundedRows {

@@ -51,9 +51,9 @@ struct WeightedGatedGrads {
   at::Tensor weighted_h;  ///< [rows, inner]: weight * h; undefined if not requested
 };
 
-/// Gradients of sigmoid(logits) * answer.
-struct GatedAnswerGrads {
-  at::Tensor d_answer;  ///< [T, columns]
+/// Gradients of sigmoid(logits) * output.
+struct GatedOutputGrads {
+  at::Tensor d_output;  ///< [T, columns]
   at::Tensor d_logits;  ///< [T, 1]
 };
 

@@ -43,7 +43,7 @@ std::vector<std::string> cpu_features(const std::filesystem::path& proc = "/proc
 
 /// Most threads that a command may start. Far more than the machine's processors only wait for each
 /// other, for minutes in one loop.
-int most_threads();
+int max_threads();
 
 /// Number of cores of this machine (hardware threads of a core count once); 0 if unknown.
 int num_physical_cores(const std::filesystem::path& system = "/sys/devices/system");

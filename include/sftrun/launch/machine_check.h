@@ -12,7 +12,7 @@
 #include "sftrun/launch/worker_env.h"
 #include "sftrun/observe/system.h"
 
-/// What on this machine will stop a run, or make it slow, and how to mend it.
+/// What on this machine will stop a run, or make it slow, and how to fix it.
 namespace sftrun::launch {
 
 enum class Verdict { kOk, kWarning, kProblem };

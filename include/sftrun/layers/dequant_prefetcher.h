@@ -103,7 +103,7 @@ class DequantPrefetcher {
   bool units_leave_;
   UnitHooks* hooks_ = nullptr;
   std::set<int64_t> here_;  // units
-  int64_t most_bytes_ = 0;
+  int64_t max_bytes_ = 0;
   std::array<Buffer, 2> buffers_;
   size_t last_ = 0;  // buffer returned last
   c10::Event free_;  // recorded on the computing stream

@@ -72,7 +72,7 @@ class Mixer {
   Linear output;  ///< [hidden, ...]; its sum with the layer's input is the block's output
   JointLinears joint_output;  ///< CUDA: of `output` alone; or undefined
   int64_t keys_of = -1;       ///< layer whose keys and values are reused; -1: none
-  bool lends_keys = false;    ///< other layers reuse its keys and values
+  bool shares_kv = false;     ///< other layers reuse its keys and values
 };
 
 /// What mixers are made for, beside the model.

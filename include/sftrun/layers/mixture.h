@@ -70,7 +70,7 @@ struct Mixture {
 /// State that the forward passes save.
 struct SharedExpertRun {
   at::Tensor gate, up;  ///< [T, inner]
-  at::Tensor answer;    ///< [T, hidden], before multiplication by the weight
+  at::Tensor output;    ///< [T, hidden], before multiplication by the weight
   at::Tensor weight;    ///< CPU: [T, 1] fp32
   at::Tensor logit;     ///< CUDA: [T, 1], logit of the weight
   LowRank inner_low, down_low, router_low;

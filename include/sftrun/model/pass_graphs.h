@@ -69,7 +69,7 @@ class PassGraphs {
 
   Decoder& decoder_;
   Stage stage_;
-  int64_t most_tokens_ = 0;  // largest batch that uses a graph; 0: none does
+  int64_t max_tokens_ = 0;  // largest batch that uses a graph; 0: none does
   std::map<Shape, Pass> passes_;
   int64_t num_passes_ = 0, num_launched_ = 0;
 };

@@ -53,9 +53,8 @@ class HttpServer {
     size_t max_connections = 256;  ///< fewer if the process may not open as many files
     unsigned idle_seconds = 60;    ///< after which a silent client is disconnected
     std::chrono::milliseconds patience = std::chrono::seconds(5);
-    std::chrono::milliseconds most_request_time =
-        std::chrono::minutes(2);                                          ///< until it is complete
-    std::chrono::milliseconds most_send_time = std::chrono::minutes(10);  ///< of a finished answer
+    std::chrono::milliseconds max_request_time = std::chrono::minutes(2);  ///< until it is complete
+    std::chrono::milliseconds max_send_time = std::chrono::minutes(10);    ///< of a finished answer
   };
   static constexpr size_t kSmallBody = size_t{64} << 10;
 

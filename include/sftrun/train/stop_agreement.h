@@ -18,11 +18,10 @@ class StopAgreement {
   using Gather = std::function<std::vector<std::vector<double>>(const std::vector<double>& values)>;
 
   /// @param own_code the exit code of a stop that this rank was asked for; 0: none
-  /// @param least_apart iterations between two exchanges: an exchange empties a pipeline
-  StopAgreement(parallel::Communicator& comm, std::function<int()> own_code,
-                int64_t least_apart = 1);
+  /// @param min_apart iterations between two exchanges: an exchange empties a pipeline
+  StopAgreement(parallel::Communicator& comm, std::function<int()> own_code, int64_t min_apart = 1);
   /// Between some ranks of a run.
-  StopAgreement(Gather gather, std::function<int()> own_code, int64_t least_apart = 1);
+  StopAgreement(Gather gather, std::function<int()> own_code, int64_t min_apart = 1);
 
   /// Every rank calls it before each iteration.
   /// @return the largest code of all ranks, on all of them; not 0: leave the loop
@@ -35,9 +34,9 @@ class StopAgreement {
 
   Gather gather_;  // empty: one rank
   std::function<int()> own_code_;
-  int64_t least_apart_, apart_, left_ = 0;  // iterations between exchanges, and until the next one
-  double last_end_ = 0, before_last_ = 0;   // ends of exchanges on the monotonic clock; 0: none
-  int64_t last_apart_ = 0;                  // iterations between these two
+  int64_t min_apart_, apart_, left_ = 0;   // iterations between exchanges, and until the next one
+  double last_end_ = 0, before_last_ = 0;  // ends of exchanges on the monotonic clock; 0: none
+  int64_t last_apart_ = 0;                 // iterations between these two
   int code_ = 0;
 };
 

@@ -36,7 +36,7 @@ class StragglerWatch {
  public:
   static constexpr int kWindowSteps = 20, kWindows = 2;
   static constexpr double kFactor = 1.5;
-  static constexpr double kLeastExcessS = 0.02;  ///< per step; less is noise
+  static constexpr double kMinExcessS = 0.02;  ///< per step; less is noise
 
   /// @param work of one step, by rank
   /// @return for each rank found in this step: "rank 3 is slow: its own work takes 2.1 times that of

@@ -230,11 +230,11 @@ void launch_adamw_8bit(Type type, float* param, const float* grad, const StateBl
                        void* compute, const StateMap& exp_avg_map, const StateMap& exp_avg_sq_map,
                        const AdamW8bitParams& params, Stream stream, const UpdateGate* gate) {
   if (blocks.count == 0) return;
-  constexpr unsigned kMostBlocks = 1 << 12;  // each block loads the maps once
+  constexpr unsigned kMaxBlocks = 1 << 12;  // each block loads the maps once
   const unsigned grid = grid_of(blocks.count * 32);
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    launch(adamw_8bit<T>, grid < kMostBlocks ? grid : kMostBlocks, kThreads, stream, param, grad,
+    launch(adamw_8bit<T>, grid < kMaxBlocks ? grid : kMaxBlocks, kThreads, stream, param, grad,
            blocks, static_cast<T*>(compute), exp_avg_map, exp_avg_sq_map, params,
            in_eights(0, {param, grad, compute, blocks.first.exp_avg, blocks.first.exp_avg_sq}),
            gate);

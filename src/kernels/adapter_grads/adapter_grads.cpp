@@ -41,8 +41,8 @@ bool continues(const cuda::AdapterGrad& grad, const cuda::AdapterGrad& next, con
   return grad.wide == next.wide && grad.wide_stride == next.wide_stride &&
          grad.wide_columns == next.wide_columns && grad.rstd == next.rstd &&
          grad.weight == next.weight && grad.offset == next.offset &&
-         grad.thin_stride == next.thin_stride && grad.parts < cuda::kMostGradParts &&
-         grad.rank + next.rank <= cuda::most_grad_ranks(cuda_type_of(g)) &&
+         grad.thin_stride == next.thin_stride && grad.parts < cuda::kMaxGradParts &&
+         grad.rank + next.rank <= cuda::max_grad_ranks(cuda_type_of(g)) &&
          static_cast<const char*>(grad.thin) + grad.rank * g.element_size() == next.thin;
 }
 
@@ -72,10 +72,10 @@ std::vector<cuda::AdapterGrad> joined(const std::vector<AdapterGrad>& grads) {
 /// multiprocessor has two blocks. Two parts gain less than adding them costs (measured on an H100,
 /// bench/adapter_bandwidth).
 int64_t token_parts(int64_t tiles, int64_t tokens, int64_t multiprocessors) {
-  constexpr int64_t kLeastTokens = 1024, kLeast = 3, kMost = 8;
+  constexpr int64_t kMinTokens = 1024, kMin = 3, kMax = 8;
   if (tiles == 0) return 1;
-  const int64_t parts = std::min(2 * multiprocessors / tiles, tokens / kLeastTokens);
-  return parts < kLeast ? 1 : std::min(parts, kMost);
+  const int64_t parts = std::min(2 * multiprocessors / tiles, tokens / kMinTokens);
+  return parts < kMin ? 1 : std::min(parts, kMax);
 }
 
 /// Divides the tokens where `arrivals` has room for the tiles.   @return the partial sums
@@ -100,10 +100,10 @@ void add_on_cuda(const std::vector<AdapterGrad>& grads, const at::Tensor& arriva
   const at::Tensor& g = grads.front().g;
   const Launch launch(g);
   const std::vector<cuda::AdapterGrad> products = joined(grads);
-  for (size_t first = 0; first < products.size(); first += cuda::kMostAdapterGrads) {
+  for (size_t first = 0; first < products.size(); first += cuda::kMaxAdapterGrads) {
     cuda::AdapterGrads some{};
     some.tokens = g.size(0);
-    for (size_t i = first; i < products.size() && some.count < cuda::kMostAdapterGrads; ++i)
+    for (size_t i = first; i < products.size() && some.count < cuda::kMaxAdapterGrads; ++i)
       some.products[some.count++] = products[i];
     const at::Tensor sums = divide_tokens(cuda_type_of(g), arrivals, some);
     launch_adapter_grads(cuda_type_of(g), some, launch.stream());

@@ -23,7 +23,7 @@ struct GradTiles {
                        kRstdAt = kThinAt + kDepth * kThinLead * static_cast<int>(sizeof(T)),
                        kStageBytes = kRstdAt + kDepth * static_cast<int>(sizeof(float)),
                        // Two blocks of a multiprocessor of Hopper, one of a GeForce.
-      kMostBytes = 96 * 1024, kStages = kMostBytes / kStageBytes < 8 ? kMostBytes / kStageBytes : 8,
+      kMaxBytes = 96 * 1024, kStages = kMaxBytes / kStageBytes < 8 ? kMaxBytes / kStageBytes : 8,
                        kBytes = kStages * kStageBytes;
   static constexpr int kSumsLead = kRanks + 4;
   static_assert(kWide * kSumsLead * static_cast<int>(sizeof(float)) <= kBytes);
@@ -63,9 +63,9 @@ __device__ __forceinline__ GradTile tile_of_block(const AdapterGrads& grads, int
 
 /// Columns of the thin side that a block has, rounded up to the tensor cores' 16.
 __device__ __forceinline__ int ranks_of(const AdapterGrad& grad, const GradTile& tile,
-                                        int most_ranks) {
+                                        int max_ranks) {
   const int64_t ranks = (grad.rank - tile.rank + 15) / 16 * 16;
-  return ranks < most_ranks ? static_cast<int>(ranks) : most_ranks;
+  return ranks < max_ranks ? static_cast<int>(ranks) : max_ranks;
 }
 
 /// A thread's copies of a tile of kDepth rows and kColumns columns of a side to shared memory: a
@@ -431,7 +431,7 @@ bool grads_in_eights(Type type, const AdapterGrads& grads) {
 int ranks_of_blocks(Type type, const AdapterGrads& grads) {
   constexpr int kFew = 16;
   for (int i = 0; i < grads.count; ++i)
-    if (grads.products[i].rank > kFew) return most_grad_ranks(type);
+    if (grads.products[i].rank > kFew) return max_grad_ranks(type);
   return kFew;
 }
 dim3 grid_of(Type type, const AdapterGrads& grads) {

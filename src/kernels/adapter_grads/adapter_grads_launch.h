@@ -7,13 +7,13 @@
 namespace sftrun::kernels::cuda {
 
 /// Products g^T x in fp32 with one wide side: the columns of the thin side belong to up to
-/// kMostGradParts matrices. With r counted from the first column of a part:
+/// kMaxGradParts matrices. With r counted from the first column of a part:
 ///   out[c * wide_step + r * rank_step] += scale * sum over tokens of wide[t, c] * thin[t, r]
 /// If the wide side is rms_norm(x), `wide` is x and rstd and weight are the norm's.
-inline constexpr int kMostGradParts = 4;  ///< linears with one input
-inline constexpr int kGradColumns = 64;   ///< wide columns of a block
+inline constexpr int kMaxGradParts = 4;  ///< linears with one input
+inline constexpr int kGradColumns = 64;  ///< wide columns of a block
 /// Columns of the thin side that a block can have.
-constexpr int most_grad_ranks(Type type) {
+constexpr int max_grad_ranks(Type type) {
   return type == Type::kFloat32 ? 16 : 64;
 }
 struct AdapterGradPart {
@@ -30,11 +30,11 @@ struct AdapterGrad {
   int64_t wide_stride, wide_columns, thin_stride;
   int64_t rank;  ///< of all parts
   int parts;
-  AdapterGradPart part[kMostGradParts];
+  AdapterGradPart part[kMaxGradParts];
 };
-inline constexpr int kMostAdapterGrads = 8;  ///< per launch
+inline constexpr int kMaxAdapterGrads = 8;  ///< per launch
 struct AdapterGrads {
-  AdapterGrad products[kMostAdapterGrads];
+  AdapterGrad products[kMaxAdapterGrads];
   int count;
   int64_t tokens;
   /// Tokens that a block sums up: a multiple of 64, or all. With more than one part of the tokens,

@@ -29,8 +29,8 @@ at::Tensor flat(const at::Tensor& x, int64_t heads, int64_t head_dim) {
 /// FlashAttention on CUDA requires fp16 or bf16 and a head_dim that is a multiple of 8 and at most
 /// 256; LibTorch's interface to it has no soft cap.
 bool flash_serves(at::ScalarType dtype, const AttentionShape& shape) {
-  constexpr int64_t kMostFlashDepth = 256, kFlashDepthStep = 8;
-  return shape.softcap <= 0 && dtype != at::kFloat && shape.head_dim <= kMostFlashDepth &&
+  constexpr int64_t kMaxFlashDepth = 256, kFlashDepthStep = 8;
+  return shape.softcap <= 0 && dtype != at::kFloat && shape.head_dim <= kMaxFlashDepth &&
          shape.head_dim % kFlashDepthStep == 0;
 }
 

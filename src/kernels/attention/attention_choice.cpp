@@ -86,7 +86,7 @@ std::string words_of(const AttentionClass& shape) {
 
 }  // namespace
 
-double most_difference(at::ScalarType dtype) {
+double max_difference(at::ScalarType dtype) {
   constexpr double kRoundings = 4;  // of scores and results, in both kernels
   return kRoundings * (dtype == at::kBFloat16
                            ? double{std::numeric_limits<c10::BFloat16>::epsilon()}
@@ -100,10 +100,10 @@ bool AttentionChoices::takes_cudnn(const AttentionClass& shape,
     const std::lock_guard lock(mutex_);
     const auto found = takes_cudnn_.find(shape);
     if (found != takes_cudnn_.end()) return found->second;
-    is_full = shape.setting == CudaAttention::kMeasure && takes_cudnn_.size() >= kMostMeasured;
-    if (is_full && takes_cudnn_.size() == kMostMeasured)
+    is_full = shape.setting == CudaAttention::kMeasure && takes_cudnn_.size() >= kMaxMeasured;
+    if (is_full && takes_cudnn_.size() == kMaxMeasured)
       log::info("attention: FlashAttention for every further shape ({} were measured)",
-                kMostMeasured);
+                kMaxMeasured);
   }
   // Without the lock: a trial waits for its device, which may wait for another device's thread.
   const bool taken = !is_full && decide(shape, run_trial);
@@ -132,7 +132,7 @@ bool AttentionChoices::decide(const AttentionClass& shape,
   } catch (const std::runtime_error& error) {  // the error type of cuDNN's frontend
     return trial_failed(shape, error.what());
   }
-  const double allowed = most_difference(shape.dtype);
+  const double allowed = max_difference(shape.dtype);
   if (!(trial.difference <= allowed)) {  // or NaN
     log::warn(
         "attention, {}: using FlashAttention, because cuDNN's results differ from it by a relative "

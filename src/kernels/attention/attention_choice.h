@@ -50,7 +50,7 @@ class AttentionChoices {
 
   /// Largest number of shapes that kMeasure tries. On an H100 the first trial takes 1.5 seconds, for
   /// cuDNN's libraries, and each further one up to half a second, for its plans.
-  static constexpr size_t kMostMeasured = 16;
+  static constexpr size_t kMaxMeasured = 16;
 
  private:
   bool decide(const AttentionClass& shape, const std::function<AttentionTrial()>& run_trial);
@@ -61,7 +61,7 @@ class AttentionChoices {
 };
 
 /// Relative difference allowed between the two kernels.
-double most_difference(at::ScalarType dtype);
+double max_difference(at::ScalarType dtype);
 
 /// Whether this batch uses cuDNN attention. The first use of a shape runs both kernels and
 /// synchronises with the device; later uses only look up.

@@ -15,8 +15,8 @@ struct ForwardOrder {
   __device__ static constexpr int matrix(int phase) { return phase; }
 };
 
-/// kHidden: masked scores have weight 0 whatever the maximum. kLeast: initial maximum, finite.
-constexpr float kHidden = -INFINITY, kLeast = -1e30F;
+/// kHidden: masked scores have weight 0 whatever the maximum. kMin: initial maximum, finite.
+constexpr float kHidden = -INFINITY, kMin = -1e30F;
 
 /// A lane's online-softmax state: two queries per row tile.
 template <typename P>
@@ -35,7 +35,7 @@ struct OnlineSoftmax {
   __device__ OnlineSoftmax(const AttentionProblem& p, const AttentionBlock<P>& block, int query) {
     for_rows([&](int i, int half) {
       first[i][half] = first_key(p, query + block.row_of(i, 2 * half));
-      largest[i][half] = kLeast;
+      largest[i][half] = kMin;
       sum[i][half] = 0;
     });
   }

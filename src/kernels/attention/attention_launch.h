@@ -8,7 +8,7 @@ namespace sftrun::kernels::cuda {
 
 /// Causal attention within packed documents, without sinks; see `AttentionShape` in ops.h. Rows of
 /// q and out have heads * depth channels, those of k and v kv_heads * depth; depth <=
-/// kMostAttentionDepth, tokens < 2^31. Documents may be empty. q, k and v have row strides.
+/// kMaxAttentionDepth, tokens < 2^31. Documents may be empty. q, k and v have row strides.
 struct AttentionProblem {
   const void* q;
   const void* k;
@@ -19,7 +19,7 @@ struct AttentionProblem {
   int64_t window;                        ///< keys that a query sees, its own included; 0: unlimited
   float scale, softcap;
 };
-inline constexpr int64_t kMostAttentionDepth = 512;
+inline constexpr int64_t kMaxAttentionDepth = 512;
 /// @param lse [heads, tokens]: log-sum-exp of each query's scores
 void launch_attention_forward(Type type, const AttentionProblem& problem, void* out, float* lse,
                               Stream stream);

@@ -19,11 +19,11 @@ inline constexpr int kAttentionChunk = 64;  // channels
 
 /// Tile sizes of a kernel. Shared memory is limited to the 99 KiB per block of sm_86, sm_89 and
 /// sm_120; in fp32, tiles have half the rows and columns.
-template <typename Element, int kMostDepth, int kKeptMatrices, int kWarpsOfColumns>
+template <typename Element, int kMaxDepth, int kKeptMatrices, int kWarpsOfColumns>
 struct AttentionTiles {
   using T = Element;
   static constexpr bool kIsHalf = sizeof(T) == 2;
-  static constexpr int kDepth = kMostDepth, kKept = kKeptMatrices;
+  static constexpr int kDepth = kMaxDepth, kKept = kKeptMatrices;
   static constexpr int kRowTiles = kIsHalf ? 2 : 1;  // of 16 rows, per warp
   static constexpr int kRowWarps = kDepth > 256 && kKept == 2 ? 1 : 2;
   static constexpr int kColumnWarps = kWarpsOfColumns;
@@ -45,10 +45,10 @@ struct AttentionTiles {
     return (kKept * kKeptSize + stages * kStageSize + kSquareSize) * static_cast<int>(sizeof(T)) +
            kLargestsBytes;
   }
-  static constexpr int kMostBytes = 99 * 1024;
-  static constexpr int kStages = bytes(3) <= kMostBytes ? 3 : 2;
+  static constexpr int kMaxBytes = 99 * 1024;
+  static constexpr int kStages = bytes(3) <= kMaxBytes ? 3 : 2;
   static constexpr int kBytes = bytes(kStages);
-  static_assert(kBytes <= kMostBytes && kScoreTiles > 0 && kChannelTiles > 0);
+  static_assert(kBytes <= kMaxBytes && kScoreTiles > 0 && kChannelTiles > 0);
   static_assert(!kIsHalf || (kScoreTiles % 2 == 0 && kChannelTiles % 2 == 0));
 };
 

@@ -94,7 +94,7 @@ AttentionGrads launch_backward(const at::Tensor& d_out, const at::Tensor& q, con
 }  // namespace
 
 bool cuda_attention_serves(const AttentionShape& shape) {
-  return shape.head_dim <= cuda::kMostAttentionDepth;
+  return shape.head_dim <= cuda::kMaxAttentionDepth;
 }
 
 AttentionOutput cuda_attention_forward(const at::Tensor& q, const at::Tensor& k,

@@ -21,8 +21,8 @@ constexpr int64_t kLengthStep = 128;
 /// With kAuto: forward and backward, cuDNN's kernel took 0.55 to 0.63 of FlashAttention's time on an
 /// H100 at 2048 to 32768 tokens, and 0.75 to 0.83 at 128, where a trial costs more than it gains
 /// (docs/attention.md).
-constexpr int64_t kLeastLengthForAuto = 1024;
-constexpr int64_t kHeadStep = 8, kMostHeadDim = 128, kMostHeadDimOnHopper = 256;
+constexpr int64_t kMinLengthForAuto = 1024;
+constexpr int64_t kHeadStep = 8, kMaxHeadDim = 128, kMaxHeadDimOnHopper = 256;
 
 /// [T, heads * head_dim] as [documents, heads, length, head_dim], without a copy.
 at::Tensor by_document(const at::Tensor& x, const EqualDocuments& documents, int64_t head_dim) {
@@ -71,12 +71,12 @@ std::string why_not_cudnn(const AttentionShape& shape, at::ScalarType dtype,
                        version_words(kOldestCudnn));
   if (dtype != at::kBFloat16 && dtype != at::kHalf) return "only bf16 and fp16 are supported";
   if (shape.softcap > 0) return "attention scores have a soft cap";
-  const int64_t most = card.compute_capability == kHopper ? kMostHeadDimOnHopper : kMostHeadDim;
+  const int64_t most = card.compute_capability == kHopper ? kMaxHeadDimOnHopper : kMaxHeadDim;
   if (shape.head_dim % kHeadStep != 0 || shape.head_dim > most)
     return fmt::format("heads have {} channels", shape.head_dim);
   if (documents.count == 0) return "the documents of a micro-batch have different lengths";
-  if (shape.on_cuda == CudaAttention::kAuto && documents.length < kLeastLengthForAuto)
-    return fmt::format("the documents are shorter than {} tokens", kLeastLengthForAuto);
+  if (shape.on_cuda == CudaAttention::kAuto && documents.length < kMinLengthForAuto)
+    return fmt::format("the documents are shorter than {} tokens", kMinLengthForAuto);
   if (documents.length % kLengthStep != 0)
     return fmt::format("the documents' length is not a multiple of {}", kLengthStep);
   if (shape.window > 0 && shape.window < documents.length)

@@ -86,10 +86,10 @@ struct TileLayout {
   static void pack_left_transposed(const T* x, int64_t stride, int64_t valid, int64_t rows,
                                    uint16_t* to) {
     const at::Tensor plain = at::empty({rows * kAttentionTile * int64_t{sizeof(T)}}, at::kByte);
-    auto* turned = reinterpret_cast<T*>(plain.data_ptr<uint8_t>());
-    row_kernels<T>().attention.pack_transposed(x, stride, valid, rows, turned);
+    auto* transposed = reinterpret_cast<T*>(plain.data_ptr<uint8_t>());
+    row_kernels<T>().attention.pack_transposed(x, stride, valid, rows, transposed);
     for (int64_t row = 0; row < rows; row += kTileRows, to += size(kTileRows, kAttentionTile)) {
-      tile_kernels<T>().pack_strip(turned + row * kAttentionTile, kAttentionTile, kTileRows,
+      tile_kernels<T>().pack_strip(transposed + row * kAttentionTile, kAttentionTile, kTileRows,
                                    kAttentionTile, to);
     }
   }

@@ -348,9 +348,9 @@ auto with_layout(const at::Tensor& q, const AttentionShape& shape, const Body& b
 }  // namespace
 
 bool tiled_attention_serves(at::ScalarType dtype, const AttentionShape& shape) {
-  constexpr int64_t kLeastDepth = 16, kMostDepth = 256;
+  constexpr int64_t kMinDepth = 16, kMaxDepth = 256;
   const int64_t depth = shape.head_dim;
-  if (depth < kLeastDepth || depth > kMostDepth || depth % 16 != 0) return false;
+  if (depth < kMinDepth || depth > kMaxDepth || depth % 16 != 0) return false;
   return block_product_serves(dtype);
 }
 

@@ -44,12 +44,12 @@ __global__ void __launch_bounds__(kThreads) copy_matrices(const MatrixPlacement*
 
 void launch_copy_matrices(Type type, const MatrixPlacement* placements, int64_t count,
                           Stream stream) {
-  constexpr int64_t kMostAtOnce = 65535;
+  constexpr int64_t kMaxAtOnce = 65535;
   constexpr unsigned kBlocks = 16;  // per matrix, enough for lora_rank rows of a layer's width
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    for (int64_t first = 0; first < count; first += kMostAtOnce) {
-      const int64_t left = count - first, some = left < kMostAtOnce ? left : kMostAtOnce;
+    for (int64_t first = 0; first < count; first += kMaxAtOnce) {
+      const int64_t left = count - first, some = left < kMaxAtOnce ? left : kMaxAtOnce;
       launch(copy_matrices<T>, dim3(kBlocks, static_cast<unsigned>(some)), kThreads, stream,
              placements + first);
     }

@@ -67,11 +67,11 @@ constexpr RowKernels<T> kRowKernels = {
 };
 
 #ifdef __AVX512F__
-constexpr int64_t kMostDenseTokens = 63;
+constexpr int64_t kMaxDenseTokens = 63;
 #elif defined(__AVX2__)
-constexpr int64_t kMostDenseTokens = 12;  // with more, tiles are faster
+constexpr int64_t kMaxDenseTokens = 12;  // with more, tiles are faster
 #else
-constexpr int64_t kMostDenseTokens = 4;  // with more, libraries are faster
+constexpr int64_t kMaxDenseTokens = 4;  // with more, libraries are faster
 #endif
 
 #define SFTRUN_NAME_OF(x) #x
@@ -90,7 +90,7 @@ const CpuKernels kTable = {SFTRUN_STRING(SFTRUN_ISA),
                            quantize_row_e4m3,
                            quantize_row_int8,
                            {split_pairs, dot_4bit, dot_8bit, dot_ggml, dense_rows_fp32,
-                            dense_rows_bf16, kMostDenseTokens, add_dots},
+                            dense_rows_bf16, kMaxDenseTokens, add_dots},
                            stream_copy};
 
 }  // namespace sftrun::kernels::SFTRUN_ISA

@@ -34,11 +34,11 @@ struct RowTile {
 };
 
 /// Upper bound of the number of tiles for `rows` rows of `experts` experts.
-SFTRUN_HOST_DEVICE int64_t most_row_tiles(int64_t rows, int64_t experts) {
+SFTRUN_HOST_DEVICE int64_t max_row_tiles(int64_t rows, int64_t experts) {
   return rows / kGroupedTile + (rows < experts ? rows : experts);
 }
 
-/// @param ends [experts]: end row of each expert   @param index less than `most_row_tiles`
+/// @param ends [experts]: end row of each expert   @param index less than `max_row_tiles`
 SFTRUN_HOST_DEVICE RowTile row_tile(const int32_t* ends, int64_t experts, int64_t index) {
   int64_t begin = 0;
   for (int64_t expert = 0; expert < experts; ++expert) {

@@ -56,14 +56,14 @@ inline EightBitView eight_bit_view(const QuantizedMatrix& matrix, EightBits form
           .form = form};
 }
 
-/// Whether the kernels can compute x [T, K] w^T: at most kMostThinTokens tokens, rows of whole
+/// Whether the kernels can compute x [T, K] w^T: at most kMaxThinTokens tokens, rows of whole
 /// groups of eight values, and aligned memory.
 inline bool thin_product_serves(const at::Tensor& x, const QuantizedMatrix& w) {
   constexpr uintptr_t kLoad = 16;  // bytes of x read at once
   const auto size = static_cast<int64_t>(x.element_size());
   const bool tokens_are_aligned = reinterpret_cast<uintptr_t>(x.const_data_ptr()) % kLoad == 0 &&
                                   x.stride(0) * size % static_cast<int64_t>(kLoad) == 0;
-  if (x.size(0) > kMostThinTokens || x.stride(1) != 1 || !tokens_are_aligned) return false;
+  if (x.size(0) > kMaxThinTokens || x.stride(1) != 1 || !tokens_are_aligned) return false;
   return ops_of(w).has_whole_cuda_groups(w);
 }
 

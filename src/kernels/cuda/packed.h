@@ -20,8 +20,8 @@ inline constexpr int kGroup = 8;  ///< values decoded together
 /// Row of a group, with `of_row` groups per row. Uses 32-bit division where possible, which is
 /// several times as fast as 64-bit division on GPUs.
 SFTRUN_HOST_DEVICE int64_t row_of_group(int64_t group, int64_t of_row) {
-  constexpr int64_t kMost = int64_t{1} << 32;
-  if (group >= kMost || of_row >= kMost) return group / of_row;
+  constexpr int64_t kMax = int64_t{1} << 32;
+  if (group >= kMax || of_row >= kMax) return group / of_row;
   return static_cast<uint32_t>(group) / static_cast<uint32_t>(of_row);
 }
 

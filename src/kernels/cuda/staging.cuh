@@ -14,16 +14,16 @@ __device__ __forceinline__ uint4 load_once(const uint4* p) {
 #endif
 }
 
-/// Copy of up to kMost bytes by kOfThreads threads, split into load and store so that several loads
+/// Copy of up to kMax bytes by kOfThreads threads, split into load and store so that several loads
 /// can be in flight.
-template <int kMost, int kOfThreads>
+template <int kMax, int kOfThreads>
 class Staging {
  public:
   static constexpr int kWord = 16;
   /// Size of the destination, with padding for reads past the end.
-  static constexpr int kBytes = (kMost + kWord - 1) / kWord * kWord + 2 * kWord;
+  static constexpr int kBytes = (kMax + kWord - 1) / kWord * kWord + 2 * kWord;
 
-  /// @param count 0 < count <= kMost
+  /// @param count 0 < count <= kMax
   __device__ __forceinline__ void load(const uint8_t* from, int64_t count, int thread) {
     shift_ = static_cast<int>(reinterpret_cast<uintptr_t>(from) % kWord);
     count_ = static_cast<int>(count);
@@ -53,7 +53,7 @@ class Staging {
   }
 
  private:
-  static constexpr int kLoads = (kMost / kWord + kOfThreads - 1) / kOfThreads;
+  static constexpr int kLoads = (kMax / kWord + kOfThreads - 1) / kOfThreads;
   static_assert(kOfThreads >= 2 * kWord);
 
   /// Number of bytes before the first multiple of kWord.

@@ -21,8 +21,8 @@ const CudaEntry<decltype(cuda::launch_add_expert_products)> launch_add_expert_pr
     "launch_add_expert_products");
 const CudaEntry<decltype(cuda::launch_weighted_gated_backward)> launch_weighted_gated_backward(
     "launch_weighted_gated_backward");
-const CudaEntry<decltype(cuda::launch_gated_answer_backward)> launch_gated_answer_backward(
-    "launch_gated_answer_backward");
+const CudaEntry<decltype(cuda::launch_gated_output_backward)> launch_gated_output_backward(
+    "launch_gated_output_backward");
 
 /// Route indices are int32.
 void require_routes(const at::Tensor& indices, const at::Tensor& like, int64_t routes) {
@@ -171,19 +171,19 @@ WeightedGatedGrads weighted_gated_backward_(Gating gating, WeightedGated& gated,
   return grads;
 }
 
-GatedAnswerGrads gated_answer_backward(const at::Tensor& dy, const at::Tensor& answer,
+GatedOutputGrads gated_output_backward(const at::Tensor& dy, const at::Tensor& output,
                                        const at::Tensor& logits) {
   require_rows(dy);
-  require_same(answer, dy);
+  require_same(output, dy);
   require_operand(logits, dy, dy.scalar_type());
   require_numel(logits, dy.size(0));
-  GatedAnswerGrads grads{at::empty_like(answer), at::empty_like(logits)};
+  GatedOutputGrads grads{at::empty_like(output), at::empty_like(logits)};
   const Launch launch(dy);
-  launch_gated_answer_backward(cuda_type_of(dy),
+  launch_gated_output_backward(cuda_type_of(dy),
                                {.dy = memory(dy),
-                                .answer = memory(answer),
+                                .output = memory(output),
                                 .logits = memory(logits),
-                                .d_answer = grads.d_answer.data_ptr(),
+                                .d_output = grads.d_output.data_ptr(),
                                 .d_logits = grads.d_logits.data_ptr(),
                                 .tokens = dy.size(0),
                                 .columns = dy.size(1)},

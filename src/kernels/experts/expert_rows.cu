@@ -7,7 +7,7 @@
 namespace sftrun::kernels::cuda {
 namespace {
 
-constexpr int64_t kMostBlocksBeside = 65535;  // limit of gridDim.y
+constexpr int64_t kMaxBlocksBeside = 65535;  // limit of gridDim.y
 
 unsigned blocks(int64_t n) {
   return static_cast<unsigned>(n);
@@ -154,21 +154,21 @@ __global__ void __launch_bounds__(kThreads)
   T* up = gate + inner;
   float sum = 0;
   for (int64_t column = lane_of_thread() * kWidth; column < inner; column += 32 * kWidth) {
-    float grads[kWidth], gates[kWidth], ups[kWidth], answers[kWidth];
+    float grads[kWidth], gates[kWidth], ups[kWidth], outputs[kWidth];
     load_values<kWidth>(dh + row * inner + column, grads);
     load_values<kWidth>(gate + column, gates);
     load_values<kWidth>(up + column, ups);
     for (int k = 0; k < kWidth; ++k) {
       const float h = rounded<T>(gated(gating, gates[k], ups[k]));
       sum = fmaf(h, grads[k], sum);
-      answers[k] = h * weight;
+      outputs[k] = h * weight;
       const Pair gradient = gated_gradient(gating, grads[k] * weight, gates[k], ups[k]);
       gates[k] = gradient.first;
       ups[k] = gradient.second;
     }
     store_values<kWidth>(gate + column, gates);
     store_values<kWidth>(up + column, ups);
-    if (weighted_h != nullptr) store_values<kWidth>(weighted_h + row * inner + column, answers);
+    if (weighted_h != nullptr) store_values<kWidth>(weighted_h + row * inner + column, outputs);
   }
   if (gated_rows.bias != nullptr) {
     const int64_t hidden = gated_rows.hidden;
@@ -188,21 +188,21 @@ __global__ void __launch_bounds__(kThreads)
 /// One warp per token.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    gated_answer_backward(GatedAnswer gated_rows, const T* dy, const T* answer, T* d_answer) {
+    gated_output_backward(GatedOutput gated_rows, const T* dy, const T* output, T* d_output) {
   const int64_t token = row_of_warp(), first = token * gated_rows.columns;
   if (token >= gated_rows.tokens) return;
   const float share = sigmoid(load(static_cast<const T*>(gated_rows.logits) + token));
   float sum = 0;
   for (int64_t column = lane_of_thread() * kWidth; column < gated_rows.columns;
        column += 32 * kWidth) {
-    float grads[kWidth], answers[kWidth];
+    float grads[kWidth], outputs[kWidth];
     load_values<kWidth>(dy + first + column, grads);
-    load_values<kWidth>(answer + first + column, answers);
+    load_values<kWidth>(output + first + column, outputs);
     for (int k = 0; k < kWidth; ++k) {
-      sum = fmaf(grads[k], answers[k], sum);
+      sum = fmaf(grads[k], outputs[k], sum);
       grads[k] *= share;
     }
-    store_values<kWidth>(d_answer + first + column, grads);
+    store_values<kWidth>(d_output + first + column, grads);
   }
   sum = lanes_sum(sum, 32);
   if (lane_of_thread() == 0)
@@ -262,7 +262,7 @@ void launch_add_expert_bias(Type type, void* y, const void* bias, const int32_t*
 
 void launch_add_expert_sums(Type type, const ExpertSums& sums, Stream stream) {
   if (sums.experts == 0 || sums.columns == 0) return;
-  const int64_t experts = sums.experts < kMostBlocksBeside ? sums.experts : kMostBlocksBeside;
+  const int64_t experts = sums.experts < kMaxBlocksBeside ? sums.experts : kMaxBlocksBeside;
   const dim3 grid(blocks((sums.columns + 31) / 32), blocks(experts));
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
@@ -273,8 +273,7 @@ void launch_add_expert_sums(Type type, const ExpertSums& sums, Stream stream) {
 void launch_add_expert_products(Type type, const ExpertProducts& products, Stream stream) {
   const int64_t n = products.rows * products.columns;
   if (products.experts == 0 || n == 0) return;
-  const int64_t experts =
-      products.experts < kMostBlocksBeside ? products.experts : kMostBlocksBeside;
+  const int64_t experts = products.experts < kMaxBlocksBeside ? products.experts : kMaxBlocksBeside;
   const bool is_in_eights = in_eights(products.columns, {products.products, products.out}) &&
                             products.row_stride % 8 == 0 && products.matrix_stride % 8 == 0;
   for_type_and_width(type, is_in_eights, [&](auto* null, auto width) {
@@ -299,15 +298,15 @@ void launch_weighted_gated_backward(Type type, Gating gating, const WeightedGate
   });
 }
 
-void launch_gated_answer_backward(Type type, const GatedAnswer& gated, Stream stream) {
+void launch_gated_output_backward(Type type, const GatedOutput& gated, Stream stream) {
   if (gated.tokens == 0) return;
-  for_type_and_width(type, in_eights(gated.columns, {gated.dy, gated.answer, gated.d_answer}),
+  for_type_and_width(type, in_eights(gated.columns, {gated.dy, gated.output, gated.d_output}),
                      [&](auto* null, auto width) {
                        using T = Element<decltype(null)>;
-                       launch(gated_answer_backward<T, decltype(width)::value>,
+                       launch(gated_output_backward<T, decltype(width)::value>,
                               blocks_of_warps(gated.tokens), kThreads, stream, gated,
-                              static_cast<const T*>(gated.dy), static_cast<const T*>(gated.answer),
-                              static_cast<T*>(gated.d_answer));
+                              static_cast<const T*>(gated.dy), static_cast<const T*>(gated.output),
+                              static_cast<T*>(gated.d_output));
                      });
 }
 
@@ -317,6 +316,6 @@ const Provided kLaunchers[] = {{"launch_spread_rows", launch_spread_rows},
                                {"launch_add_expert_sums", launch_add_expert_sums},
                                {"launch_add_expert_products", launch_add_expert_products},
                                {"launch_weighted_gated_backward", launch_weighted_gated_backward},
-                               {"launch_gated_answer_backward", launch_gated_answer_backward}};
+                               {"launch_gated_output_backward", launch_gated_output_backward}};
 
 }  // namespace sftrun::kernels::cuda

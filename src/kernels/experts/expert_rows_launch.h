@@ -67,15 +67,15 @@ struct WeightedGated {
 };
 void launch_weighted_gated_backward(Type type, Gating gating, const WeightedGated& gated,
                                     Stream stream);
-/// Backward pass of y = sigmoid(logit) * answer: gradients of answer and logit.
-struct GatedAnswer {
+/// Backward pass of y = sigmoid(logit) * output: gradients of output and logit.
+struct GatedOutput {
   const void* dy;      ///< [tokens, columns]
-  const void* answer;  ///< [tokens, columns]
+  const void* output;  ///< [tokens, columns]
   const void* logits;  ///< [tokens]
-  void* d_answer;      ///< [tokens, columns]
+  void* d_output;      ///< [tokens, columns]
   void* d_logits;      ///< [tokens]
   int64_t tokens, columns;
 };
-void launch_gated_answer_backward(Type type, const GatedAnswer& gated, Stream stream);
+void launch_gated_output_backward(Type type, const GatedOutput& gated, Stream stream);
 
 }  // namespace sftrun::kernels::cuda

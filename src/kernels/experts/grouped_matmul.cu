@@ -144,7 +144,7 @@ unsigned tiles(int64_t n) {
 void launch_grouped_matmul(Type type, const void* x, const void* w, const int32_t* ends, void* y,
                            const GroupedShape& shape, bool transposed, Stream stream) {
   if (shape.rows == 0 || shape.columns == 0) return;
-  const dim3 grid(static_cast<unsigned>(most_row_tiles(shape.rows, shape.experts)),
+  const dim3 grid(static_cast<unsigned>(max_row_tiles(shape.rows, shape.experts)),
                   tiles(shape.columns));
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;

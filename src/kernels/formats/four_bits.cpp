@@ -47,7 +47,7 @@ constexpr Table kFp4Table = {0.0F,       0.0625F / 12, 8.0F / 12,  1.0F,        
                              2.0F / 12,  0.25F,        -0.0F,      -0.0625F / 12, -8.0F / 12, -1.0F,
                              -4.0F / 12, -0.5F,        -2.0F / 12, -0.25F};
 
-constexpr float kLeast = 1e-38F;  // smallest divisor
+constexpr float kMin = 1e-38F;  // smallest divisor
 
 /// Bounds between the ascending values of a table, and the codes of the values in that order.
 struct Steps {
@@ -75,7 +75,7 @@ uint8_t code_of(float scaled, const Steps& steps) {
 /// multiplied by 1 / absmax.
 void quantize_rest(const float* values, int64_t n, const Steps& steps, uint8_t* packed,
                    float* absmax) {
-  float largest = kLeast;
+  float largest = kMin;
   for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::abs(values[i]));
   *absmax = largest;
   const auto code = [&](int64_t i) {

@@ -20,14 +20,14 @@ struct ThinTokens {
 template <typename MakeBody>
 at::Tensor each_row(const at::Tensor& x, int64_t rows, const MakeBody& make_body) {
   constexpr int64_t kGrain = 16 * 1024;  // minimum number of values of w per thread
-  at::Tensor turned = at::empty({rows, x.size(0)}, at::kFloat);  // w x^T
-  float* out = turned.data_ptr<float>();
+  at::Tensor transposed = at::empty({rows, x.size(0)}, at::kFloat);  // w x^T
+  float* out = transposed.data_ptr<float>();
   const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, x.size(1)));
   parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) {
     auto body = make_body();
     for (int64_t row = begin; row < end; ++row) body(row, out + row * x.size(0));
   });
-  return turned.t().to(x.scalar_type()).contiguous();
+  return transposed.t().to(x.scalar_type()).contiguous();
 }
 
 }  // namespace sftrun::kernels

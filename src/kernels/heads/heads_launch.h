@@ -19,9 +19,9 @@ struct HeadRows {
   bool rotates;       ///< false for values
 };
 /// Up to three kinds of heads in one launch; kinds with `heads` 0 are skipped.
-inline constexpr int kMostHeadKinds = 3;
+inline constexpr int kMaxHeadKinds = 3;
 struct HeadsProblem {
-  HeadRows rows[kMostHeadKinds];
+  HeadRows rows[kMaxHeadKinds];
   const float* cos;  ///< [tokens, rotary_dim / 2]; null: no RoPE
   const float* sin;
   int64_t tokens, head_dim, rotary_dim;

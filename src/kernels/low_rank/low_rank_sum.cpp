@@ -23,9 +23,9 @@ bool has_aligned_rows(const at::Tensor& x) {
 
 bool kernel_serves(const at::Tensor& y, const at::Tensor& low, const at::Tensor& factor,
                    const at::Tensor& base) {
-  constexpr int64_t kMostRows = int64_t{256} * 65535;
-  return y.is_cuda() && y.scalar_type() != at::kFloat && low.size(1) <= cuda::kMostLowRank &&
-         y.size(0) <= kMostRows && has_aligned_rows(y) && has_aligned_rows(low) &&
+  constexpr int64_t kMaxRows = int64_t{256} * 65535;
+  return y.is_cuda() && y.scalar_type() != at::kFloat && low.size(1) <= cuda::kMaxLowRank &&
+         y.size(0) <= kMaxRows && has_aligned_rows(y) && has_aligned_rows(low) &&
          has_aligned_rows(factor) && (!base.defined() || has_aligned_rows(base));
 }
 

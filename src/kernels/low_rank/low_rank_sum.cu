@@ -15,11 +15,11 @@ constexpr int kPiece = 8;  // elements of a copy
 
 /// A block's shared memory: the factor, then stages, each with rows of `low`, y and base. Row
 /// strides are padded against bank conflicts.
-/// @tparam kAlongDepth the factor is stored transposed, as B is: rows of kMostLowRank elements
+/// @tparam kAlongDepth the factor is stored transposed, as B is: rows of kMaxLowRank elements
 template <typename T, bool kAlongDepth, bool kHasBase>
 struct SumTiles {
   static_assert(sizeof(T) == 2);
-  static constexpr int kRank = static_cast<int>(kMostLowRank), kLowLead = kRank + kPiece,
+  static constexpr int kRank = static_cast<int>(kMaxLowRank), kLowLead = kRank + kPiece,
                        kLead = kColumns + kPiece, kFactorRows = kAlongDepth ? kColumns : kRank,
                        kFactorLead = kAlongDepth ? kLowLead : kLead,
                        kFactor = kFactorRows * kFactorLead, kYAt = kRows * kLowLead,

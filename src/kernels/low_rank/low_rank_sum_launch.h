@@ -6,7 +6,7 @@
 
 namespace sftrun::kernels::cuda {
 
-inline constexpr int64_t kMostLowRank = 64;  ///< of LowRankSum::rank
+inline constexpr int64_t kMaxLowRank = 64;  ///< of LowRankSum::rank
 /// y += base + low F in bf16 or fp16, rounded once, for a factor F [rank, columns] of few rows.
 struct LowRankSum {
   void* y;           ///< [rows, columns], row stride y_stride in elements

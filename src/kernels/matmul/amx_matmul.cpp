@@ -41,7 +41,7 @@ struct AmxCut {
   int64_t width, panels, runs, strips;  // strips: of the whole output
   int64_t items() const { return panels * runs; }
   int64_t first_strip(int64_t run) const { return run * strips / runs; }
-  int64_t most_strips() const { return (strips + runs - 1) / runs; }
+  int64_t max_strips() const { return (strips + runs - 1) / runs; }
 };
 
 /// The partition that minimises the time of the busiest thread.
@@ -59,7 +59,7 @@ AmxCut choose_cut(int64_t rows, int64_t columns, int64_t steps, int64_t threads)
     for (int64_t runs = fewest; runs <= most; ++runs) {
       const AmxCut cut{width, panels, runs, strips};
       const int64_t rounds = (cut.items() + threads - 1) / threads,
-                    item_rows = cut.most_strips() * kTileRows;
+                    item_rows = cut.max_strips() * kTileRows;
       const int64_t time =
           rounds * (width * (item_rows + kPanelRows<T>)+item_rows * kStripColumns<T>);
       if (time >= least) continue;
@@ -96,7 +96,7 @@ class AmxProduct {
   void run() const {
     int64_t steps = 0;
     for (const Stage& stage : stages_) steps = std::max(steps, steps_of(stage));
-    const int64_t kept = stages_.size() > 1 ? cut_.most_strips() : 1;
+    const int64_t kept = stages_.size() > 1 ? cut_.max_strips() : 1;
     const int64_t panel = steps * kTileStep<T> * (cut_.width / kTileColumns),
                   strip = steps * kTileStep<T>, sums = kept * kTileRows * cut_.width,
                   unpacked = any_quantized(operands_) ? kTileColumns * kUnpackedDepth : 0;

@@ -66,7 +66,7 @@ class AmxThinProduct {
 
   /// Rows [row, row + 32) of w.
   void run_strip(int64_t row, uint16_t* strip) const {
-    alignas(64) float sums[kMostPanels][kTileRows * kTileColumns];
+    alignas(64) float sums[kMaxPanels][kTileRows * kTileColumns];
     for (int64_t k = 0; k < depth_; k += kStageDepth) {
       const int64_t depth = std::min(kStageDepth, depth_ - k);
       tile_kernels<T>().pack_strip(w_ + row * w_stride_ + k, w_stride_, rows_from(row), depth,
@@ -93,7 +93,7 @@ class AmxThinProduct {
     return {w_ + next * w_stride_ + (goes_on ? k + kStageDepth : 0), w_stride_, rows_from(next)};
   }
 
-  static constexpr int64_t kMostPanels = 2;
+  static constexpr int64_t kMaxPanels = 2;
 
   const T* w_;
   int64_t w_stride_, tokens_, rows_, depth_, panel_size_;
@@ -101,14 +101,14 @@ class AmxThinProduct {
   T* out_;
 };
 
-constexpr int64_t kMostTokens = 2 * kTileColumns;
+constexpr int64_t kMaxTokens = 2 * kTileColumns;
 
 }  // namespace
 
 bool amx_thin_product_serves(const at::Tensor& x, const at::Tensor& w) {
   // With fewer, dot products are as fast: an fp32 value takes several instructions to split.
   const int64_t least = x.scalar_type() == at::kFloat ? 24 : 5;
-  return x.size(0) >= least && x.size(0) <= kMostTokens && tile_table() != nullptr &&
+  return x.size(0) >= least && x.size(0) <= kMaxTokens && tile_table() != nullptr &&
          w.stride(1) == 1;
 }
 

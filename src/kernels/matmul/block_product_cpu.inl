@@ -59,15 +59,15 @@ inline LeftPart left_part(const uint16_t* a, int64_t stride, int64_t rows, int64
   return {room, kBlockDepth, rows, depth};
 }
 
-/// Calls body(part, first row, first depth) for parts of a [m, k] of at most `most_depth`.
+/// Calls body(part, first row, first depth) for parts of a [m, k] of at most `max_depth`.
 template <typename T, typename Body>
-void for_left_parts(int64_t m, int64_t k, int64_t most_depth, const T* a, int64_t a_stride,
+void for_left_parts(int64_t m, int64_t k, int64_t max_depth, const T* a, int64_t a_stride,
                     const Body& body) {
   float room[sizeof(T) < sizeof(float) ? kConvertedRows * kBlockDepth : 1];
   for (int64_t row = 0; row < m; row += kConvertedRows) {
     const int64_t rows = m - row < kConvertedRows ? m - row : kConvertedRows;
-    for (int64_t k0 = 0; k0 < k; k0 += most_depth) {
-      const int64_t depth = k - k0 < most_depth ? k - k0 : most_depth;
+    for (int64_t k0 = 0; k0 < k; k0 += max_depth) {
+      const int64_t depth = k - k0 < max_depth ? k - k0 : max_depth;
       body(left_part(a + row * a_stride + k0, a_stride, rows, depth, room), row, k0);
     }
   }

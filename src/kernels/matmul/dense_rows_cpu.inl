@@ -87,8 +87,8 @@ SFTRUN_INLINE void dense_tiles_of(const T* w, int64_t stride, int64_t first, int
 template <int kRows, typename T>
 void dense_tiles(const T* w, int64_t stride, int64_t whole, int64_t n, const float* x,
                  int64_t tokens, float* out, int64_t out_stride) {
-  constexpr int64_t kMostDepth = 288;
-  const int64_t parts = std::max<int64_t>(1, (whole + kMostDepth - 1) / kMostDepth),
+  constexpr int64_t kMaxDepth = 288;
+  const int64_t parts = std::max<int64_t>(1, (whole + kMaxDepth - 1) / kMaxDepth),
                 depth = (whole / kLanes + parts - 1) / parts * kLanes;
   int64_t first = 0;
   do {

@@ -9,8 +9,8 @@
 namespace sftrun::kernels {
 namespace {
 
-constexpr int64_t kLanes = 16, kMostColumns = 256;  // of an item
-constexpr int64_t kDepthAtOnce = 128;               // depth dequantised at once; even
+constexpr int64_t kLanes = 16, kMaxColumns = 256;  // of an item
+constexpr int64_t kDepthAtOnce = 128;              // depth dequantised at once; even
 
 /// T: dtype of the operands, U: dtype of the output. Sums do not depend on how the columns are
 /// divided into items.
@@ -22,7 +22,7 @@ class FewRowsProduct {
 
   void run() const {
     const int64_t threads = at::get_num_threads(), of_thread = output_.num_columns / threads,
-                  columns = std::clamp(of_thread / kLanes * kLanes, 4 * kLanes, kMostColumns),
+                  columns = std::clamp(of_thread / kLanes * kLanes, 4 * kLanes, kMaxColumns),
                   items = (output_.num_columns + columns - 1) / columns;
     parallel_for(0, items, 1, [&](int64_t begin, int64_t end) {
       const at::Tensor sums = at::empty({output_.num_rows, columns}, at::kFloat),

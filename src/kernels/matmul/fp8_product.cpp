@@ -76,13 +76,13 @@ bool hardware_serves(const Product& term) {
          w.columns % kGroup == 0 && compute_capability(term.x.device()) >= kAda;
 }
 
-ScaledCodes turned_codes(const Product& term) {
-  if (term.turned.codes.defined()) return term.turned;
+ScaledCodes transposed_codes(const Product& term) {
+  if (term.transposed_codes.codes.defined()) return term.transposed_codes;
   const QuantizedMatrix& w = *term.w.quantized;
-  ScaledCodes turned{at::empty({w.columns, w.rows}, w.packed.options()),
-                     at::ones({1, w.columns}, w.absmax.options())};
-  turn_codes_into(w, turned.codes);
-  return turned;
+  ScaledCodes transposed{at::empty({w.columns, w.rows}, w.packed.options()),
+                         at::ones({1, w.columns}, w.absmax.options())};
+  transpose_codes_into(w, transposed.codes);
+  return transposed;
 }
 
 /// Both operands must be contiguous along the summed dimension (sm_89 and sm_90), so the backward
@@ -91,7 +91,7 @@ at::Tensor hardware_product(const Product& term, const RoundedRows& rounded) {
   const QuantizedMatrix& w = *term.w.quantized;
   const ScaledCodes right =
       term.transposed ? ScaledCodes{w.packed.view({w.rows, w.columns}), w.absmax.unsqueeze(0)}
-                      : turned_codes(term);
+                      : transposed_codes(term);
   // As torchao's defaults: reduced-precision accumulation only in the forward pass.
   return at::_scaled_mm(rounded.codes, right.codes.t().view(at::kFloat8_e4m3fn), rounded.scales,
                         right.scales,
@@ -135,7 +135,7 @@ RoundedRows round_to_e4m3(const at::Tensor& x, const at::Tensor& gains) {
   return x.is_cpu() ? round_on_cpu(x, gains) : round_on_cuda(x, gains);
 }
 
-bool multiplies_turned_codes(const Product& term) {
+bool multiplies_transposed_codes(const Product& term) {
   return !term.transposed && hardware_serves(term);
 }
 

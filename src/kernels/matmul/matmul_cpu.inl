@@ -57,7 +57,7 @@ void transpose_panel(const T* w, int64_t stride, int64_t valid, int64_t width, i
                      Element* panel) {
   constexpr int64_t kSquare = 16, kParts = static_cast<int64_t>(sizeof(Element) / sizeof(T));
   const int64_t elements = depth / kParts;
-  Element square[kSquare][kSquare], turned[kSquare * kSquare];
+  Element square[kSquare][kSquare], transposed[kSquare * kSquare];
   for (int64_t c0 = 0; c0 < width; c0 += kSquare) {
     for (int64_t k0 = 0; k0 < elements; k0 += kSquare) {
       const int64_t rows = elements - k0 < kSquare ? elements - k0 : kSquare;
@@ -75,9 +75,9 @@ void transpose_panel(const T* w, int64_t stride, int64_t valid, int64_t width, i
         transpose_square(square, to, width);
         continue;
       }
-      transpose_square(square, turned, kSquare);
+      transpose_square(square, transposed, kSquare);
       for (int64_t k = 0; k < rows; ++k)
-        __builtin_memcpy(to + k * width, turned + k * kSquare, sizeof(square[0]));
+        __builtin_memcpy(to + k * width, transposed + k * kSquare, sizeof(square[0]));
     }
   }
 }

@@ -60,16 +60,16 @@ struct Piece {
 };
 using Stage = std::vector<Piece>;  // as much depth as the packing buffer holds
 
-/// @param most_depth depth of a stage
+/// @param max_depth depth of a stage
 template <typename T>
-std::vector<Stage> stages_of(const std::vector<Operand<T>>& operands, int64_t most_depth) {
+std::vector<Stage> stages_of(const std::vector<Operand<T>>& operands, int64_t max_depth) {
   std::vector<Stage> stages(1);
-  int64_t room = most_depth;
+  int64_t room = max_depth;
   for (size_t i = 0; i < operands.size(); ++i) {
     for (int64_t k = 0; k < operands[i].depth;) {
       if (room <= 0) {
         stages.emplace_back();
-        room = most_depth;
+        room = max_depth;
       }
       const int64_t depth = std::min(room, operands[i].depth - k);
       stages.back().push_back({i, k, depth});

@@ -100,7 +100,7 @@ at::Tensor product_of_tiles(const Product& term) {
 at::Tensor product(const at::Tensor& x, const Matrix& w) {
   // More tokens than four would decode each row several times.
   constexpr int64_t kFour = 4;
-  const bool in_registers = x.size(0) <= kFour || dots().most_dense_tokens < x.size(0);
+  const bool in_registers = x.size(0) <= kFour || dots().max_dense_tokens < x.size(0);
   if (w.quantized != nullptr && in_registers && ops_of(*w.quantized).has_whole_groups(*w.quantized))
     return ops_of(*w.quantized).thin_product(x, *w.quantized);
   if (w.quantized == nullptr && amx_thin_product_serves(x, w.dense))
@@ -139,7 +139,7 @@ bool thin_product_serves(const Product& term) {
   const at::ScalarType dtype = x.scalar_type();
   if (x.stride(1) != 1 || (dtype != at::kFloat && dtype != at::kBFloat16)) return false;
   if (is_quantized) return x.size(0) < kFewRows;
-  return term.transposed && x.size(0) <= dots().most_dense_tokens && term.w.dense.stride(1) == 1 &&
+  return term.transposed && x.size(0) <= dots().max_dense_tokens && term.w.dense.stride(1) == 1 &&
          term.w.dense.scalar_type() == dtype;
 }
 
@@ -149,7 +149,7 @@ at::Tensor thin_product(const Product& term) {
               term.w.size(1));
   if (term.w.quantized) require_quantized(*term.w.quantized, term.x.device());
   if (term.x.is_cuda()) return thin_product_on_cuda(term.x, *term.w.quantized);
-  if (!term.transposed || dots().most_dense_tokens < term.x.size(0)) {
+  if (!term.transposed || dots().max_dense_tokens < term.x.size(0)) {
     if (at::Tensor tiled = product_of_tiles(term); tiled.defined()) return tiled;
   }
   return term.transposed ? product(term.x, term.w) : product_by_rows(term.x, *term.w.quantized);

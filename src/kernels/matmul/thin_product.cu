@@ -83,11 +83,11 @@ class StagedBytes {
   __device__ __forceinline__ void load(int64_t row, int64_t group) {
     const int thread = static_cast<int>(threadIdx.x);
     const int64_t before = View::bytes_before(group), left = w_.row_bytes() - before;
-    constexpr int64_t kMost = View::bytes_before(kThinGroups);
+    constexpr int64_t kMax = View::bytes_before(kThinGroups);
     RowStaging staging[kRows];
     for (int r = 0; r < kRows; ++r) {
       const uint8_t* from = w_.bytes() + thin_row(w_, row + r) * w_.row_bytes() + before;
-      staging[r].load(from, left < kMost ? left : kMost, thread);
+      staging[r].load(from, left < kMax ? left : kMax, thread);
       first_[r] = memory_[r] + RowStaging::shift_of(from);
     }
     __syncthreads();  // the previous content has been read

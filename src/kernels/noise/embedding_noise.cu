@@ -71,8 +71,8 @@ void launch_embedding_noise(Type type, void* x, const TokenKey* tokens, const ui
                             const int32_t* cu_seqlens, int64_t documents, int64_t rows,
                             int64_t channels, const NoiseParams& params, Stream stream) {
   if (rows == 0 || channels == 0) return;
-  constexpr int64_t kMostBlocks = 1 << 20;
-  const auto blocks = static_cast<unsigned>(rows < kMostBlocks ? rows : kMostBlocks);
+  constexpr int64_t kMaxBlocks = 1 << 20;
+  const auto blocks = static_cast<unsigned>(rows < kMaxBlocks ? rows : kMaxBlocks);
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
     with_width(in_eights(channels, {x}), [&](auto width) {

@@ -23,7 +23,8 @@
 namespace sftrun::kernels {
 namespace {
 
-const CudaEntry<decltype(cuda::launch_turn_codes)> launch_turn_codes("launch_turn_codes");
+const CudaEntry<decltype(cuda::launch_transpose_codes)> launch_transpose_codes(
+    "launch_transpose_codes");
 
 constexpr int64_t kStreamed = 16 << 20;  // bytes: more than the caches still hold when it is read
 
@@ -109,18 +110,18 @@ void dequantize_into(const QuantizedMatrix& matrix, const at::Tensor& out) {
   write_rows(matrix, 0, out);
 }
 
-void turn_codes_into(const QuantizedMatrix& matrix, const at::Tensor& out) {
-  const ProfileRange range("turn_codes_into");
+void transpose_codes_into(const QuantizedMatrix& matrix, const at::Tensor& out) {
+  const ProfileRange range("transpose_codes_into");
   require_quantized(matrix);
   require_on_cuda(matrix.packed);
   require_operand(out, matrix.packed, at::kByte);
   TORCH_CHECK(matrix.info().bits == 8 && out.dim() == 2 && out.size(0) == matrix.columns &&
                   out.size(1) == matrix.rows,
-              "codes of ", matrix.rows, " x ", matrix.columns, " turned into ", out.sizes());
+              "codes of ", matrix.rows, " x ", matrix.columns, " transposed into ", out.sizes());
   const at::Tensor& from = matrix.packed;
   const Launch launch(from);
-  launch_turn_codes(from.const_data_ptr<uint8_t>(), out.data_ptr<uint8_t>(), matrix.rows,
-                    matrix.columns, launch.stream());
+  launch_transpose_codes(from.const_data_ptr<uint8_t>(), out.data_ptr<uint8_t>(), matrix.rows,
+                         matrix.columns, launch.stream());
   launch.check();
 }
 

@@ -20,8 +20,8 @@ void launch_dequantize_4bit(Type type, const FourBitView& matrix, const FourBitT
 void launch_dequantize_8bit(Type type, const EightBitView& matrix, const ValueRows& to,
                             Stream stream);
 /// to [columns, rows] = transpose of from [rows, columns].
-void launch_turn_codes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns,
-                       Stream stream);
+void launch_transpose_codes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns,
+                            Stream stream);
 /// Rounds x [rows, columns] * gains [columns] (null: 1) to codes [rows, columns] and scales
 /// scales [rows]: `round_to_e4m3` of sftrun/kernels/quant.h.
 void launch_round_to_e4m3(Type type, const void* x, const float* gains, uint8_t* codes,

@@ -37,7 +37,7 @@ __device__ __forceinline__ void store_codes(uint8_t* to, const uint8_t* codes) {
 class RowScale {
  public:
   __device__ __forceinline__ explicit RowScale(float scale)
-      : scale_(scale), inverse_(1.0F / scale), is_plain_(scale > kLeast && scale < kMost) {}
+      : scale_(scale), inverse_(1.0F / scale), is_plain_(scale > kMin && scale < kMax) {}
   __device__ __forceinline__ float value() const { return scale_; }
   __device__ __forceinline__ float divide(float value) const {
     if (!is_plain_) return __fdiv_rn(value, scale_);
@@ -48,7 +48,7 @@ class RowScale {
 
  private:
   /// For scales between these, no intermediate value that affects a code is denormal or infinite.
-  static constexpr float kLeast = 0x1p-60F, kMost = 0x1p60F;
+  static constexpr float kMin = 0x1p-60F, kMax = 0x1p60F;
   float scale_, inverse_;
   bool is_plain_;
 };

@@ -50,7 +50,7 @@ __device__ __forceinline__ void store_piece(const uint8_t* from, int64_t left, u
 /// to [columns, rows] = transpose of from [rows, columns].
 template <bool kWholePieces>
 __global__ void __launch_bounds__(kThreads)
-    turn_codes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns) {
+    transpose_codes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns) {
   __shared__ __align__(16) uint8_t tile[kSide * kLead];
   const Piece own = own_piece();
   const int64_t tiles = (columns + kSide - 1) / kSide, first_row = blockIdx.x / tiles * kSide,
@@ -69,16 +69,16 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_turn_codes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns,
+void launch_transpose_codes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns,
                        Stream stream) {
   if (rows * columns == 0) return;
   const auto tiles = ((rows + kSide - 1) / kSide) * ((columns + kSide - 1) / kSide);
   const bool has_whole_pieces =
       rows % kWide == 0 && columns % kWide == 0 && in_eights(0, {from, to});
-  launch(has_whole_pieces ? turn_codes<true> : turn_codes<false>, static_cast<unsigned>(tiles),
+  launch(has_whole_pieces ? transpose_codes<true> : transpose_codes<false>, static_cast<unsigned>(tiles),
          kThreads, stream, from, to, rows, columns);
 }
 
-const Provided kLaunchers[] = {{"launch_turn_codes", launch_turn_codes}};
+const Provided kLaunchers[] = {{"launch_transpose_codes", launch_transpose_codes}};
 
 }  // namespace sftrun::kernels::cuda

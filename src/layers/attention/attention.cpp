@@ -58,7 +58,7 @@ std::vector<Joinable> Attention::joints() {
   const auto is_of_heads = [&](const Norm& norm) {
     return !norm.defined() || norm.weight.numel() == shape.head_dim;
   };
-  const bool reads_heads_alone = !fuses_qkv() && !borrows_keys() && !lends_keys && !value_is_key &&
+  const bool reads_heads_alone = !fuses_qkv() && !borrows_keys() && !shares_kv && !value_is_key &&
                                  !gates_output && !v_norm.defined() && is_of_heads(q_norm) &&
                                  is_of_heads(k_norm);
   if (!reads_heads_alone) return {{&joint_qkv, {}}};
@@ -115,7 +115,7 @@ std::unique_ptr<Mixer> make(const spec::ArchSpec& arch, int64_t index,
                       .softcap = arch.attention_softcap,
                       .on_cuda = options.attention};
   attention->keys_of = spec.keys_of;
-  attention->lends_keys = has_borrowers(arch, index);
+  attention->shares_kv = has_borrowers(arch, index);
   attention->value_is_key = spec.value_is_key;
   attention->gates_output = arch.attention_gate;
   attention->rope = spec.rope;

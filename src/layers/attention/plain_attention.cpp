@@ -26,9 +26,9 @@ at::Tensor rotate(const at::Tensor& x, const Attention& attention, const BatchCo
   const at::Tensor sin = at::cat({angles.sin, angles.sin}, -1).unsqueeze(1).to(x.scalar_type());
   const at::Tensor turning = heads.narrow(-1, 0, 2 * half);
   const at::Tensor low = turning.narrow(-1, 0, half), high = turning.narrow(-1, half, half);
-  const at::Tensor turned = turning * cos + at::cat({-high, low}, -1) * sin;
-  if (2 * half == head_dim) return turned;
-  return at::cat({turned, heads.narrow(-1, 2 * half, head_dim - 2 * half)}, -1);
+  const at::Tensor rotated = turning * cos + at::cat({-high, low}, -1) * sin;
+  if (2 * half == head_dim) return rotated;
+  return at::cat({rotated, heads.narrow(-1, 2 * half, head_dim - 2 * half)}, -1);
 }
 
 /// One document: q [heads, S, head_dim], k and v [kv_heads, S, head_dim].

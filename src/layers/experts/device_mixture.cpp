@@ -111,12 +111,12 @@ at::Tensor mixture_forward_on_device(const Mixture& mixture, kernels::Gating gat
                       {},
                       {}};
   if (mixture.shared.defined()) {
-    shared_expert_answer(mixture.shared, gating, x, batch, run.shared);
-    if (mixture.ranks) {  // the shared expert's answer is that of all ranks already
+    shared_expert_output(mixture.shared, gating, x, batch, run.shared);
+    if (mixture.ranks) {  // the shared expert's output is that of all ranks already
       const at::Tensor y = summed(kernels::sum_rows(sum), mixture);
-      return y.add_(run.shared.answer * at::sigmoid(run.shared.logit));
+      return y.add_(run.shared.output * at::sigmoid(run.shared.logit));
     }
-    sum.beside = run.shared.answer, sum.logits = run.shared.logit;
+    sum.beside = run.shared.output, sum.logits = run.shared.logit;
   }
   return summed(kernels::sum_rows(sum), mixture);
 }
@@ -126,17 +126,17 @@ MixtureGrads mixture_backward_on_device(const Mixture& mixture, kernels::Gating 
                                         const BatchContext& batch, bool needs_dx) {
   const kernels::Routes& routes = run.routes;
   // First without the routing weights, whose gradient is <expert output, dy>.
-  at::Tensor d_answers = kernels::spread_rows(dy.contiguous(), routes);
-  ThroughMatrix down = through_experts(d_answers, mixture.down, routes, /*needs_dx=*/true);
+  at::Tensor d_outputs = kernels::spread_rows(dy.contiguous(), routes);
+  ThroughMatrix down = through_experts(d_outputs, mixture.down, routes, /*needs_dx=*/true);
   kernels::WeightedGated gated{down.dx, run.gate_up, run.choice.scaled, {}, {}};
-  if (mixture.down.bias.defined()) gated.bias = mixture.down.bias.weight, gated.dy = d_answers;
+  if (mixture.down.bias.defined()) gated.bias = mixture.down.bias.weight, gated.dy = d_outputs;
   kernels::WeightedGatedGrads d_gated =
       kernels::weighted_gated_backward_(gating, gated, routes, reads_input(mixture.down));
-  add_experts_grads(mixture.down, d_answers, down.d_low, d_gated.weighted_h, run.choice.scaled,
+  add_experts_grads(mixture.down, d_outputs, down.d_low, d_gated.weighted_h, run.choice.scaled,
                     routes);
   d_gated.d_weights = summed(d_gated.d_weights, mixture);
   down = {}, gated = {};
-  d_answers.reset(), d_gated.weighted_h.reset();
+  d_outputs.reset(), d_gated.weighted_h.reset();
 
   ThroughMatrix d_rows = through_experts(run.gate_up, mixture.gate_up, routes, needs_dx);
   at::Tensor rows =

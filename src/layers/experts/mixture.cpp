@@ -116,11 +116,11 @@ at::Tensor mixture_forward(const Mixture& mixture, kernels::Gating gating, const
   const int64_t inner = gate_up.size(1) / 2;
   run.gate = gate_up.narrow(1, 0, inner).contiguous();
   run.up = gate_up.narrow(1, inner, inner).contiguous();
-  const at::Tensor answers = apply(kernels::gated_forward(gating, run.gate, run.up), mixture.down,
+  const at::Tensor outputs = apply(kernels::gated_forward(gating, run.gate, run.up), mixture.down,
                                    run.routes, batch.adapters);
   const at::Tensor weights = weights_by_route(scaled_weights(mixture, run), run.routes);
   at::Tensor y = at::zeros(x.sizes(), x.options().dtype(at::kFloat));
-  y.index_add_(0, run.routes.tokens, answers.to(at::kFloat) * weights);
+  y.index_add_(0, run.routes.tokens, outputs.to(at::kFloat) * weights);
   if (mixture.ranks) mixture.ranks->sum(y);
   if (mixture.shared.defined())
     y.add_(shared_expert_forward(mixture.shared, gating, x, batch, run.shared));
@@ -137,13 +137,13 @@ MixtureGrads mixture_backward(const Mixture& mixture, kernels::Gating gating, Mi
   const kernels::Routes& routes = run.routes;
   const at::Tensor weights = weights_by_route(scaled_weights(mixture, run), routes);
   at::Tensor h = kernels::gated_forward(gating, run.gate, run.up);
-  const at::Tensor d_answers = dy.index_select(0, routes.tokens);
+  const at::Tensor d_outputs = dy.index_select(0, routes.tokens);
   // First without the routing weights, whose gradient is <expert output, dy>.
-  at::Tensor dh = apply_backward(d_answers, weights.to(dy.scalar_type()), h, mixture.down, routes);
+  at::Tensor dh = apply_backward(d_outputs, weights.to(dy.scalar_type()), h, mixture.down, routes);
   at::Tensor d_weight = (h.to(at::kFloat) * dh.to(at::kFloat)).sum(-1);
   if (mixture.down.bias.defined()) {
     const at::Tensor biases = mixture.down.bias.weight.index_select(0, routes.experts);
-    d_weight.add_((d_answers.to(at::kFloat) * biases).sum(-1));
+    d_weight.add_((d_outputs.to(at::kFloat) * biases).sum(-1));
   }
   if (mixture.ranks) mixture.ranks->sum(d_weight);
   h.reset();

@@ -8,22 +8,22 @@
 namespace sftrun::layers {
 namespace {
 
-kernels::GatedAnswerGrads through_weight(const at::Tensor& dy, const SharedExpertRun& run) {
-  if (dy.is_cuda()) return kernels::gated_answer_backward(dy.contiguous(), run.answer, run.logit);
-  const at::Tensor along = (dy.to(at::kFloat) * run.answer.to(at::kFloat)).sum(-1, true);
+kernels::GatedOutputGrads through_weight(const at::Tensor& dy, const SharedExpertRun& run) {
+  if (dy.is_cuda()) return kernels::gated_output_backward(dy.contiguous(), run.output, run.logit);
+  const at::Tensor along = (dy.to(at::kFloat) * run.output.to(at::kFloat)).sum(-1, true);
   return {(dy.to(at::kFloat) * run.weight).to(dy.scalar_type()),
           (along * run.weight * (1 - run.weight)).to(dy.scalar_type())};
 }
 
 }  // namespace
 
-at::Tensor shared_expert_answer(const SharedExpert& expert, kernels::Gating gating,
+at::Tensor shared_expert_output(const SharedExpert& expert, kernels::Gating gating,
                                 const at::Tensor& x, const BatchContext& batch,
                                 SharedExpertRun& run) {
   auto inner = linears_forward(x, {&expert.gate, &expert.up}, batch, &run.inner_low);
   run.gate = std::move(inner[0]);
   run.up = std::move(inner[1]);
-  run.answer = linears_forward(kernels::gated_forward(gating, run.gate, run.up), {&expert.down},
+  run.output = linears_forward(kernels::gated_forward(gating, run.gate, run.up), {&expert.down},
                                batch, &run.down_low)[0];
   at::Tensor logit = linears_forward(x, {&expert.router}, batch, &run.router_low)[0];
   if (x.is_cuda()) run.logit = logit;
@@ -33,8 +33,8 @@ at::Tensor shared_expert_answer(const SharedExpert& expert, kernels::Gating gati
 at::Tensor shared_expert_forward(const SharedExpert& expert, kernels::Gating gating,
                                  const at::Tensor& x, const BatchContext& batch,
                                  SharedExpertRun& run) {
-  run.weight = at::sigmoid(shared_expert_answer(expert, gating, x, batch, run).to(at::kFloat));
-  return run.answer.to(at::kFloat) * run.weight;
+  run.weight = at::sigmoid(shared_expert_output(expert, gating, x, batch, run).to(at::kFloat));
+  return run.output.to(at::kFloat) * run.weight;
 }
 
 at::Tensor shared_expert_backward(const SharedExpert& expert, kernels::Gating gating,
@@ -42,13 +42,13 @@ at::Tensor shared_expert_backward(const SharedExpert& expert, kernels::Gating ga
                                   const BatchContext& batch, bool needs_dx) {
   const LinearGroup inner = {&expert.gate, &expert.up}, down = {&expert.down},
                     router = {&expert.router};
-  const auto [d_answer, d_logit] = through_weight(dy, run);
+  const auto [d_output, d_logit] = through_weight(dy, run);
   at::Tensor dx = linears_backward({d_logit}, x, run.router_low, router, batch, needs_dx);
   if (!needs_dx && !trains(inner) && !trains(down)) return {};
   const at::Tensor h =
       trains(down) ? kernels::gated_forward(gating, run.gate, run.up) : at::Tensor();
   const bool through_down = needs_dx || trains(inner);
-  const at::Tensor dh = linears_backward({d_answer}, h, run.down_low, down, batch, through_down);
+  const at::Tensor dh = linears_backward({d_output}, h, run.down_low, down, batch, through_down);
   if (!through_down) return {};
   kernels::gated_backward_(gating, dh, run.gate, run.up);  // overwritten by their gradients
   const at::Tensor d_inner =

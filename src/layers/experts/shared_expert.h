@@ -6,7 +6,7 @@ namespace sftrun::layers {
 
 /// Sets `answer` [T, hidden] of the run; returns the logit of its weight [T, 1], and on CUDA also
 /// saves it as `logit` of the run.
-at::Tensor shared_expert_answer(const SharedExpert& expert, kernels::Gating gating,
+at::Tensor shared_expert_output(const SharedExpert& expert, kernels::Gating gating,
                                 const at::Tensor& x, const BatchContext& batch,
                                 SharedExpertRun& run);
 /// CPU: sigmoid(logit) * answer, x [T, hidden] -> [T, hidden] fp32.

@@ -30,7 +30,7 @@ DequantPrefetcher::~DequantPrefetcher() {
 }
 
 void DequantPrefetcher::serve(const JointLinears& joint) {
-  most_bytes_ = std::max(most_bytes_, layout_of(joint).bytes());
+  max_bytes_ = std::max(max_bytes_, layout_of(joint).bytes());
 }
 
 void DequantPrefetcher::begin(Pass pass, UnitHooks* hooks) {
@@ -86,7 +86,7 @@ void DequantPrefetcher::unpack(const Wanted& wanted, Buffer& buffer) {
   buffer.holds = &joint;
   buffer.has_a = buffer.has_b = false;
   const at::Tensor all = matrix_in(buffer, joint);
-  if (joint.fp8) return kernels::turn_codes_into(*joint.fp8, all);
+  if (joint.fp8) return kernels::transpose_codes_into(*joint.fp8, all);
   const at::Tensor weights = all.narrow(1, 0, joint.in_features());
   int64_t row = 0;
   for (const Linear* linear : joint.members) {
@@ -130,7 +130,7 @@ c10::Stream DequantPrefetcher::computing() const {
 at::Tensor DequantPrefetcher::values(const JointLinears& joint, JointPart part) {
   for (Buffer& buffer : buffers_)
     if (!buffer.memory.defined())
-      buffer.memory = at::empty({most_bytes_}, options_.dtype(at::kByte));
+      buffer.memory = at::empty({max_bytes_}, options_.dtype(at::kByte));
   const Wanted wanted{&joint, part};
   follow(wanted);
   if (buffers_[last_].holds != &joint) last_ = 1 - last_;

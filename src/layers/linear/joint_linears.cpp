@@ -59,7 +59,7 @@ at::TensorOptions adapter_options(const std::vector<Linear*>& linears) {
 }
 
 /// At most so many tiles of kGradTileColumns columns do the gradients of the adapters have.
-int64_t most_grad_tiles(const JointLinears& joint) {
+int64_t max_grad_tiles(const JointLinears& joint) {
   int64_t tiles = 0;
   for (const Linear* linear : joint.members)
     tiles += (linear->matrix().size(0) + joint.in_features()) / kernels::kGradTileColumns + 2;
@@ -84,14 +84,14 @@ struct StackedRows {
         continue;
       }
       const int64_t last = std::min(part.first_row + part.rows, (end + pitch - 1) / pitch);
-      const int64_t at_once = std::max<int64_t>(1, kMostBytes / part.row_bytes);
+      const int64_t at_once = std::max<int64_t>(1, kMaxBytes / part.row_bytes);
       for (int64_t row = std::max(part.first_row, begin / pitch); row < last; row += at_once)
         read_rows(part, row, std::min(at_once, last - row), begin, to);
     }
   }
 
  private:
-  static constexpr int64_t kMostBytes = int64_t{16} << 20;  // that are read at once
+  static constexpr int64_t kMaxBytes = int64_t{16} << 20;  // that are read at once
 
   /// Rows without gaps.
   void read_bytes(const Part& part, int64_t begin, std::span<std::byte> to) const {
@@ -223,10 +223,10 @@ JointGrads fp8_input_grad(const at::Tensor& dy, const JointLinears& joint, bool 
   if (joint.has_adapters()) grads.d_low = at::mm(dy, joint.b);
   if (!needs_dx) return grads;
   kernels::Product term{dy, *joint.fp8};
-  if (kernels::multiplies_turned_codes(term))
-    term.turned = {joint.prefetcher->values(joint, JointPart::kWeights), joint.ones};
+  if (kernels::multiplies_transposed_codes(term))
+    term.transposed_codes = {joint.prefetcher->values(joint, JointPart::kWeights), joint.ones};
   grads.dx = kernels::matmul_sum({term});
-  if (term.turned.codes.defined()) joint.release();
+  if (term.transposed_codes.codes.defined()) joint.release();
   if (joint.has_adapters()) kernels::add_low_rank_(grads.dx, grads.d_low, joint.a);
   return grads;
 }
@@ -299,7 +299,7 @@ JointLinears join(const std::vector<Linear*>& linears, UnreadStorages& unread) {
     const int64_t columns = joint.in_features();
     joint.a = at::zeros({ranks, columns + ranks}, options).narrow(1, 0, columns);
     joint.b = at::zeros({joint.out_features(), ranks}, options);
-    joint.arrivals = at::zeros({most_grad_tiles(joint)}, options.dtype(at::kInt));
+    joint.arrivals = at::zeros({max_grad_tiles(joint)}, options.dtype(at::kInt));
   }
   if (is_in_fp8(*linears.front()))
     move_codes(linears, joint, unread);

@@ -151,7 +151,7 @@ class PlainRun final : public LayerRun {
     after_ = run_block(Recomputed::kFeedForward,
                        [&] { return feed_forward_block(layer_, middle_, batch_, probabilities_); });
     output_ = after_blocks(layer_, after_, batch_, channels_);
-    if (layer_.mixer->lends_keys) {
+    if (layer_.mixer->shares_kv) {
       keys_of(layer_.index).k = shared_.k.detach();
       keys_of(layer_.index).v = shared_.v.detach();
     }
@@ -178,7 +178,7 @@ class PlainRun final : public LayerRun {
       const at::Tensor d_middle = middle_.grad();
       roots.add(mixer_block(layer_, input_, batch_, shared_), d_middle);
     }
-    if (layer_.mixer->lends_keys) {
+    if (layer_.mixer->shares_kv) {
       roots.add(shared_.k, keys_of(layer_.index).dk);
       roots.add(shared_.v, keys_of(layer_.index).dv);
     }

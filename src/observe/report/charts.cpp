@@ -170,7 +170,7 @@ class ChartMaker {
       return add(chart, run, "", lines, &highest);
     }
     constexpr const char* kSummaries[] = {"lowest rank", "median rank", "highest rank"};
-    const bool is_summary = lines.num_ranks.at(chart.id) > MetricsColumns::kMostRanks;
+    const bool is_summary = lines.num_ranks.at(chart.id) > MetricsColumns::kMaxRanks;
     for (size_t rank = 0; rank < ranks.size(); ++rank)
       add(chart, run, is_summary && rank < 3 ? kSummaries[rank] : fmt::format("rank {}", rank),
           lines, &ranks[rank]);
@@ -266,12 +266,12 @@ std::string level_json(const Level& level) {
 
 /// Tokens and hours at some steps, for the other horizontal axes; page.js interpolates.
 std::string run_json(const RunRecord& run) {
-  constexpr size_t kMostPoints = 500;
+  constexpr size_t kMaxPoints = 500;
   const MetricsColumns& lines = run.metrics.training;
   const std::vector<double>*tokens = lines.find("tokens"), *seconds = lines.find("step_seconds");
   std::vector<double> steps = {0}, all_tokens = {0}, hours = {0};
   double sum_tokens = 0, sum_seconds = 0;
-  const size_t every = std::max<size_t>(1, lines.steps.size() / kMostPoints);
+  const size_t every = std::max<size_t>(1, lines.steps.size() / kMaxPoints);
   const auto value = [](const std::vector<double>* column, size_t row) {
     return column != nullptr && std::isfinite((*column)[row]) ? (*column)[row] : 0.0;
   };

@@ -163,17 +163,17 @@ class Findings {
   }
 
   void slow_steps() {
-    constexpr double kFactor = 5, kLeastExcessS = 0.5;
-    constexpr size_t kLeastSteps = 10;
+    constexpr double kFactor = 5, kMinExcessS = 0.5;
+    constexpr size_t kMinSteps = 10;
     const std::vector<double>* seconds = lines_.find("step_seconds");
-    if (seconds == nullptr || seconds->size() < kLeastSteps) return;
+    if (seconds == nullptr || seconds->size() < kMinSteps) return;
     const std::vector<double> finite = finite_values(*seconds);
     const double usual = median_of(finite);
     std::vector<size_t> slow;
     double lost = 0;
     for (size_t row = 1; row < seconds->size(); ++row) {  // the first includes warm-up
       const double excess = (*seconds)[row] - usual;
-      if (!((*seconds)[row] > kFactor * usual && excess > kLeastExcessS)) continue;
+      if (!((*seconds)[row] > kFactor * usual && excess > kMinExcessS)) continue;
       slow.push_back(row);
       lost += excess;
     }
@@ -207,7 +207,7 @@ class Findings {
   }
 
   void idle_gpus() {
-    constexpr double kLeastPercent = 60;
+    constexpr double kMinPercent = 60;
     const auto ranks = lines_.per_rank.find("gpu_utilization");
     if (ranks == lines_.per_rank.end()) return;
     std::vector<double> means;
@@ -216,7 +216,7 @@ class Findings {
         means.push_back(mean_of(finite));
     if (means.empty()) return;
     const double mean = mean_of(means);
-    if (mean >= kLeastPercent) return;
+    if (mean >= kMinPercent) return;
     add(Severity::kWarning,
         "the GPUs computed {:.0f}% of the time on average: raise train.batch_size if memory "
         "allows, "
@@ -254,8 +254,8 @@ class Findings {
   }
 
   void tokens() {
-    constexpr double kLeastPacked = 0.85, kLeastLabels = 0.05;
-    if (const auto packed = packed_share(run_); packed && *packed < kLeastPacked)
+    constexpr double kMinPacked = 0.85, kMinLabels = 0.05;
+    if (const auto packed = packed_share(run_); packed && *packed < kMinPacked)
       add(Severity::kNote,
           "{:.0f}% of the positions of the packed sequences hold no token: longer packed sequences "
           "fit the records better ({})",
@@ -263,7 +263,7 @@ class Findings {
     const std::vector<double>*labels = lines_.find("label_tokens"), *all = lines_.find("tokens");
     if (labels == nullptr || all == nullptr) return;
     const double share = sum_of_finite(*labels) / sum_of_finite(*all);
-    if (share < kLeastLabels)
+    if (share < kMinLabels)
       add(Severity::kNote,
           "only {:.1f}% of the tokens are trained on; `sftrun preview` shows which, and why",
           100 * share);
@@ -323,8 +323,8 @@ std::string_view severity_name(Severity severity) {
 }
 
 std::vector<size_t> find_spikes(const std::vector<double>& values) {
-  constexpr size_t kWindow = 50, kLeastBefore = 20;
-  constexpr double kDeviations = 8, kLeastShare = 0.2, kNormal = 1.4826;
+  constexpr size_t kWindow = 50, kMinBefore = 20;
+  constexpr double kDeviations = 8, kMinShare = 0.2, kNormal = 1.4826;
   std::vector<size_t> spikes;
   std::vector<double> before;  // the last kWindow finite values
   size_t oldest = 0;
@@ -333,12 +333,12 @@ std::vector<size_t> find_spikes(const std::vector<double>& values) {
     const double value = values[row];
     if (!std::isfinite(value)) continue;
     bool is_spike = false;
-    if (before.size() >= kLeastBefore) {
+    if (before.size() >= kMinBefore) {
       const double median = median_of(before);
       std::vector<double> distances;
       for (const double one : before) distances.push_back(std::abs(one - median));
       const double deviation = kNormal * median_of(std::move(distances));
-      is_spike = value > median + std::max(kDeviations * deviation, kLeastShare * std::abs(median));
+      is_spike = value > median + std::max(kDeviations * deviation, kMinShare * std::abs(median));
     }
     if (is_spike && !is_in_spike)
       spikes.push_back(row);

@@ -225,12 +225,12 @@ std::string charts_html(const std::vector<Chart>& charts) {
   html += kChartTools;
   html += "<div class=\"charts\">\n";
   for (const Chart& chart : charts) {
-    size_t most_rows = 0;
-    for (const Curve& curve : chart.curves) most_rows = std::max(most_rows, curve.steps.size());
+    size_t max_rows = 0;
+    for (const Curve& curve : chart.curves) max_rows = std::max(max_rows, curve.steps.size());
     std::string about = chart.about;
-    if (most_rows > 2 * kDrawnRanges)
+    if (max_rows > 2 * kDrawnRanges)
       about += fmt::format("{}lowest and highest of every {} steps", about.empty() ? "" : "; ",
-                           most_rows / kDrawnRanges);
+                           max_rows / kDrawnRanges);
     html += fmt::format(
         "<figure><h3>{} <small>{}</small></h3><div class=\"keys\"></div><div class=\"plot\" "
         "role=\"img\" aria-label=\"{}\"></div></figure>\n",
@@ -264,7 +264,7 @@ std::string memory_row(const std::string& name, const RankBytes& bytes, uint64_t
 }
 
 std::string memory_table(const RunReport& report) {
-  constexpr size_t kMostRanks = 16;
+  constexpr size_t kMaxRanks = 16;
   uint64_t most = 1;
   if (report.planned) most = std::max(most, report.planned->total());
   if (!report.ranks.empty())
@@ -274,16 +274,16 @@ std::string memory_table(const RunReport& report) {
     html += fmt::format("<th scope=\"col\">{}{}</th>", chip(i), kPurposes[i].name);
   html += "<th scope=\"col\">sum</th></tr></thead><tbody>\n";
   if (report.planned) html += memory_row("estimate, fullest rank", *report.planned, most);
-  for (size_t rank = 0; rank < std::min(report.ranks.size(), kMostRanks); ++rank)
+  for (size_t rank = 0; rank < std::min(report.ranks.size(), kMaxRanks); ++rank)
     html += memory_row(fmt::format("rank {}", rank), report.ranks[rank].bytes, most);
-  if (report.ranks.size() > kMostRanks) {
+  if (report.ranks.size() > kMaxRanks) {
     const size_t fullest = fullest_rank(report);
-    if (fullest >= kMostRanks)
+    if (fullest >= kMaxRanks)
       html +=
           memory_row(fmt::format("rank {} (fullest)", fullest), report.ranks[fullest].bytes, most);
   }
   html += "</tbody></table></div>\n";
-  if (report.ranks.size() > kMostRanks)
+  if (report.ranks.size() > kMaxRanks)
     html += fmt::format("<p class=\"quiet\">run.json has all {} ranks.</p>\n", report.ranks.size());
   return html;
 }

@@ -11,7 +11,7 @@
 namespace sftrun::observe {
 namespace {
 
-constexpr size_t kMostKeys = 64;  // a damaged file must not use up the memory
+constexpr size_t kMaxKeys = 64;  // a damaged file must not use up the memory
 constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();
 
 double value_or_missing(const nlohmann::json& value) {
@@ -37,7 +37,7 @@ void append(std::vector<double>& column, size_t row, double value) {
 std::vector<double> shown_ranks(const nlohmann::json& array) {
   std::vector<double> values;
   for (const auto& value : array) values.push_back(value_or_missing(value));
-  if (values.size() <= MetricsColumns::kMostRanks) return values;
+  if (values.size() <= MetricsColumns::kMaxRanks) return values;
   std::erase_if(values, [](double value) { return std::isnan(value); });
   if (values.empty()) return {kMissing, kMissing, kMissing};
   std::sort(values.begin(), values.end());
@@ -60,7 +60,7 @@ void add_values(MetricsColumns& columns, const nlohmann::json& object, const std
     const std::string key = before + name;
     const bool is_known = columns.values.contains(key) || columns.per_rank.contains(key);
     const size_t num_keys = columns.values.size() + columns.per_rank.size();
-    if (key == "step" || (!is_known && num_keys >= kMostKeys)) continue;
+    if (key == "step" || (!is_known && num_keys >= kMaxKeys)) continue;
     if (value.is_array())
       add_ranks(columns, key, value, row);
     else if (value.is_object() && before.empty())

@@ -14,12 +14,12 @@ namespace sftrun::observe {
 struct MetricsColumns {
   std::vector<int64_t> steps;  ///< ascending
   std::map<std::string, std::vector<double>> values;
-  /// Values per rank: a column for each rank, or of more than kMostRanks the lowest, the median and
+  /// Values per rank: a column for each rank, or of more than kMaxRanks the lowest, the median and
   /// the highest.
   std::map<std::string, std::vector<std::vector<double>>> per_rank;
   std::map<std::string, size_t> num_ranks;  ///< by the keys of `per_rank`
 
-  static constexpr size_t kMostRanks = 8;
+  static constexpr size_t kMaxRanks = 8;
 
   bool empty() const { return steps.empty(); }
   /// The column of `key`; nullptr: no line has a number there.

@@ -26,14 +26,14 @@ namespace {
 std::optional<LoggedWarning> warning_in(std::string_view line) {
   constexpr size_t kTimeLength = std::string_view("[12:03:04.118] ").size();
   if (line.size() <= kTimeLength || line.front() != '[') return std::nullopt;
-  constexpr size_t kMostBytes = 1000;
+  constexpr size_t kMaxBytes = 1000;
   std::string_view rest = line.substr(kTimeLength);
   for (const auto& [mark, is_error] : {std::pair<std::string_view, bool>{"[warning] ", false},
                                        std::pair<std::string_view, bool>{"[error] ", true}}) {
     if (!rest.starts_with(mark)) continue;
     rest.remove_prefix(mark.size());
     return LoggedWarning{
-        .text = std::string(utf8_prefix(trim(rest), kMostBytes)), .count = 1, .is_error = is_error};
+        .text = std::string(utf8_prefix(trim(rest), kMaxBytes)), .count = 1, .is_error = is_error};
   }
   return std::nullopt;
 }
@@ -73,7 +73,7 @@ std::string without_step(const std::string& text, const std::optional<NamedStep>
 
 /// Equal warnings of several ranks, and of several steps, are one.
 void read_logs(RunRecord& run) {
-  constexpr size_t kMost = 20;
+  constexpr size_t kMax = 20;
   std::map<std::string, size_t> places;  // of kinds in run.warnings
   for (const fs::path& log : files_with(run.directory / "logs", ".log")) {
     if (log.filename() == "callbacks.log") continue;  // what the user's commands print
@@ -88,7 +88,7 @@ void read_logs(RunRecord& run) {
         ++first.count;
         if (warning->text != first.text)
           first.last_step = std::max(first.last_step.value_or(0), named->step);
-      } else if (run.warnings.size() < kMost) {
+      } else if (run.warnings.size() < kMax) {
         places[kind] = run.warnings.size();
         run.warnings.push_back(*warning);
       } else {
@@ -134,17 +134,17 @@ Asked asked_by(const nlohmann::json& record) {
 
 /// Files that `sftrun generate --output RUN/answers/NAME.jsonl` wrote.
 void read_answers(RunRecord& run) {
-  constexpr size_t kMostAnswers = 100, kMostFiles = 8;
+  constexpr size_t kMaxAnswers = 100, kMaxFiles = 8;
   for (const fs::path& path : files_with(run.directory / "answers", ".jsonl")) {
     AnswerFile answers{.name = path.stem().string(), .answers = {}};
     std::ifstream file(path, std::ios::binary);
-    for (std::string line; answers.answers.size() < kMostAnswers && std::getline(file, line);) {
+    for (std::string line; answers.answers.size() < kMaxAnswers && std::getline(file, line);) {
       const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
       if (!record.is_object() || !record.contains("generated")) break;  // such as the questions
       const Asked asked = asked_by(record);
       answers.answers.push_back({asked.prompt, asked.reference, text_at(record, {"generated"})});
     }
-    if (!answers.answers.empty() && run.answers.size() < kMostFiles)
+    if (!answers.answers.empty() && run.answers.size() < kMaxFiles)
       run.answers.push_back(std::move(answers));
   }
   // "before" comes first; other names, as of checkpoints, stay in alphabetical order.

@@ -47,14 +47,14 @@ void write_gemma(const ArchSpec& arch, json& config) {
 
 void read_gemma2(const JsonFields& config, ArchSpec& arch) {
   read_gemma(config, arch);
-  read_layer_types(config, arch, config.get_int("sliding_window", 0, 1, kMostSize),
+  read_layer_types(config, arch, config.get_int("sliding_window", 0, 1, kMaxSize),
                    [](int64_t layer) { return layer % 2 == 0; });
 }
 
 void read_gemma3(const JsonFields& config, ArchSpec& arch) {
   read_gemma(config, arch);
-  const int64_t window = config.get_int("sliding_window", 0, 1, kMostSize),
-                period = config.get_int("sliding_window_pattern", 6, 1, kMostLayers);
+  const int64_t window = config.get_int("sliding_window", 0, 1, kMaxSize),
+                period = config.get_int("sliding_window_pattern", 6, 1, kMaxLayers);
   read_layer_types(config, arch, window,
                    [&](int64_t layer) { return window > 0 && (layer + 1) % period != 0; });
 }
@@ -72,13 +72,13 @@ void read_gemma_gguf(const JsonFields& meta, ArchSpec& arch, int64_t layers_of_2
 
 void read_gemma2_gguf(const JsonFields& meta, ArchSpec& arch) {
   read_gemma_gguf(meta, arch, 46);
-  read_windows_gguf(meta, arch, meta.get_int("attention.sliding_window", 4096, 1, kMostSize), 2);
+  read_windows_gguf(meta, arch, meta.get_int("attention.sliding_window", 4096, 1, kMaxSize), 2);
 }
 
 void read_gemma3_gguf(const JsonFields& meta, ArchSpec& arch) {
   read_gemma_gguf(meta, arch, 62);
   // Without the key no layer has a window.
-  read_windows_gguf(meta, arch, meta.get_int("attention.sliding_window", 0, 0, kMostSize), 6);
+  read_windows_gguf(meta, arch, meta.get_int("attention.sliding_window", 0, 0, kMaxSize), 6);
   RopeSpec sliding{.theta = meta.get_positive("rope.freq_base_swa", 10000.0),
                    .rotary_dim = arch.head_dim,
                    .max_position_embeddings = arch.max_position_embeddings};

@@ -25,7 +25,7 @@ void gemma4_traits(ArchSpec& arch) {
 
 /// The last layer always has full attention, as in transformers; the list is ignored for it.
 void read_layer_windows(const JsonFields& config, ArchSpec& arch) {
-  const int64_t window = config.get_int("sliding_window", 512, 1, kMostSize);
+  const int64_t window = config.get_int("sliding_window", 512, 1, kMaxSize);
   read_layer_types(config, arch, window, [](int64_t layer) { return (layer + 1) % 6 != 0; });
   arch.layers.back().window = 0;
 }
@@ -41,15 +41,15 @@ void read_heads(const JsonFields& config, ArchSpec& arch) {
     layer.value_is_key = value_is_key;
     // Default if the key is missing: the class's 512; with `per_layer_config` the model's head_dim.
     layer.head_dim =
-        config.get_int("global_head_dim", own != nullptr ? arch.head_dim : 512, 1, kMostSize);
+        config.get_int("global_head_dim", own != nullptr ? arch.head_dim : 512, 1, kMaxSize);
     if (value_is_key)
-      layer.num_kv_heads = config.get_int("num_global_key_value_heads", 0, 1, kMostSize);
+      layer.num_kv_heads = config.get_int("num_global_key_value_heads", 0, 1, kMaxSize);
     if (own == nullptr || !own->is_object()) continue;
     const auto found = own->find(std::to_string(i));
     if (found == own->end()) continue;
     const JsonFields fields(*found, config.where(), {}, fmt::format("per_layer_config.{}.", i));
-    layer.head_dim = fields.get_int("head_dim", arch.head_dim, 1, kMostSize);
-    layer.num_kv_heads = fields.get_int("num_key_value_heads", arch.num_kv_heads, 1, kMostSize);
+    layer.head_dim = fields.get_int("head_dim", arch.head_dim, 1, kMaxSize);
+    layer.num_kv_heads = fields.get_int("num_key_value_heads", arch.num_kv_heads, 1, kMaxSize);
   }
 }
 
@@ -81,9 +81,9 @@ void refuse_looking_ahead(const JsonFields& config) {
 
 void read_experts(const JsonFields& config, ArchSpec& arch) {
   if (!config.get_bool("enable_moe_block", false)) return;
-  arch.mixture.num_experts = config.require_int("num_experts", 1, kMostSize);
+  arch.mixture.num_experts = config.require_int("num_experts", 1, kMaxSize);
   arch.mixture.top_k = config.require_int("top_k_experts", 1, arch.mixture.num_experts);
-  arch.mixture.intermediate_size = config.require_int("moe_intermediate_size", 1, kMostSize);
+  arch.mixture.intermediate_size = config.require_int("moe_intermediate_size", 1, kMaxSize);
   make_every_layer_sparse(arch);
 }
 
@@ -100,9 +100,9 @@ void read_gemma4(const JsonFields& config, ArchSpec& arch) {
     for (LayerSpec& layer : arch.layers)
       layer.intermediate_size = layer.keys_of >= 0 ? 2 * arch.intermediate_size : 0;
   }
-  arch.per_layer_size = config.get_int("hidden_size_per_layer_input", 0, 0, kMostSize);
+  arch.per_layer_size = config.get_int("hidden_size_per_layer_input", 0, 0, kMaxSize);
   if (arch.per_layer_size > 0)
-    arch.per_layer_vocab = config.require_int("vocab_size_per_layer_input", 1, kMostSize);
+    arch.per_layer_vocab = config.require_int("vocab_size_per_layer_input", 1, kMaxSize);
   read_experts(config, arch);
 }
 
@@ -147,9 +147,9 @@ void write_gemma4(const ArchSpec& arch, json& config) {
 void read_gemma4_gguf(const JsonFields& meta, ArchSpec& arch) {
   arch.embedding_scale = gemma_embedding_scale(arch);
   arch.final_softcap = meta.get_positive("final_logit_softcapping", 30);
-  const int64_t window = meta.require_int("attention.sliding_window", 1, kMostSize),
+  const int64_t window = meta.require_int("attention.sliding_window", 1, kMaxSize),
                 full_head_dim = arch.head_dim;
-  arch.head_dim = meta.get_int("attention.key_length_swa", arch.head_dim, 1, kMostSize);
+  arch.head_dim = meta.get_int("attention.key_length_swa", arch.head_dim, 1, kMaxSize);
   arch.ropes[0].type = RopeType::kProportional;
   arch.ropes.push_back({.theta = meta.get_positive("rope.freq_base_swa", 10000.0),
                         .rotary_dim = arch.head_dim,
@@ -163,11 +163,11 @@ void read_gemma4_gguf(const JsonFields& meta, ArchSpec& arch) {
   }
   share_keys(arch, meta.get_int("attention.shared_kv_layers", 0, 0, arch.num_layers - 1),
              meta.where());
-  arch.per_layer_size = meta.get_int("embedding_length_per_layer_input", 0, 0, kMostSize);
+  arch.per_layer_size = meta.get_int("embedding_length_per_layer_input", 0, 0, kMaxSize);
   arch.per_layer_vocab = arch.per_layer_size > 0 ? arch.vocab_size : 0;
-  if (meta.get_int("expert_count", 0, 0, kMostSize) == 0) return;
+  if (meta.get_int("expert_count", 0, 0, kMaxSize) == 0) return;
   read_expert_counts(meta, arch);
-  arch.mixture.intermediate_size = meta.require_int("expert_feed_forward_length", 1, kMostSize);
+  arch.mixture.intermediate_size = meta.require_int("expert_feed_forward_length", 1, kMaxSize);
 }
 
 void write_gemma4_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {

@@ -27,7 +27,7 @@ void read_gpt_oss(const JsonFields& config, ArchSpec& arch) {
   read_mixture(config, arch);
   arch.mixture.intermediate_size = arch.intermediate_size;
   make_every_layer_sparse(arch);
-  read_layer_types(config, arch, config.get_int("sliding_window", 0, 1, kMostSize), slides);
+  read_layer_types(config, arch, config.get_int("sliding_window", 0, 1, kMaxSize), slides);
 }
 
 void write_gpt_oss(const ArchSpec& arch, json& config) {
@@ -42,8 +42,8 @@ void write_gpt_oss(const ArchSpec& arch, json& config) {
 /// GGUF lacks the activation's parameters and YaRN's `truncate`; they are fixed.
 void read_gpt_oss_gguf(const JsonFields& meta, ArchSpec& arch) {
   read_expert_counts(meta, arch);
-  arch.mixture.intermediate_size = meta.require_int("expert_feed_forward_length", 1, kMostSize);
-  read_windows_gguf(meta, arch, meta.require_int("attention.sliding_window", 1, kMostSize), 2);
+  arch.mixture.intermediate_size = meta.require_int("expert_feed_forward_length", 1, kMaxSize);
+  read_windows_gguf(meta, arch, meta.require_int("attention.sliding_window", 1, kMaxSize), 2);
   arch.ropes[0].truncate = false;
 }
 

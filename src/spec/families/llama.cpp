@@ -21,7 +21,7 @@ void write_biases(const ArchSpec& arch, json& config) {
 
 /// Layers without RoPE: `no_rope_layers` has 1 for layers with RoPE.
 void read_positions(const JsonFields& config, ArchSpec& arch) {
-  const int64_t interval = config.get_int("no_rope_layer_interval", 4, 1, kMostLayers);
+  const int64_t interval = config.get_int("no_rope_layer_interval", 4, 1, kMaxLayers);
   const std::vector<int64_t> turns = config.get_ids("no_rope_layers");
   if (!turns.empty() && turns.size() != arch.layers.size())
     config.fail("no_rope_layers", fmt::format("a list of {} numbers", arch.layers.size()));
@@ -41,7 +41,7 @@ void read_smollm3(const JsonFields& config, ArchSpec& arch) {
   read_biases(config, arch);
   read_positions(config, arch);
   const bool slides = config.get_bool("use_sliding_window", false);
-  const int64_t window = slides ? config.get_int("sliding_window", 0, 1, kMostSize) : 0;
+  const int64_t window = slides ? config.get_int("sliding_window", 0, 1, kMaxSize) : 0;
   read_layer_types(config, arch, window, [&](int64_t layer) {
     return window > 0 && arch.layers[static_cast<size_t>(layer)].rope < 0;
   });

@@ -10,12 +10,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMostExperts = 1 << 16;
+constexpr int64_t kMaxExperts = 1 << 16;
 
 /// transformers 5 writes `num_local_experts`, older files `num_experts`.
 int64_t read_num_experts(const JsonFields& config) {
   const char* key = config.has("num_local_experts") ? "num_local_experts" : "num_experts";
-  return config.require_int(key, 1, kMostExperts);
+  return config.require_int(key, 1, kMaxExperts);
 }
 
 /// 0.001 if missing, as in transformers; 0 disables the loss.
@@ -43,7 +43,7 @@ void write_mixture(const ArchSpec& arch, json& config) {
 }
 
 void read_expert_counts(const JsonFields& meta, ArchSpec& arch) {
-  arch.mixture.num_experts = meta.require_int("expert_count", 1, kMostExperts);
+  arch.mixture.num_experts = meta.require_int("expert_count", 1, kMaxExperts);
   arch.mixture.top_k = meta.require_int("expert_used_count", 1, arch.mixture.num_experts);
   make_every_layer_sparse(arch);
 }
@@ -78,9 +78,9 @@ void read_qwen3_moe(const JsonFields& config, ArchSpec& arch) {
   read_attention_bias(config, arch);
   if (config.get_bool("use_sliding_window", false)) read_window(config, arch);
   read_mixture(config, arch);
-  arch.mixture.intermediate_size = config.require_int("moe_intermediate_size", 1, kMostSize);
+  arch.mixture.intermediate_size = config.require_int("moe_intermediate_size", 1, kMaxSize);
   arch.mixture.normalise = config.get_bool("norm_topk_prob", false);
-  const int64_t step = config.get_int("decoder_sparse_step", 1, 1, kMostLayers);
+  const int64_t step = config.get_int("decoder_sparse_step", 1, 1, kMaxLayers);
   const std::vector<int64_t> dense = config.get_ids("mlp_only_layers");
   for (int64_t i = 0; i < arch.num_layers; ++i) {
     const bool is_dense = std::find(dense.begin(), dense.end(), i) != dense.end();
@@ -106,7 +106,7 @@ void write_qwen3_moe(const ArchSpec& arch, json& config) {
 /// llama.cpp always normalises the experts' weights and makes every layer a mixture.
 void read_qwen3_moe_gguf(const JsonFields& meta, ArchSpec& arch) {
   read_expert_counts(meta, arch);
-  arch.mixture.intermediate_size = meta.require_int("expert_feed_forward_length", 1, kMostSize);
+  arch.mixture.intermediate_size = meta.require_int("expert_feed_forward_length", 1, kMaxSize);
 }
 
 void write_qwen3_moe_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {

@@ -19,7 +19,7 @@ void write_olmo2(const ArchSpec& arch, json& config) {
 
 void read_olmo3(const JsonFields& config, ArchSpec& arch) {
   read_attention_bias(config, arch);
-  read_layer_types(config, arch, config.get_int("sliding_window", 0, 1, kMostSize),
+  read_layer_types(config, arch, config.get_int("sliding_window", 0, 1, kMaxSize),
                    [](int64_t layer) { return (layer + 1) % 4 != 0; });
 }
 
@@ -32,7 +32,7 @@ void write_olmo3(const ArchSpec& arch, json& config) {
 /// GGUF stores OLMo 3 as olmo2 with a window. Layers with the window (three of four if no key lists
 /// them) use RoPE without scaling.
 void read_olmo_gguf(const JsonFields& meta, ArchSpec& arch) {
-  const int64_t window = meta.get_int("attention.sliding_window", 0, 0, kMostSize);
+  const int64_t window = meta.get_int("attention.sliding_window", 0, 0, kMaxSize);
   if (window == 0) return;
   arch.family = kOlmo3.model_type;
   RopeSpec sliding = arch.ropes[0];

@@ -13,7 +13,7 @@ void phi3_traits(ArchSpec& arch) {
 }
 
 void read_phi3(const JsonFields& config, ArchSpec& arch) {
-  set_windows(arch, config.get_int("sliding_window", 0, 1, kMostSize));
+  set_windows(arch, config.get_int("sliding_window", 0, 1, kMaxSize));
 }
 
 void write_phi3(const ArchSpec& arch, json& config) {
@@ -25,10 +25,10 @@ void write_phi3(const ArchSpec& arch, json& config) {
 
 /// LongRoPE's factors are tensors: see `set_longrope_factors`.
 void read_phi3_gguf(const JsonFields& meta, ArchSpec& arch) {
-  set_windows(arch, meta.get_int("attention.sliding_window", 0, 0, kMostSize));
+  set_windows(arch, meta.get_int("attention.sliding_window", 0, 0, kMaxSize));
   RopeSpec& rope = arch.ropes[0];
   rope.original_max_position_embeddings =
-      meta.get_int("rope.scaling.original_context_length", 0, 0, kMostSize);
+      meta.get_int("rope.scaling.original_context_length", 0, 0, kMaxSize);
   if (meta.has("rope.scaling.attn_factor"))
     rope.attention_factor = meta.require_positive("rope.scaling.attn_factor");
 }

@@ -10,8 +10,8 @@ using nlohmann::json;
 /// Windows start at layer `max_window_layers`, and only if `use_sliding_window` is set.
 void read_upper_windows(const JsonFields& config, ArchSpec& arch) {
   if (!config.get_bool("use_sliding_window", false)) return;
-  const int64_t window = config.get_int("sliding_window", 0, 1, kMostSize),
-                first = config.get_int("max_window_layers", 28, 0, kMostLayers);
+  const int64_t window = config.get_int("sliding_window", 0, 1, kMaxSize),
+                first = config.get_int("max_window_layers", 28, 0, kMaxLayers);
   read_layer_types(config, arch, window,
                    [&](int64_t layer) { return window > 0 && layer >= first; });
 }

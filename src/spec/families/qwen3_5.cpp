@@ -23,7 +23,7 @@ void set_mixer(ArchSpec& arch, int64_t layer, bool is_delta) {
 }
 
 void read_mixers(const JsonFields& config, ArchSpec& arch) {
-  const int64_t interval = config.get_int("full_attention_interval", 4, 1, kMostLayers);
+  const int64_t interval = config.get_int("full_attention_interval", 4, 1, kMaxLayers);
   const json* types = find_layer_types(config, arch);
   for (int64_t i = 0; i < arch.num_layers; ++i) {
     set_mixer(arch, i, (i + 1) % interval != 0);
@@ -43,7 +43,7 @@ void check_delta_net(const DeltaNetSpec& delta, const std::string& where) {
 }
 
 void read_qwen3_5(const JsonFields& config, ArchSpec& arch) {
-  const auto size = [&](const char* key) { return config.require_int(key, 1, kMostSize); };
+  const auto size = [&](const char* key) { return config.require_int(key, 1, kMaxSize); };
   arch.delta_net = {.num_key_heads = size("linear_num_key_heads"),
                     .num_value_heads = size("linear_num_value_heads"),
                     .key_dim = size("linear_key_head_dim"),
@@ -69,8 +69,8 @@ void write_qwen3_5(const ArchSpec& arch, json& config) {
 void read_qwen3_5_moe(const JsonFields& config, ArchSpec& arch) {
   read_qwen3_5(config, arch);
   read_mixture(config, arch);
-  arch.mixture.intermediate_size = config.require_int("moe_intermediate_size", 1, kMostSize);
-  arch.mixture.shared_size = config.require_int("shared_expert_intermediate_size", 1, kMostSize);
+  arch.mixture.intermediate_size = config.require_int("moe_intermediate_size", 1, kMaxSize);
+  arch.mixture.shared_size = config.require_int("shared_expert_intermediate_size", 1, kMaxSize);
   make_every_layer_sparse(arch);
 }
 
@@ -86,7 +86,7 @@ void write_qwen3_5_moe(const ArchSpec& arch, json& config) {
 /// llama.cpp.
 void read_mixers_gguf(const JsonFields& meta, ArchSpec& arch) {
   const char* list = "attention.recurrent_layers";
-  const int64_t interval = meta.get_int("full_attention_interval", 4, 1, kMostLayers);
+  const int64_t interval = meta.get_int("full_attention_interval", 4, 1, kMaxLayers);
   const std::vector<bool> recurrent =
       meta.has(list) ? read_flags_gguf(meta, list, arch) : std::vector<bool>();
   for (int64_t i = 0; i < arch.num_layers; ++i) {
@@ -97,7 +97,7 @@ void read_mixers_gguf(const JsonFields& meta, ArchSpec& arch) {
 }
 
 void read_qwen3_5_gguf(const JsonFields& meta, ArchSpec& arch) {
-  const auto size = [&](const char* key) { return meta.require_int(key, 1, kMostSize); };
+  const auto size = [&](const char* key) { return meta.require_int(key, 1, kMaxSize); };
   arch.delta_net = {.num_key_heads = size("ssm.group_count"),
                     .num_value_heads = size("ssm.time_step_rank"),
                     .key_dim = size("ssm.state_size"),
@@ -110,8 +110,8 @@ void read_qwen3_5_gguf(const JsonFields& meta, ArchSpec& arch) {
 void read_qwen3_5_moe_gguf(const JsonFields& meta, ArchSpec& arch) {
   read_qwen3_5_gguf(meta, arch);
   read_expert_counts(meta, arch);
-  arch.mixture.intermediate_size = meta.require_int("expert_feed_forward_length", 1, kMostSize);
-  arch.mixture.shared_size = meta.require_int("expert_shared_feed_forward_length", 1, kMostSize);
+  arch.mixture.intermediate_size = meta.require_int("expert_feed_forward_length", 1, kMaxSize);
+  arch.mixture.shared_size = meta.require_int("expert_shared_feed_forward_length", 1, kMaxSize);
 }
 
 /// M-RoPE sections: how many rotated pairs use the time, height and width position. For text all

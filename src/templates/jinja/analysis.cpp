@@ -168,9 +168,9 @@ class Analyser {
 
   /// Each branch copies the names known in its scope.
   void pay_for_copies(size_t num_copies, const Scope& scope, int line) {
-    constexpr size_t kMostCopied = 5'000'000;  // templates in use need some ten thousand
+    constexpr size_t kMaxCopied = 5'000'000;  // templates in use need some ten thousand
     num_copied_ += num_copies * (scope.loads.size() + scope.stores.size());
-    if (num_copied_ > kMostCopied) fail("the template has too many branches and variables", line);
+    if (num_copied_ > kMaxCopied) fail("the template has too many branches and variables", line);
   }
 
   // ---- Nested scopes

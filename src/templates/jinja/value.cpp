@@ -50,12 +50,12 @@ Value Value::integer(Int i, OriginId origin) {
   return value;
 }
 Value Value::integer_of(std::string_view text, OriginId origin) {
-  constexpr size_t kMostDigits = 36;  // below 2^120, which products must stay below
+  constexpr size_t kMaxDigits = 36;  // below 2^120, which products must stay below
   const bool negative = text.starts_with('-');
   const std::string_view digits = text.substr(negative ? 1 : 0);
   Value value;
   value.origin_ = origin;
-  if (digits.size() > kMostDigits) {
+  if (digits.size() > kMaxDigits) {
     value.data_ = std::make_shared<const LongInteger>(LongInteger{std::string(text)});
     return value;
   }

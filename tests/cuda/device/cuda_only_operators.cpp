@@ -30,10 +30,10 @@ Tensor hidden(int64_t length, bool is_causal, OptionalInt left, OptionalInt righ
 
 /// As check_flash_attention_… of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp.
 void check_flash(const Tensor& q, const Tensor& k) {
-  constexpr int64_t kMostChannels = 256, kChannelStep = 8;
+  constexpr int64_t kMaxChannels = 256, kChannelStep = 8;
   TORCH_CHECK(q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16,
               "FlashAttention only supports fp16 and bf16");
-  TORCH_CHECK(q.dim() == 3 && q.size(2) % kChannelStep == 0 && q.size(2) <= kMostChannels &&
+  TORCH_CHECK(q.dim() == 3 && q.size(2) % kChannelStep == 0 && q.size(2) <= kMaxChannels &&
                   q.stride(2) == 1 && k.stride(2) == 1,
               "FlashAttention of heads of ", q.size(2), " channels");
   TORCH_CHECK(q.size(1) % k.size(1) == 0);

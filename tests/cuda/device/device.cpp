@@ -24,9 +24,9 @@
 namespace host_backed {
 namespace {
 
-constexpr size_t kMostDevices = 16;
+constexpr size_t kMaxDevices = 16;
 thread_local c10::DeviceIndex current_device = 0;
-thread_local std::array<c10::StreamId, kMostDevices> current_streams{};  // 0: the default one
+thread_local std::array<c10::StreamId, kMaxDevices> current_streams{};  // 0: the default one
 std::atomic<c10::StreamId> next_stream{1};
 
 c10::DeviceIndex checked(c10::DeviceIndex index) {

@@ -28,8 +28,8 @@ namespace {
 
 constexpr unsigned kWarp = 32;
 constexpr size_t kStackBytes = 256 << 10;
-constexpr unsigned kMostThreads = 1024, kMostBlocksBeside = 65535;  // of a block; of a grid's y, z
-constexpr size_t kMostSharedBytes = 99 << 10;                       // sm_86, sm_89 and sm_120
+constexpr unsigned kMaxThreads = 1024, kMaxBlocksBeside = 65535;  // of a block; of a grid's y, z
+constexpr size_t kMaxSharedBytes = 99 << 10;                      // sm_86, sm_89 and sm_120
 
 #ifdef __x86_64__
 /// Where a fibre stands: its stack's top, which holds the registers that a call preserves.
@@ -281,13 +281,13 @@ void reserve_shared(State& of, size_t bytes) {
 }
 
 void require_possible(dim3 grid, unsigned threads, size_t shared_bytes) {
-  if (shared_bytes > kMostSharedBytes) {
+  if (shared_bytes > kMaxSharedBytes) {
     std::fprintf(stderr, "emulator: %zu bytes of shared memory\n", shared_bytes);
     fail("the card refuses this launch");
   }
-  const bool is_possible = threads > 0 && threads <= kMostThreads && grid.x > 0 && grid.y > 0 &&
-                           grid.z > 0 && grid.x <= INT32_MAX && grid.y <= kMostBlocksBeside &&
-                           grid.z <= kMostBlocksBeside;
+  const bool is_possible = threads > 0 && threads <= kMaxThreads && grid.x > 0 && grid.y > 0 &&
+                           grid.z > 0 && grid.x <= INT32_MAX && grid.y <= kMaxBlocksBeside &&
+                           grid.z <= kMaxBlocksBeside;
   if (is_possible) return;
   std::fprintf(stderr, "emulator: a grid of %u x %u x %u blocks of %u threads\n", grid.x, grid.y,
                grid.z, threads);

@@ -237,7 +237,7 @@ const Products kMixed = {{8, 8, Out::kB, 0, 0, -2}, {65, 4, Out::kA},
                          {7, 33, Out::kB},          {64, 15, Out::kA}};
 
 TEST_P(CudaAdapterGrads, OneToEightAtOnce) {
-  for (int count = 1; count <= kMostAdapterGrads; ++count) {
+  for (int count = 1; count <= kMaxAdapterGrads; ++count) {
     const Products& all = count % 2 == 0 ? kEven : kMixed;
     expect_sums(type(), {all.begin(), all.begin() + count}, 15);
     if (HasFailure()) return;

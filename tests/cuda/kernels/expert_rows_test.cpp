@@ -271,7 +271,7 @@ TEST_P(CudaExpertRows, ProductsOfEachExpert) {
   for_each("case", kProducts, [&](const Products& p) { expect_products(type(), p); });
 }
 
-// ---- Gated activations and answers.
+// ---- Gated activations and outputs.
 
 constexpr Gating kGatings[] = {Gating(Activation::kSilu), Gating(Activation::kGeluTanh),
                                Gating(Activation::kClampedSwiglu, 1.702F, 2.0F)};
@@ -410,47 +410,47 @@ TEST(CudaExpertRowsOnce, WithoutWeightsAsOnTheCpu) {
   });
 }
 
-void expect_gated_answer(Type type, const Case& c, int64_t dy_shift, int64_t answer_shift,
+void expect_gated_output(Type type, const Case& c, int64_t dy_shift, int64_t output_shift,
                          int64_t out_shift) {
   const int64_t n = c.tokens * c.columns;
   const Memory dy = Memory::of(type, normal(n, 1), dy_shift),
-               answer = Memory::of(type, normal(n, 2), answer_shift),
+               output = Memory::of(type, normal(n, 2), output_shift),
                logits = Memory::of(type, normal(c.tokens, 3, 2));
   const auto made = in_every_order([&] {
     std::vector<Memory> out{Memory::nans(type, n, out_shift), Memory::nans(type, c.tokens)};
-    launch_gated_answer_backward(type,
+    launch_gated_output_backward(type,
                                  {.dy = dy.data(),
-                                  .answer = answer.data(),
+                                  .output = output.data(),
                                   .logits = logits.data(),
-                                  .d_answer = out[0].data(),
+                                  .d_output = out[0].data(),
                                   .d_logits = out[1].data(),
                                   .tokens = c.tokens,
                                   .columns = c.columns},
                                  nullptr);
     return out;
   });
-  const auto grads = floats(type, dy), answers = floats(type, answer), gates = floats(type, logits);
-  std::vector<Exact> d_answer, d_logits;
+  const auto grads = floats(type, dy), outputs = floats(type, output), gates = floats(type, logits);
+  std::vector<Exact> d_output, d_logits;
   for (int64_t token = 0; token < c.tokens; ++token) {
     const double gate = gates[place(token)], share = 1 / (1 + std::exp(-gate)),
                  argument = 1 + std::fabs(gate);
     Exact along{0, 0};
     for (int64_t i = token * c.columns; i < (token + 1) * c.columns; ++i) {
-      d_answer.push_back({share * grads[place(i)], argument * share * std::fabs(grads[place(i)])});
-      add(along, double{grads[place(i)]} * answers[place(i)]);
+      d_output.push_back({share * grads[place(i)], argument * share * std::fabs(grads[place(i)])});
+      add(along, double{grads[place(i)]} * outputs[place(i)]);
     }
     const double slope = share * (1 - share);
     // 1 - share cancels where share is near 1.
     d_logits.push_back({along.value * slope, along.size * share * argument});
   }
-  EXPECT_TRUE(close(type, made[0], d_answer, kGated));
+  EXPECT_TRUE(close(type, made[0], d_output, kGated));
   EXPECT_TRUE(close(type, made[1], d_logits, kGated + static_cast<double>(c.columns) / 32));
 }
-TEST_P(CudaExpertRows, GatedAnswers) {
-  for_each("case", kCases, [&](const Case& c) { expect_gated_answer(type(), c, 0, 0, 0); });
-  expect_gated_answer(type(), kCases[5], 1, 0, 0);
-  expect_gated_answer(type(), kCases[5], 0, 1, 0);
-  expect_gated_answer(type(), kCases[5], 0, 0, 1);
+TEST_P(CudaExpertRows, GatedOutputs) {
+  for_each("case", kCases, [&](const Case& c) { expect_gated_output(type(), c, 0, 0, 0); });
+  expect_gated_output(type(), kCases[5], 1, 0, 0);
+  expect_gated_output(type(), kCases[5], 0, 1, 0);
+  expect_gated_output(type(), kCases[5], 0, 0, 1);
 }
 
 }  // namespace

@@ -17,9 +17,9 @@ struct Norm {
 constexpr Norm kNone{false, 0, 0}, kPlain{true, 1e-6F, 0}, kOffset{true, 1, 1}, kNoEps{true, 0, 1};
 
 /// Of queries, keys and values, which do not rotate.
-using Norms = std::array<Norm, kMostHeadKinds>;
-using Counts = std::array<int64_t, kMostHeadKinds>;
-using Rotates = std::array<bool, kMostHeadKinds>;
+using Norms = std::array<Norm, kMaxHeadKinds>;
+using Counts = std::array<int64_t, kMaxHeadKinds>;
+using Rotates = std::array<bool, kMaxHeadKinds>;
 
 /// Kinds of heads, which of them rotate, and how many of their channels.
 constexpr int64_t kNotRotated = -1;
@@ -56,7 +56,7 @@ struct Kind {
   int64_t shift_of_y;
 };
 struct Inputs {
-  std::array<Kind, kMostHeadKinds> kinds;
+  std::array<Kind, kMaxHeadKinds> kinds;
   Memory cos, sin;
 };
 
@@ -221,7 +221,7 @@ HeadsProblem problem_of(const Heads& c, const Inputs& in, const std::vector<Memo
     problem.cos = in.cos.as<float>(), problem.sin = in.sin.as<float>();
     problem.rotary_dim = c.rotary_dim;
   }
-  for (size_t kind = 0; kind < kMostHeadKinds; ++kind) {
+  for (size_t kind = 0; kind < kMaxHeadKinds; ++kind) {
     if (c.heads[kind] == 0) continue;
     const Kind& of = in.kinds[kind];
     const Norm& norm = c.norms[kind];
@@ -247,7 +247,7 @@ HeadsProblem problem_of(const Heads& c, const Inputs& in, const std::vector<Memo
 std::vector<Memory> by_cuda(Type type, const Heads& c, const Inputs& in, Pass pass, bool in_place) {
   return in_every_order([&] {
     std::vector<Memory> made;
-    for (size_t kind = 0; kind < kMostHeadKinds; ++kind) {
+    for (size_t kind = 0; kind < kMaxHeadKinds; ++kind) {
       const Kind& of = in.kinds[kind];
       const Memory y = Memory::nans(type, c.size(kind), of.shift_of_y);
       const Memory rstd = Memory::nans(Type::kFloat32, c.rows(kind));
@@ -303,7 +303,7 @@ void expect_pass(Type type, const Heads& c, const Inputs& in, Pass pass, bool wi
   const Inputs before = in;
   const auto out = by_cuda(type, c, in, pass, false);
   bool has_norm = false;
-  for (size_t kind = 0; kind < kMostHeadKinds; ++kind) {
+  for (size_t kind = 0; kind < kMaxHeadKinds; ++kind) {
     SCOPED_TRACE(testing::Message() << "kind " << kind);
     EXPECT_TRUE(in.kinds[kind].x == before.kinds[kind].x &&
                 in.kinds[kind].grad == before.kinds[kind].grad);
@@ -312,7 +312,7 @@ void expect_pass(Type type, const Heads& c, const Inputs& in, Pass pass, bool wi
   }
   if (!with_in_place || (pass == Pass::kForward && has_norm)) return;
   const auto in_place = by_cuda(type, c, in, pass, true);
-  for (size_t kind = 0; kind < kMostHeadKinds; ++kind)
+  for (size_t kind = 0; kind < kMaxHeadKinds; ++kind)
     EXPECT_TRUE(in_place[2 * kind] == out[2 * kind]) << "in place, kind " << kind;
 }
 void expect_heads(Type type, const Heads& c, unsigned shifted, bool with_in_place = true) {
@@ -479,7 +479,7 @@ struct Columns {
     for (size_t i = 0; i < kind; ++i) before += row(i);
     return before;
   }
-  int64_t stride() const { return first(kMostHeadKinds) + spare; }
+  int64_t stride() const { return first(kMaxHeadKinds) + spare; }
   void* of_kind(Type type, const Memory& joint, size_t kind) const {
     return joint.as<char>() + static_cast<size_t>(first(kind)) * size_of(type);
   }
@@ -488,10 +488,10 @@ constexpr float kUntouched = 7;
 
 /// The parts in rows; what is in the spare columns, behind the last row's, too, is kUntouched.
 Memory joint_of(Type type, const Columns& columns, int64_t tokens,
-                const std::array<std::vector<float>, kMostHeadKinds>& parts) {
+                const std::array<std::vector<float>, kMaxHeadKinds>& parts) {
   std::vector<float> all;
   for (int64_t token = 0; token < tokens; ++token) {
-    for (size_t kind = 0; kind < kMostHeadKinds; ++kind) {
+    for (size_t kind = 0; kind < kMaxHeadKinds; ++kind) {
       const auto begin = parts[kind].begin() + token * columns.row(kind);
       all.insert(all.end(), begin, begin + columns.row(kind));
     }
@@ -512,8 +512,8 @@ void expect_same_in_joint_rows(Type type, const Heads& c, int64_t spare_of_x, in
   const Inputs in =
       inputs_of(type, c, has_whole_words(of_x) && has_whole_words(of_y) ? 0 : unsigned{kY});
   const auto expected = by_cuda(type, c, in, pass, false);
-  std::array<std::vector<float>, kMostHeadKinds> x, y, nothing;
-  for (size_t kind = 0; kind < kMostHeadKinds; ++kind) {
+  std::array<std::vector<float>, kMaxHeadKinds> x, y, nothing;
+  for (size_t kind = 0; kind < kMaxHeadKinds; ++kind) {
     x[kind] = floats(type, in.kinds[kind].x);
     y[kind] = floats(type, expected[2 * kind]);
     nothing[kind].assign(y[kind].size(), std::nanf(""));
@@ -521,14 +521,14 @@ void expect_same_in_joint_rows(Type type, const Heads& c, int64_t spare_of_x, in
   const Memory joint = joint_of(type, of_x, c.tokens, x), before = joint;
   const auto found = in_every_order([&] {
     std::vector<Memory> made{joint_of(type, of_y, c.tokens, nothing)}, apart;
-    for (size_t kind = 0; kind < kMostHeadKinds; ++kind) {
+    for (size_t kind = 0; kind < kMaxHeadKinds; ++kind) {
       made.push_back(pass == Pass::kForward ? Memory::nans(Type::kFloat32, c.rows(kind))
                                             : in.kinds[kind].rstd);
       apart.push_back(Memory::nans(type, 0));
       apart.push_back(made.back());
     }
     HeadsProblem problem = problem_of(c, in, apart, pass, false);
-    for (size_t kind = 0; kind < kMostHeadKinds; ++kind) {
+    for (size_t kind = 0; kind < kMaxHeadKinds; ++kind) {
       HeadRows& rows = problem.rows[kind];
       rows.x = of_x.of_kind(type, joint, kind), rows.x_stride = of_x.stride();
       rows.y = of_y.of_kind(type, made[0], kind), rows.y_stride = of_y.stride();
@@ -540,7 +540,7 @@ void expect_same_in_joint_rows(Type type, const Heads& c, int64_t spare_of_x, in
   });
   EXPECT_TRUE(joint == before);
   EXPECT_TRUE(found[0] == joint_of(type, of_y, c.tokens, y));
-  for (size_t kind = 0; kind < kMostHeadKinds; ++kind)
+  for (size_t kind = 0; kind < kMaxHeadKinds; ++kind)
     EXPECT_TRUE(found[kind + 1] == expected[2 * kind + 1]) << "rstd of kind " << kind;
 }
 
@@ -586,7 +586,7 @@ TEST_P(CudaHeads, GradientsOfValuesAreCopied) {
     for (const Kind& kind : in.kinds)
       made.push_back(Memory::nans(type(), 0)), made.push_back(kind.rstd);
     HeadsProblem problem = problem_of(c, in, made, Pass::kBackward, false);
-    for (size_t kind = 0; kind < kMostHeadKinds; ++kind) {
+    for (size_t kind = 0; kind < kMaxHeadKinds; ++kind) {
       problem.rows[kind].y = columns.of_kind(type(), joint, kind);
       problem.rows[kind].y_stride = columns.stride();
     }

@@ -18,7 +18,7 @@ void expect_turned(const Shape& shape, int64_t shift_from, int64_t shift_to) {
   const std::vector<Memory> made = in_every_order([&] {
     std::vector<Memory> to;
     to.push_back(Memory::untouched<uint8_t>(rows * columns, shift_to));
-    launch_turn_codes(from.as<uint8_t>(), to[0].as<uint8_t>(), rows, columns, nullptr);
+    launch_transpose_codes(from.as<uint8_t>(), to[0].as<uint8_t>(), rows, columns, nullptr);
     return to;
   });
   const std::vector<uint8_t> found = made[0].to<uint8_t>();

@@ -60,9 +60,9 @@ STAND_IN_API void __cudaRegisterVar(void**, char* host, char*, const char*, int,
   variables()[host].size = size;
 }
 STAND_IN_API void __cudaRegisterFunction(void**, const char* host, char*, const char* name,
-                                         int most_threads, void*, void*, void*, void*, int*) {
+                                         int max_threads, void*, void*, void*, void*, int*) {
   const auto lock = lock_tables();
-  register_kernel(host, name, most_threads);
+  register_kernel(host, name, max_threads);
 }
 STAND_IN_API unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes,
                                                   cudaStream_t stream) {

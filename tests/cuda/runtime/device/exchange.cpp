@@ -42,9 +42,9 @@ struct Exchange::Mailbox {
 /// Begins as zeros, and every rank may be the first.
 struct Exchange::Shared {
   std::atomic<int> arrived, generation, broken;
-  char words[kMostRanks][kWordBytes];
-  char slots[kMostRanks][kSlotBytes];
-  Mailbox mail[kMostRanks][kMostRanks];
+  char words[kMaxRanks][kWordBytes];
+  char slots[kMaxRanks][kSlotBytes];
+  Mailbox mail[kMaxRanks][kMaxRanks];
 };
 
 Patience::Patience(double seconds) : until_(now() + seconds) {}
@@ -61,8 +61,7 @@ bool Patience::wait() {
 
 Exchange::Exchange(const std::string& key, int rank, int ranks)
     : name_("/sftrun-stand-in-" + key), rank_(rank), ranks_(ranks) {
-  require(ranks <= kMostRanks, "NCCL with ", ranks, " ranks, of ", kMostRanks,
-          " that are possible");
+  require(ranks <= kMaxRanks, "NCCL with ", ranks, " ranks, of ", kMaxRanks, " that are possible");
   shared_ = static_cast<Shared*>(open_shared(name_, sizeof(Shared)));
   meet();
   if (rank == 0) shm_unlink(name_.c_str());  // all have it open: nothing is left behind

@@ -9,7 +9,7 @@
 /// Memory that the ranks of a communicator share, and how they meet over it.
 namespace stand_in {
 
-constexpr int kMostRanks = 16;
+constexpr int kMaxRanks = 16;
 constexpr size_t kSlotBytes = size_t{256} << 10;
 
 class Exchange {

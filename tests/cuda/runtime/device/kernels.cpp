@@ -17,7 +17,7 @@ namespace {
 struct Kernel {
   int number = 0;                 // that the log's lines have instead of the name
   const char* mangled = nullptr;  // of the library, which stays loaded
-  int most_threads = 1024, shared_bytes = kSharedBytes;
+  int max_threads = 1024, shared_bytes = kSharedBytes;
 };
 
 /// LibTorch alone registers some 33,000 kernels in every process.
@@ -64,7 +64,7 @@ void check(const Launch& what, const Kernel& kernel) {
       grid.z > 65535u)
     fail(text("launch with a grid of ", text_of(grid), ": ", name()));
   if (threads == 0 || threads > 1024 || block.z > 64 ||
-      threads > static_cast<size_t>(kernel.most_threads))
+      threads > static_cast<size_t>(kernel.max_threads))
     fail(text("launch with a block of ", text_of(block), ": ", name()));
   if (what.shared_bytes > static_cast<size_t>(kernel.shared_bytes))
     fail(text("launch with ", what.shared_bytes, " bytes of shared memory, of ",
@@ -73,8 +73,8 @@ void check(const Launch& what, const Kernel& kernel) {
 
 }  // namespace
 
-void register_kernel(const void* kernel, const char* mangled, int most_threads) {
-  kernels()[kernel] = {.mangled = mangled, .most_threads = most_threads > 0 ? most_threads : 1024};
+void register_kernel(const void* kernel, const char* mangled, int max_threads) {
+  kernels()[kernel] = {.mangled = mangled, .max_threads = max_threads > 0 ? max_threads : 1024};
 }
 
 void allow_shared_bytes(const void* kernel, int bytes) {

@@ -8,7 +8,7 @@
 /// The kernels that libraries register, and launches of them, which are checked and counted.
 namespace stand_in {
 
-void register_kernel(const void* kernel, const char* mangled, int most_threads);
+void register_kernel(const void* kernel, const char* mangled, int max_threads);
 /// The opt-in for more than 48 KiB of shared memory.
 void allow_shared_bytes(const void* kernel, int bytes);
 int allowed_shared_bytes(const void* kernel);
