@@ -4,11 +4,13 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 
 #include "../../src/kernels/formats/format_ops.h"
 #include "sftrun/core/file.h"
@@ -462,6 +464,25 @@ TEST(QuantizedMatrix, BlocksCannotBeSeparated) {
   EXPECT_FALSE(has(1, 0, 64)) << "the blocks of odd rows begin elsewhere";
   const QuantizedMatrix rows = quantize(normal({8, 96}, 3), {.format = QuantFormat::kInt8});
   EXPECT_TRUE(rows.has_part({.dim = 1, .whole_size = 96, .ranges = {{5, 7}}}));
+}
+
+/// A thread takes LibTorch's number of threads when it calls LibTorch for the first time.
+TEST(Quantize, DoesNotLimitTheThreadsOfOthers) {
+  const int threads = at::get_num_threads();
+  constexpr int kThreads = 3, kBegun = 200;
+  at::set_num_threads(kThreads);
+  const at::Tensor weight = normal({64, 512}, 1, at::kFloat);
+  std::atomic<bool> has_ended = false;
+  std::thread quantizes([&] {
+    while (!has_ended) quantize(weight, {.nested = true});
+  });
+  int limited = 0;
+  for (int i = 0; i < kBegun; ++i)
+    std::thread([&] { limited += at::get_num_threads() == kThreads ? 0 : 1; }).join();
+  has_ended = true;
+  quantizes.join();
+  at::set_num_threads(threads);
+  EXPECT_EQ(limited, 0);
 }
 
 }  // namespace

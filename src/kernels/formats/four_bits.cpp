@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <array>
@@ -85,11 +86,13 @@ void quantize_rest(const float* values, int64_t n, const Steps& steps, uint8_t* 
     packed[i / 2] = static_cast<uint8_t>(code(i) << 4 | code(i + 1));
 }
 
-/// Limits LibTorch to one thread, so that sums do not depend on the number of threads.
+/// Limits LibTorch to one thread for calls by this thread, so that sums do not depend on the number of
+/// threads. at::set_num_threads would limit others as well: those that call LibTorch for the first time
+/// meanwhile keep one thread.
 class OneThread {
  public:
-  OneThread() : before_(at::get_num_threads()) { at::set_num_threads(1); }
-  ~OneThread() { at::set_num_threads(before_); }
+  OneThread() : before_(at::get_num_threads()) { ::omp_set_num_threads(1); }
+  ~OneThread() { ::omp_set_num_threads(before_); }
   OneThread(const OneThread&) = delete;
   OneThread& operator=(const OneThread&) = delete;
 
