@@ -13,8 +13,8 @@ import os
 import pathlib
 import sys
 
-MOST_METRICS, MOST_PARAMETERS = 1000, 100  # of one request, https://mlflow.org/docs/latest/rest-api.html
-MOST_OF_A_VALUE = 6000                     # characters of a parameter
+MAX_METRICS, MAX_PARAMETERS = 1000, 100  # of one request, https://mlflow.org/docs/latest/rest-api.html
+MAX_OF_A_VALUE = 6000                     # characters of a parameter
 DIRECTORY_TAG = "sftrun.run_directory"
 
 try:
@@ -50,7 +50,7 @@ def parameters_of(events):
         return []
     content = events.SummaryMetadata(hparams.SESSION_START_INFO_TAG).plugin_data.content
     settings = hparams.parse_session_start_info_plugin_data(content).hparams
-    return [Param(name, str(getattr(value, value.WhichOneof("kind")))[:MOST_OF_A_VALUE]) for name, value in sorted(settings.items())]
+    return [Param(name, str(getattr(value, value.WhichOneof("kind")))[:MAX_OF_A_VALUE]) for name, value in sorted(settings.items())]
 
 
 def texts_of(events):
@@ -70,11 +70,11 @@ def copy(client, experiment, run_directory):
     first = min((metric.timestamp for metric in metrics), default=None)
     run = client.create_run(experiment, start_time=first, run_name=run_directory.resolve().name,
                             tags={DIRECTORY_TAG: name}).info.run_id
-    for begin in range(0, len(metrics), MOST_METRICS):
-        client.log_batch(run, metrics=metrics[begin:begin + MOST_METRICS])
+    for begin in range(0, len(metrics), MAX_METRICS):
+        client.log_batch(run, metrics=metrics[begin:begin + MAX_METRICS])
     parameters = parameters_of(events)
-    for begin in range(0, len(parameters), MOST_PARAMETERS):
-        client.log_batch(run, params=parameters[begin:begin + MOST_PARAMETERS])
+    for begin in range(0, len(parameters), MAX_PARAMETERS):
+        client.log_batch(run, params=parameters[begin:begin + MAX_PARAMETERS])
     for path, text in texts_of(events):
         client.log_text(run, text, path)
     client.set_terminated(run, end_time=max((metric.timestamp for metric in metrics), default=None))

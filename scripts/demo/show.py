@@ -15,7 +15,7 @@ from prepare import SYSTEM
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf"
-LEAST_DROP = 0.10
+MIN_DROP = 0.10
 
 
 def heldout_losses(run):
@@ -81,8 +81,8 @@ The adapter is in {arguments.run}/adapter (PEFT layout). What to do next:
   {arguments.sftrun} merge --model {MODEL} --adapter {arguments.run}/adapter --output models/demo
   {arguments.sftrun} preview --config configs/demo.yaml        # what the model saw, and which tokens carry a label
   edit configs/demo.yaml: model.name and data.train are all that your own run needs (README.md)""")
-    if drop < LEAST_DROP:
-        print(f"error: the held-out loss fell by {drop:.1%}; at least {LEAST_DROP:.0%} was expected", file=sys.stderr)
+    if drop < MIN_DROP:
+        print(f"error: the held-out loss fell by {drop:.1%}; at least {MIN_DROP:.0%} was expected", file=sys.stderr)
         return 1
     return 0
 

@@ -330,7 +330,7 @@ SEEDS = {
     "tokenizer_config": tokenizer_configs,
     "hub_replies": hub_replies,
 }
-MOST_BYTES = {"safetensors": 16384, "gguf": 40960, "jinja": 8192, "json_lines": 4096, "json_records": 4096, "sentencepiece_model": 16384, "tiktoken": 16384,
+MAX_BYTES = {"safetensors": 16384, "gguf": 40960, "jinja": 8192, "json_lines": 4096, "json_records": 4096, "sentencepiece_model": 16384, "tiktoken": 16384,
               "csv": 4096, "compressed": 4096, "parquet": 16384, "arrow_ipc": 16384, "gguf_vocab": 32768, "example_store": 4096,
               "tokenizer_config": 4096, "hub_replies": 4096, "model_directory": 16384, "adapter_directory": 4096}
 
@@ -347,8 +347,8 @@ def fuzz(target, build, seconds):
         (corpus / f"seed-{number}").write_bytes(seed)
     command = [build / "bin" / f"fuzz_{target}", corpus, f"-max_total_time={seconds}", "-timeout=30", "-rss_limit_mb=4096",
                f"-artifact_prefix={findings}/{target}-", "-print_final_stats=1", "-verbosity=0"]
-    if target in MOST_BYTES:
-        command.append(f"-max_len={MOST_BYTES[target]}")
+    if target in MAX_BYTES:
+        command.append(f"-max_len={MAX_BYTES[target]}")
     environment = os.environ | {"ASAN_OPTIONS": ASAN_OPTIONS}
     if pathlib.Path("/dev/shm").is_dir():
         environment["TMPDIR"] = "/dev/shm"

@@ -46,7 +46,7 @@ QUICK_SHARES = {False: (2, 2), True: (2, 1)}  # by packing: processes and accumu
 LORA = {"r": 4, "alpha": 8, "target_modules": ["q_proj", "v_proj", "down_proj"]}
 METRICS = ["rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins", "logps/chosen", "logps/rejected"]
 WORDS = "amber birch cobalt delta ember fjord glade heron inlet jetty knoll larch because, therefore: the sum is not what it was".split()
-LEAST_RENDERED = 0.8  # of the records under every template
+MIN_RENDERED = 0.8  # of the records under every template
 CHATML = (
     "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
@@ -209,7 +209,7 @@ def check_tokens(sftrun: Sftrun, scratch: Path, verdicts: Verdicts, quick: bool)
             compared += len(records)
             if ours != theirs:
                 verdicts.expect(f"template {name}", False)
-    verdicts.expect("every template of TRL that renders the records", compared >= LEAST_RENDERED * len(templates) * len(chats + with_tools),
+    verdicts.expect("every template of TRL that renders the records", compared >= MIN_RENDERED * len(templates) * len(chats + with_tools),
                     f"{compared} records compared")
 
 

@@ -36,8 +36,8 @@ from tokenizer_directories import auto, directories, write_directory  # noqa: E4
 from tokenizers import AddedToken, Tokenizer, __version__, decoders, models, pre_tokenizers  # noqa: E402
 from visible_spaces import KINDS, gguf_vocab, texts, tokenizer_json, train  # noqa: E402
 
-LEAST_REAL_FAMILIES = 8  # of ten: a package may be out of reach, but not most of them
-LEAST_FOR_ALL = 1000  # strings: a test with fewer is a quick one
+MIN_REAL_FAMILIES = 8  # of ten: a package may be out of reach, but not most of them
+MIN_FOR_ALL = 1000  # strings: a test with fewer is a quick one
 CHUNK = 2000  # strings that the library encodes at once: its encodings are large
 
 
@@ -355,7 +355,7 @@ def comparisons(args, folder):
         case = written(f"decoder: {name}", tokenizer, folder)
         yield case.name, "", lambda case=case: compare_decoder(args.helper, case, args.count // 5)
     yield "tokenizer classes", "", lambda: compare_classes(args.helper, folder, args.count // 10)
-    is_quick = args.count < LEAST_FOR_ALL
+    is_quick = args.count < MIN_FOR_ALL
     for case in cases(folder, args.helper, is_quick):
         yield case.name, case.family, lambda case=case: compare(args.helper, case, count_for(case, args.count), is_quick)
 
@@ -401,8 +401,8 @@ def main():
     if args.only:
         return any(not one.equal for one in found) or not found
     print(f"{len(families)} families of real models: {', '.join(sorted(families))}")
-    if len(families) < LEAST_REAL_FAMILIES:
-        print(f"FEWER than {LEAST_REAL_FAMILIES} families of real models: install what scripts/requirements-*.txt name")
+    if len(families) < MIN_REAL_FAMILIES:
+        print(f"FEWER than {MIN_REAL_FAMILIES} families of real models: install what scripts/requirements-*.txt name")
         return True
     return any(not one.equal for one in found)
 

@@ -12,6 +12,7 @@ repeat less: fewer starts that are interrupted, fewer parts of the tokenised dat
 
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -79,6 +80,13 @@ def processes_in(folder):
         rank = next((v[5:].decode() for v in variables if v.startswith(b"RANK=")), None)
         found[int(process.name)] = rank
     return found
+
+
+def kill(pids):
+    """SIGKILL to each that still runs."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def checkpoints(folder):
@@ -678,8 +686,7 @@ def run_case(program, case):
         except Exception as failure:  # whatever it is, the case must be named
             return None, f"FAIL {case.__name__}: {type(failure).__name__}: {failure}"
         finally:
-            for pid in processes_in(folder):
-                os.kill(pid, signal.SIGKILL)
+            kill(processes_in(folder))
 
 
 def rows(answers):

@@ -29,7 +29,7 @@ GGUF = ROOT / "tests/data/models/llama3-gguf/model-Q8_0.gguf"
 STEPS, SEQUENCE, RECORDS = 2, 96, 200  # two steps of 64 bins, with one record in each, take most of them
 IN_IMAGE_PART = "model.vision_tower.encoder.layers.0.self_attn.q_proj"
 ALL_LINEAR = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
-MOST_PROCESSES = 2  # that train; more than the machine has processors would only take longer
+MAX_PROCESSES = 2  # that train; more than the machine has processors would only take longer
 QUICK_ON_TWO = ("demo", "h200_quad", "gpt-oss-20b", "multi_gpu_fsdp")  # the others on one process, with --quick
 QUICK_WITHOUT_STEPS = ("multi_gpu_config",)  # a100_pair is like it
 QUICK_IN_TWO_STEPS = ("run_lora",)  # the first one's learning rate is 0; the others in one step, with --quick
@@ -170,7 +170,7 @@ def check_adapter(name, adapter, wanted):
 def check_steps(name, case, folder, quick):
     """A few steps on a tiny model, with everything else as the file has it but the length of bins."""
     config = CONFIGS / f"{name}.yaml"
-    processes = 1 if quick and name not in QUICK_ON_TWO else min(case.devices, MOST_PROCESSES)
+    processes = 1 if quick and name not in QUICK_ON_TWO else min(case.devices, MAX_PROCESSES)
     num_steps = 1 if quick and name not in QUICK_IN_TWO_STEPS else STEPS
     overrides = [f"train.max_steps={num_steps}", f"model.max_seq_len={SEQUENCE}"]
     done = folder.run("train", "--config", config, *on_cpu(processes), *overrides)

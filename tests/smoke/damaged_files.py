@@ -57,7 +57,7 @@ FILES_THAT_DIFFER = {"adamw_8bit": {"optimizer.safetensors"}, "streamed": {"stat
 UNSETTLED_S = 3.5  # the hash of a file that changed so recently is not remembered
 KEPT = ("run", "cache", "user")  # what a run writes
 TIMEOUT = 120  # s, of one command
-MOST_REGIONS = 16  # of a part of a file
+MAX_REGIONS = 16  # of a part of a file
 ONE_AT_A_TIME = threading.Lock()
 
 Case = collections.namedtuple("Case", "kind name place damage")
@@ -195,7 +195,7 @@ NO_FILE = {directory: "Is a directory", named_pipe: "is a named pipe, not a regu
 
 
 def pieces(begin, end):
-    count = max(1, min(MOST_REGIONS, (end - begin) // 8))
+    count = max(1, min(MAX_REGIONS, (end - begin) // 8))
     edges = [begin + (end - begin) * i // count for i in range(count + 1)]
     return [(a, b) for a, b in zip(edges, edges[1:]) if b > a]
 

@@ -3,10 +3,10 @@
 import json
 import re
 
-LENGTH, MOST_SHOWN = 16 << 10, 200
+LENGTH, MAX_SHOWN = 16 << 10, 200
 WORD, WORDS, NUMBER = "Zq" * (LENGTH // 2), "Zq " * (LENGTH // 3), "7" * LENGTH
 TEXTS = {"word": WORD, "words": WORDS}
-LONG_QUOTE = re.compile(rf"(?:Zq ?){{{MOST_SHOWN // 2 + 1}}}|7{{{MOST_SHOWN + 1}}}")
+LONG_QUOTE = re.compile(rf"(?:Zq ?){{{MAX_SHOWN // 2 + 1}}}|7{{{MAX_SHOWN + 1}}}")
 
 # Records whose texts are spoilt: T is a text, N a number.
 RECORDS = {

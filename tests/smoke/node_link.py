@@ -23,7 +23,7 @@ import sys
 import time
 
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
-MOST_BYTES = 65536
+MAX_BYTES = 65536
 DEVICE = "tun0"
 
 
@@ -111,9 +111,9 @@ def relay(peer, delay_s, loss):
         readable, _, _ = select.select([device, peer], [], [], wait)
         if device in readable:
             with contextlib.suppress(OSError):  # the other end is gone
-                peer.send(os.read(device, MOST_BYTES))
+                peer.send(os.read(device, MAX_BYTES))
         if peer in readable:
-            packet = peer.recv(MOST_BYTES)
+            packet = peer.recv(MAX_BYTES)
             if not packet:
                 return
             if choice.random() >= loss:

@@ -85,9 +85,9 @@ COMBINED_SCENARIOS = [divided(*of) for of in COMBINED]
 TARGETS = ["launcher", "worker", "all workers", "worker and launcher"]
 RESTARTED = ", restarted by the launcher"
 PHASES = ["load", "step", "evaluation", "checkpoint", "result"]
-MOST_KILLS = 5  # of one run
+MAX_KILLS = 5  # of one run
 RESTARTED_PART = 0.4  # of the kills that the launcher survives
-MOST_PROBLEMS = 10  # then it ends early
+MAX_PROBLEMS = 10  # then it ends early
 POLL = 0.001  # s
 UNTIL_GONE = 10  # s, from a kill until no process is left
 PATIENCE = 120  # s, for a run to end or to come as far as a kill needs: 16 processes may share two processors
@@ -203,11 +203,7 @@ def victims(run, kill, reference):
 def strike(run, kill, choice, reference):
     pids = victims(run, kill, reference)
     choice.shuffle(pids)
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:  # it was about to end
-            pass
+    broken_runs.kill(pids)  # some may be about to end
 
 
 def expect_all_gone(folder, killed_at):
@@ -398,7 +394,7 @@ def disturbed(number, program, reference, seed):
     prepare(folder, program)
     kills, kill, slowest_end = [], None, 0
     try:
-        for _ in range(choice.randint(1, MOST_KILLS)):
+        for _ in range(choice.randint(1, MAX_KILLS)):
             kill = choose_kill(choice, reference)
             restarts = "launcher" not in kill.target and choice.random() < RESTARTED_PART
             phase, end_s = (kill_and_restart if restarts else kill_once)(folder, reference, kill, choice)
@@ -415,8 +411,7 @@ def disturbed(number, program, reference, seed):
         expect_resumed_from(run, newest)
         expect_same_result(folder, reference)
     except Exception as failure:  # whatever it is, the folder must be named
-        for pid in broken_runs.processes_in(folder):
-            os.kill(pid, signal.SIGKILL)
+        broken_runs.kill(broken_runs.processes_in(folder))
         problem = (f"seed {seed}, run {number} ({reference.scenario.name}), after {len(kills)} kills {kills}, last {kill}; kept in {folder}\n"
                    f"{type(failure).__name__}: {failure}")
         return Outcome(number, reference.scenario.name, kills, slowest_end, problem)
@@ -451,7 +446,7 @@ def main():
             outcomes += found
             problems += [outcome.problem for outcome in found if outcome.problem]
             kills += [kill for outcome in found for kill in outcome.kills]
-            enough = arguments.run is not None or len(kills) >= arguments.kills or len(problems) >= MOST_PROBLEMS
+            enough = arguments.run is not None or len(kills) >= arguments.kills or len(problems) >= MAX_PROBLEMS
             numbers = [] if enough else [number + 2 for number in numbers]
     for problem in problems:
         print("FAIL", problem)

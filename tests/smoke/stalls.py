@@ -214,8 +214,7 @@ def check(number, case, program, shims):
     try:
         axes = stopped(folder, case) if case.place == STOPPED else held(folder, case, shims)
     except Exception as failure:  # whatever it is, the folder must be named
-        for pid in broken_runs.processes_in(folder):
-            os.kill(pid, signal.SIGKILL)
+        broken_runs.kill(broken_runs.processes_in(folder))
         return f"stall {number}, {case}; kept in {folder}\n{type(failure).__name__}: {failure}", None
     shutil.rmtree(folder)
     return None, axes

@@ -242,8 +242,7 @@ def run_case(case, program):
         except (AssertionError, subprocess.TimeoutExpired) as failure:
             return f"{case.__name__}: {type(failure).__name__}: {failure}"
         finally:
-            for pid in broken_runs.processes_in(folder):
-                os.kill(pid, signal.SIGKILL)
+            broken_runs.kill(broken_runs.processes_in(folder))
     return None
 
 

@@ -23,8 +23,8 @@ COUNTED = ["LoRA", "nf4", "mixture", "mixture, experts adapted"]
 ALSO_COUNTED = ["full", "fp8", "int8", "gradient checkpointing", "full paged_adamw", "mixture, full", "mixture, nf4"]
 LAUNCHES = ("launch", "product")
 # Kernels and products of a layer, forward and backward together, and in an evaluation's forward pass: no change may add to them unseen.
-MOST_OF_A_LAYER = {"LoRA": 38, "nf4": 55, "mixture": 48, "mixture, experts adapted": 144, "int8": 55, "fp8": 54, "gradient checkpointing": 52, "full": 59, "full paged_adamw": 59}
-MOST_FORWARD = {"LoRA": 14, "nf4": 24, "int8": 24, "fp8": 21, "gradient checkpointing": 14}
+MAX_OF_A_LAYER = {"LoRA": 38, "nf4": 55, "mixture": 48, "mixture, experts adapted": 144, "int8": 55, "fp8": 54, "gradient checkpointing": 52, "full": 59, "full paged_adamw": 59}
+MAX_FORWARD = {"LoRA": 14, "nf4": 24, "int8": 24, "fp8": 21, "gradient checkpointing": 14}
 LENGTHS = (40, 12)  # of a steady run's two documents
 NOT_IN_A_MICRO_BATCH = ("copies that wait", "copies of pageable memory", "synchronisations")
 RUNS = {"base": {}, "micro-batch": {"accum": 3}, "step": {"steps": 6}, "evaluation": {"val": 2}, "layer": {"layers": LAYERS + 1},
@@ -216,7 +216,7 @@ def runs_of(mode, devices, everything):
         return RUNS
     if devices > 1:
         return {name: RUNS[name] for name in ON_TWO}
-    return {name: what for name, what in RUNS.items() if mode in MOST_FORWARD or "evaluation" not in name}
+    return {name: what for name, what in RUNS.items() if mode in MAX_FORWARD or "evaluation" not in name}
 
 
 def count_mode(session, pool, mode, devices, everything):
@@ -257,7 +257,7 @@ def steady_state(table):
 
 
 def too_many(table, mode):
-    for part, most in (("layer, forward and backward", MOST_OF_A_LAYER), ("layer, forward", MOST_FORWARD)):
+    for part, most in (("layer, forward and backward", MAX_OF_A_LAYER), ("layer, forward", MAX_FORWARD)):
         found = sum(table.get(part, {}).values())
         if found > most.get(mode, found):
             yield f"{found:g} launches and products of a {part}, not {most[mode]}"

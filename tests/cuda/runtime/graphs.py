@@ -15,7 +15,7 @@ WITHOUT = {r"qwen3_5.*": "delta nets", r"mixture, (experts adapted|full)|gpt_oss
 QUICK_FAMILIES = ["qwen3_5", "phi3", "llama_dynamic", "gemma2", "gemma4", "gpt_oss", "gpt_oss_mxfp4", "gemma4_moe"]
 STEPS, ACCUM = 4, 3
 # Of a replayed micro-batch, beside the graph: the batch into the graph's memory, angles of each rope, the loss out of it.
-MOST_LAUNCHES = 4
+MAX_LAUNCHES = 4
 
 
 def captured(events):
@@ -45,7 +45,7 @@ def check_micro_batches(title, events):
     for what in ("cudaMalloc", "products", *NOT_IN_A_MICRO_BATCH):
         if numbers[what] > 0:
             yield f"{title}: {numbers[what]} {what} in a micro-batch beside its graph"
-    if numbers["launches"] > MOST_LAUNCHES:
+    if numbers["launches"] > MAX_LAUNCHES:
         yield f"{title}: {numbers['launches']} launches in a micro-batch beside its graph"
 
 
