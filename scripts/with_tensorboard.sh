@@ -42,7 +42,7 @@ trap end_tensorboard EXIT
 last_lines() { tail -n 5 "$log" | sed 's/^/  /' >&2; }
 
 start_tensorboard() {  # start_tensorboard PORT: true as soon as it serves; false if it has ended
-  # In a session of its own: Ctrl-C asks the training to write a checkpoint, and TensorBoard goes on until then.
+  # In a session of its own: Ctrl-C asks the training to write a checkpoint, and TensorBoard continues until then.
   setsid "$program" --logdir "$run_directory" --port "$1" >"$log" 2>&1 &
   tensorboard=$!
   local tenth
@@ -69,7 +69,7 @@ elif [ -z "$tensorboard" ]; then
 else
   [ "$port" = "$wanted" ] || echo "port $wanted is taken; TensorBoard gets $port"
   echo "TensorBoard: http://localhost:$port ($run_directory)"
-  while kill -0 "$tensorboard" 2>/dev/null; do sleep 0.5; done && warn "TensorBoard has ended; training goes on. Its last lines:" && last_lines &
+  while kill -0 "$tensorboard" 2>/dev/null; do sleep 0.5; done && warn "TensorBoard has ended; training continues. Its last lines:" && last_lines &
   watcher=$!
 fi
 status=0

@@ -34,7 +34,7 @@ const char* fix_for_cut(std::string_view line, std::string_view reason, NextLine
   const bool is_in_string = reason.find("missing closing quote") != std::string_view::npos;
   const bool may_go_on = line == "{" || line.ends_with(',') || line.ends_with('[');
   if (next == NextLine::kOther && is_in_string)
-    return "a text goes on in the next line: write its line breaks as \\n, and the record on one "
+    return "a text continues in the next line: write its line breaks as \\n, and the record on one "
            "line";
   if (next == NextLine::kOther ||
       ((next == NextLine::kUnknown || next == NextLine::kNoLine) && may_go_on))

@@ -37,7 +37,7 @@ constexpr const char* kHelp = R"(/reset          begin a new conversation
 /retry          answer the last message again; with --temperature it is another answer
 /save FILE      append the conversation to FILE as a line of JSON that `sftrun train` reads
 /quit           end (also Ctrl-D). Ctrl-C ends an answer.
-A line that ends in \ goes on in the next one. A message that begins with a slash is written with two: //etc.
+A line that ends in \ continues in the next one. A message that begins with a slash is written with two: //etc.
 )";
 
 /// An answer must not control the terminal.
@@ -54,7 +54,7 @@ std::atomic<bool> was_interrupted{false};  // a signal handler can use only stat
 /// Ctrl-C ends an answer, not the program, while this object lives.
 class InterruptWatch {
  public:
-  /// @param flags SA_RESTART: writing goes on, and nothing of an answer is lost; 0: it ends the reading of a line
+  /// @param flags SA_RESTART: writing continues, and nothing of an answer is lost; 0: it ends the reading of a line
   explicit InterruptWatch(int flags) {
     struct sigaction action {};
     action.sa_handler = [](int) { was_interrupted = true; };

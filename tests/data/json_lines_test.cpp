@@ -126,9 +126,10 @@ TEST(JsonLines, ARecordThatIsCutOffIsNotToBeConverted) {
               "the record is cut off: complete it, or remove its line")
         << line;
   }
-  EXPECT_EQ(fix_of("{\"a\": \"b", NextLine::kOther),
-            "a text goes on in the next line: write its line breaks as \\n, and the record on one "
-            "line");
+  EXPECT_EQ(
+      fix_of("{\"a\": \"b", NextLine::kOther),
+      "a text continues in the next line: write its line breaks as \\n, and the record on one "
+      "line");
   EXPECT_NE(fix_of("{\"a\": \"caf\xE9\"}", NextLine::kNone).find("iconv"), std::string::npos);
 }
 

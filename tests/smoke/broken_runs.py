@@ -32,7 +32,7 @@ import errors_document
 import held_up
 
 BEGIN, END = "<!-- table: written by tests/smoke/broken_runs.py --write -->\n", "<!-- end of table -->\n"
-GOES_ON = "a checkpoint; the same command goes on from it"
+GOES_ON = "a checkpoint; the same command resumes from it"
 
 SANITIZED = QUICK = False
 TWO_STEPS = ["train.max_steps=2", "train.save_steps=1"]
@@ -345,7 +345,7 @@ def contents_of(result):
 
 
 def second_run(folder):
-    """A second run in the run directory of one that is running, which goes on."""
+    """A second run in the run directory of one that is running, which continues."""
     first = Run(folder, 1, *LONG).wait_for_steps()
     done = subprocess.run([folder / "sftrun", *bad_input.TRAIN], cwd=folder, env=bad_input.environment(folder),
                           capture_output=True, text=True, timeout=PATIENCE)
@@ -375,7 +375,7 @@ def launcher_killed_and_started_again_at_once(folder):
         ended = Run(folder, 2, *command).end()
     expect_success(ended, "resuming from run/checkpoints/step-")
     expect(steps(folder) == list(range(1, 21)), f"steps: {steps(folder)}")
-    return 0, "the workers end with their launcher; the second run goes on from the last checkpoint, and no step counts twice"
+    return 0, "the workers end with their launcher; the second run resumes from the last checkpoint, and no step counts twice"
 
 
 def changed_data_allowed(folder):
@@ -384,7 +384,7 @@ def changed_data_allowed(folder):
     (folder / "train.jsonl").write_text(bad_input.lines(*[bad_input.GOOD_RECORD] * 5))
     shutil.rmtree(folder / "run/checkpoints/step-000002")
     expect_success(Run(folder, 1, *TWO_STEPS, "--allow-changed-data").end(), "resuming from run/checkpoints/step-000001")
-    return 0, "goes on from the last checkpoint with the new data"
+    return 0, "resumes from the last checkpoint with the new data"
 
 
 def weights_changed(folder):
@@ -410,7 +410,7 @@ def model_moved(folder):
     config = folder / "moved/config.json"
     config.write_text(config.read_text().replace('"transformers_version": "', '"transformers_version": "9.'))
     expect_success(Run(folder, 2, *TWO_STEPS, "model.name=moved").end(), "resuming from run/checkpoints/step-000001")
-    return 0, "goes on from the last checkpoint"
+    return 0, "resumes from the last checkpoint"
 
 
 def goes_back(folder):
@@ -432,7 +432,7 @@ def damaged_newest_is_passed_over(folder):
     expect_success(Run(folder, 1, *TWO_STEPS).end(), "skipping run/checkpoints/step-000002: the checkpoint's state file is damaged",
                    "resuming from run/checkpoints/step-000001")
     expect(steps(folder) == [1, 2], f"steps counted: {steps(folder)}")
-    return 0, "says so and goes on from the one before it"
+    return 0, "says so and resumes from the one before it"
 
 
 def flip_a_bit(path, at):
@@ -488,7 +488,7 @@ def disk_full(folder):
 
 
 def disk_fills_up(folder):
-    """The disk fills up while the run goes on; the same command is refused until there is space."""
+    """The disk fills up while the run continues; the same command is refused until there is space."""
     command = ["train.max_steps=50", "train.epochs=50", "train.save_steps=1"]  # some 40 checkpoints fit
     with disk_faults.small_disk(folder) as (prefix, run_dir):
         _, said = expect_error(Run(folder, 1, *command, prefix=prefix).end(), 5, "cannot write: No space left on device",
@@ -554,7 +554,7 @@ def more_steps(folder):
     expect(trained(folder) == whole, "another adapter than that of a run of three steps")
     expect(steps(folder) == [1, 2, 3], f"steps counted: {steps(folder)}")
     expect_error(Run(folder, 1, *CONSTANT, "train.max_steps=1", "train.epochs=5").end(), 2, "give 1 step, but 3 are already done")
-    return 0, "goes on, and ends as a run that had them from the beginning"
+    return 0, "continues, and ends as a run that had them from the beginning"
 
 
 def other_rates(folder):
@@ -588,7 +588,7 @@ def overwritten(folder):
 
 
 def parts_removed(folder):
-    """Metrics, event files and a log are removed while the run goes on."""
+    """Metrics, event files and a log are removed while the run continues."""
     command = ["train.max_steps=500", "train.epochs=1000", "train.save_every=0"]
     run = Run(folder, 2, *command).wait_for_steps()
     (folder / "run/metrics.jsonl").unlink()
@@ -638,7 +638,7 @@ def output_is_not_read(folder):
     expect((folder / "run/adapter/adapter_model.safetensors").exists(), "no adapter is written")
     code = unread(folder, "train.seed=7")
     expect(code == 2, f"exit code {code} of a run that is refused")
-    return 0, "the run goes on, and its log is in `logs/`; an error keeps its exit code"
+    return 0, "the run continues, and its log is in `logs/`; an error keeps its exit code"
 
 
 def small_data(folder):

@@ -5,7 +5,7 @@
 
 A run started by each, on two processes, must compute what the program's own launcher computes, bit for bit; so must two
 launchers with a process each, as on two machines. A worker of torchrun's that is killed must end the whole run; Slurm's
-SIGUSR1 must leave a checkpoint from which the job goes on. `accelerate launch --cpu` starts one process of several, which
+SIGUSR1 must leave a checkpoint from which the job continues. `accelerate launch --cpu` starts one process of several, which
 the program must say. Exit code 77: the launcher is not installed.
 
 With --quick, under torchrun: no command that a script of scripts/launch has, too, accelerate.sh on one node, and of
@@ -205,7 +205,7 @@ def accelerate_on_cpu_is_refused(program):
 
 
 def a_stopped_rank_and_a_killed_one(launcher, program):
-    """The ranks themselves find out that one is stopped, and the run goes on with it; when one is killed the whole run ends."""
+    """The ranks themselves find out that one is stopped, and the run continues with it; when one is killed the whole run ends."""
     with Folder(program) as folder:
         process = folder.start(launcher, {}, *broken_runs.LONG, "parallel.stall_after=2s")
         folder.wait_for_steps(process, 2)
@@ -289,7 +289,7 @@ def check_slurm(check, program, _):
             check(srun, variables)
             check(sbatch, variables)
             stops_and_goes_on(program, variables)
-        print("srun: SIGUSR1 leaves a checkpoint, and the job goes on from it")
+        print("srun: SIGUSR1 leaves a checkpoint, and the job resumes from it")
     except slurm_cluster.Unavailable as obstacle:
         raise NotInstalled(f"Slurm: {obstacle}") from None
 
