@@ -30,22 +30,42 @@ namespace fs = std::filesystem;
 /// The devices, and words for them.
 struct PlacesOfUse {
   plan::UseDevices devices;
-  std::string device;    ///< "NVIDIA H100", "process"
-  bool is_known = true;  ///< its memory is
+  std::string device;           ///< "NVIDIA H100", "process"
+  bool is_known = true;         ///< its memory is
+  uint64_t used_by_others = 0;  ///< bytes of the device that `devices` counts
+
+  /// "has 23.5 GiB", with what others use.
+  std::string memory() const {
+    const std::string bytes = format_bytes(devices.memory_bytes);
+    return used_by_others == 0 ? "has " + bytes
+                               : fmt::format("has {} free (other processes use {})", bytes,
+                                             format_bytes(used_by_others));
+  }
 };
 
-/// Of the smallest GPU that CUDA shows.   nullopt: the driver does not say
-std::optional<uint64_t> gpu_bytes(const launch::Machine& machine) {
+struct GpuBytes {
+  uint64_t usable = 0;     ///< by a process
+  uint64_t by_others = 0;  ///< what other processes use
+};
+/// Of the GPU, among those that CUDA shows, with the least memory that a process can use.
+/// @param counts_others false: as if no other process used the GPUs, which machines that must choose
+/// alike cannot see of each other   @return nullopt: the driver does not say
+std::optional<GpuBytes> gpu_bytes(const launch::Machine& machine, bool counts_others) {
   constexpr uint64_t kDriverBytes = uint64_t{512} << 20;  // NVML counts it, CUDA does not
+  constexpr uint64_t kMinOfOthers = uint64_t{1} << 30;    // less may be the driver's
   const GpuView view = view_of(machine.gpus);
   if (view.has_slice()) return std::nullopt;
-  std::optional<uint64_t> smallest;
+  std::optional<GpuBytes> smallest;
   for (const launch::GpuInfo& gpu : view.shown.gpus) {
     if (!gpu.memory_total_bytes) return std::nullopt;
-    smallest = std::min(smallest.value_or(UINT64_MAX), *gpu.memory_total_bytes);
+    const uint64_t total =
+                       *gpu.memory_total_bytes - std::min(*gpu.memory_total_bytes, kDriverBytes),
+                   free = counts_others ? gpu.memory_free_bytes.value_or(total) : total,
+                   usable = std::min(total, free);
+    if (!smallest || usable < smallest->usable)
+      smallest = {usable, total - usable < kMinOfOthers ? 0 : total - usable};
   }
-  if (!smallest) return std::nullopt;
-  return *smallest - std::min(*smallest, kDriverBytes);
+  return smallest;
 }
 
 int64_t element_bytes(const std::string& dtype, bool on_gpu) {
@@ -68,11 +88,12 @@ PlacesOfUse places_of(const UsedModel& used, const LaunchFlags& launch,
     devices.processes = plan.world_size();
     devices.of_machine = plan.local_world_size;
   }
-  const auto of_gpu = devices.on_gpu ? gpu_bytes(machine) : std::nullopt;
+  const auto of_gpu = devices.on_gpu ? gpu_bytes(machine, plan.nnodes == 1) : std::nullopt;
   places.is_known = !devices.on_gpu || of_gpu;
+  places.used_by_others = of_gpu ? of_gpu->by_others : 0;
   constexpr uint64_t kUnknown = uint64_t{1} << 62;
   devices.memory_bytes =
-      devices.on_gpu ? of_gpu.value_or(kUnknown)
+      devices.on_gpu ? (of_gpu ? of_gpu->usable : kUnknown)
                      : host_bytes / static_cast<uint64_t>(std::max(1, plan.local_world_size));
   return places;
 }
@@ -199,13 +220,12 @@ std::string fix_of(const UsedModel& used, const ReadModel& read, const PlacesOfU
   const std::string needs = least.divides() ? fmt::format("a part of it needs {} ({})",
                                                           gib(least.memory.least()), least.flags())
                                             : fmt::format("it needs {}", gib(least.memory.least()));
-  throw OutOfMemoryError(fmt::format("the model does not fit: {}, and {} has {}", needs,
-                                     devices.on_gpu ? "each " + places.device : "a process",
-                                     format_bytes(devices.memory_bytes)),
-                         used.model.string(),
-                         devices.on_gpu
-                             ? fix_of(used, read, places, all)
-                             : "use a machine with more memory, or a quantised or a smaller model");
+  throw OutOfMemoryError(
+      fmt::format("the model does not fit: {}, and {} {}", needs,
+                  devices.on_gpu ? "each " + places.device : "a process", places.memory()),
+      used.model.string(),
+      devices.on_gpu ? fix_of(used, read, places, all)
+                     : "use a machine with more memory, or a quantised or a smaller model");
 }
 
 void set_flags(const plan::UseDivision& chosen, LaunchFlags& launch, DivisionFlags& division) {
@@ -221,9 +241,9 @@ void tell(const plan::UseDivision& chosen, bool is_of_run, const plan::UseMemory
   const auto of_device = static_cast<int64_t>(places.devices.memory_bytes);
   const std::string why =
       whole.needed() > of_device
-          ? fmt::format("it needs {}, and {} has {}", gib(whole.needed()),
+          ? fmt::format("it needs {}, and {} {}", gib(whole.needed()),
                         places.devices.on_gpu ? "a " + places.device : "each of the processes",
-                        gib(of_device))
+                        places.memory())
           : fmt::format("{} answer together", counted(chosen.processes, "process"));
   log::info("dividing the model, as with {}{}: {}", chosen.flags(),
             is_of_run ? " (the division of its training run)" : "", why);
@@ -246,8 +266,8 @@ plan::UseDevices all_devices(plan::UseDevices devices, const launch::Machine& ma
 [[noreturn]] void ask_for_flags(plan::UseDivision chosen, int nnodes, const plan::UseMemory& whole,
                                 const PlacesOfUse& places) {
   chosen.processes /= nnodes;
-  throw ConfigError(fmt::format("the model needs {}, and a {} has {}", gib(whole.needed()),
-                                places.device, format_bytes(places.devices.memory_bytes)),
+  throw ConfigError(fmt::format("the model needs {}, and a {} {}", gib(whole.needed()),
+                                places.device, places.memory()),
                     "--nnodes on the command line",
                     fmt::format("name the division on every machine, as in {}", chosen.flags()));
 }

@@ -169,6 +169,24 @@ TEST_F(DivisionChoices, OnACpuProcessesShareTheMemory) {
       [&] { choose(machine(0, 0)); }, {"the model does not fit", "a quantised or a smaller model"});
 }
 
+TEST_F(DivisionChoices, MemoryThatOtherProcessesUseIsNotCounted) {
+  launch::Machine busy = machine(4, 180);
+  for (launch::GpuInfo& gpu : busy.gpus.gpus) gpu.memory_free_bytes = 179 * kOneGiB;
+  EXPECT_EQ(choose(busy), "auto, auto");
+  busy.gpus.gpus[2].memory_free_bytes = 80 * kOneGiB;
+  EXPECT_EQ(choose(busy), "tensor tp 2, 4");
+  EXPECT_NE(told().find("and a H100 has 80.00 GiB free (other processes use 99.50 GiB)"),
+            std::string::npos)
+      << told();
+}
+
+TEST_F(DivisionChoices, MachinesThatMustChooseAlikeCountOnlyWhatAllSee) {
+  launch.nnodes = 2, launch.master_addr = "10.0.0.1";
+  launch::Machine busy = machine(4, 180);
+  busy.gpus.gpus[2].memory_free_bytes = 40 * kOneGiB;
+  EXPECT_EQ(choose(busy), "auto, auto");
+}
+
 TEST_F(DivisionChoices, GpusOfUnknownMemoryChangeNothing) {
   launch::Machine unknown = machine(4, 80);
   for (launch::GpuInfo& gpu : unknown.gpus.gpus) gpu.memory_total_bytes.reset();
