@@ -29,12 +29,12 @@ void expect_turned(const Shape& shape, int64_t shift_from, int64_t shift_to) {
           << row << ", " << column << " of " << rows << " x " << columns;
 }
 
-TEST(CudaTurnCodes, OfEveryShape) {
+TEST(CudaTransposeCodes, OfEveryShape) {
   for (const Shape& shape : kShapes) expect_turned(shape, 0, 0);
 }
 
 // What is aligned to 16 bytes on one side alone is moved byte by byte.
-TEST(CudaTurnCodes, AtAnyAddress) {
+TEST(CudaTransposeCodes, AtAnyAddress) {
   for (const int64_t shift : {1, 8}) {
     expect_turned({64, 48}, shift, 0);
     expect_turned({64, 48}, 0, shift);
