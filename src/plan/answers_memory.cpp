@@ -25,7 +25,7 @@ CacheBytes cache_bytes(const StepContext& pass, int64_t first, int64_t end) {
   return bytes;
 }
 
-/// Tokens of prompts that a pass reads (`GenerationBatch::take_unread`).
+/// Tokens of prompts that a pass reads (`model::BatchSequences::admit`).
 int64_t tokens_of_pass(int64_t rows, int64_t prompt) {
   constexpr int64_t kPromptTokens = 4096;
   return std::max(prompt, std::min(kPromptTokens, rows * prompt));

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,11 +13,12 @@
 
 namespace sftrun::model {
 
+class BatchSequences;
+class GenerationForward;
 class GenerationMessages;
-class SequenceCache;
+struct CachedSequence;
 struct Choices;
-struct Decode;
-struct Prefill;
+struct GenerationInputs;
 
 /// A prompt, and how it is answered.
 struct SequenceRequest {
@@ -62,8 +62,8 @@ class GenerationBatch {
   GenerationBatch(const GenerationBatch&) = delete;
   GenerationBatch& operator=(const GenerationBatch&) = delete;
 
-  size_t num_active() const { return rows_.size() + unread_.size(); }
-  size_t num_free() const { return num_rows_ - num_active(); }
+  size_t num_active() const;
+  size_t num_free() const;
 
   /// Adds sequences, whose prompts the next steps read.   @param requests at most `num_free`
   void add(std::vector<SequenceRequest> requests);
@@ -92,56 +92,20 @@ class GenerationBatch {
   uint64_t bytes_of_token() const { return bytes_of_token_; }
 
  private:
-  /// A row of the batch.
-  struct Row {
-    SequenceRequest request;
-    Generation result;
-    int64_t length = 0;                     ///< tokens in the cache
-    int32_t next = 0;                       ///< chosen last
-    std::optional<TokenLogprobs> logprobs;  ///< of `next`
-  };
-  /// Tokens that the cache holds of it at most.
-  static int64_t longest_of(const SequenceRequest& request);
-
   void follow_step();
-  std::vector<size_t> take_unread();
-  bool has_embedding() const;
-  bool has_head() const;
   int64_t make_passes();
   int64_t num_passes(bool reads_again) const;
-  /// Of the units that a pass uses; null: none.
-  layers::UnitHooks* unit_hooks();
-  template <typename Body>
-  void with_unit(int64_t unit, Body&& body);
-  void run_nothing();
-  void run(size_t num_decoded, const std::vector<size_t>& prefill);
-  at::Tensor received_hidden(int64_t num_tokens);
-  at::Tensor run_layers(at::Tensor hidden, const layers::BatchContext& context, Decode& decode,
-                        const Prefill& prefill);
-  void end_pass(const at::Tensor& hidden, const Decode& decode, const Prefill& prefill);
-  void reserve(int64_t length);
-  Decode next_tokens(size_t count);
-  Prefill texts_of(const std::vector<size_t>& rows);
-  void score_prompts(const at::Tensor& hidden, const Prefill& prefill, Choices& choices);
+  void run(size_t num_decoded, const std::vector<size_t>& prefill_rows);
+  Choices choices_of(const at::Tensor& hidden, const GenerationInputs& inputs);
   std::vector<size_t> rows_that_change_angles() const;
-  at::Tensor last_hidden(const at::Tensor& hidden, const Decode& decode, const Prefill& prefill);
-  void choose_tokens(const at::Tensor& logits, const std::vector<size_t>& rows, Choices& choices);
-  int32_t choose(const Row& row, const at::Tensor& of_last) const;
-  bool accept(Row& row);
-  void accept_and_free(const std::vector<size_t>& rows);
-  void remove(size_t row);
-  std::vector<size_t> drop_rows(const std::function<bool(size_t)>& is_dropped);
-  void clear();
-  at::Device device() const { return decoder_.options().device; }
+  bool accept(CachedSequence& row);
 
   Decoder& decoder_;
-  size_t num_rows_;
   BatchHooks hooks_;
-  std::unique_ptr<SequenceCache> cache_;
+  std::unique_ptr<BatchSequences> sequences_;
   const uint64_t bytes_of_token_;
-  std::vector<Row> rows_;  // row i of the cache
-  std::deque<SequenceRequest> unread_;
-  bool has_states_ = false;
+  const bool has_states_;
+  std::unique_ptr<GenerationForward> forward_;
   std::unique_ptr<GenerationMessages> messages_;  // null: this rank has the whole model
 };
 
