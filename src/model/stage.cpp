@@ -3,16 +3,41 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
 #include <utility>
 
+#include "head_passes.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/profile_range.h"
 #include "sftrun/model/unit_use.h"
+#include "unit_passes.h"
 
 namespace sftrun::model {
 
 using layers::UnitPass;
+
+namespace {
+
+/// Zeros [T, hidden] with `spare` columns after each row.
+at::Tensor new_rows(const Decoder& decoder, const MicroBatchRun& run, int64_t spare) {
+  const DecoderOptions& options = decoder.options();
+  const int64_t width = decoder.arch().hidden_size;
+  return at::zeros({run.batch.num_tokens(), width + spare},
+                   at::TensorOptions().dtype(options.dtype).device(options.device))
+      .narrow(1, 0, width);
+}
+
+/// The gradient of this stage's output, from the next stage.
+at::Tensor received_gradient(Decoder& decoder, layers::StageLinks& links,
+                             const MicroBatchRun& run) {
+  at::Tensor grad = new_rows(decoder, run, 0);
+  links.receive_gradient(grad);
+  const int64_t last = decoder.held_units().end - 1 - decoder.layer_unit(0);  // -1: no layer here
+  const int64_t spare =
+      last < 0 ? 0 : decoder.layers()[static_cast<size_t>(last)].feed_forward.joint_down.spare();
+  return spare == 0 ? grad : new_rows(decoder, run, spare).copy_(grad);
+}
+
+}  // namespace
 
 Stage::Stage(Decoder& decoder, layers::UnitHooks* hooks) : Stage(decoder, hooks, nullptr) {}
 
@@ -55,64 +80,6 @@ at::Tensor Stage::no_loss() const {
   return at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(decoder_.options().device));
 }
 
-bool Stage::has_backward(const MicroBatchRun& run, int64_t unit) const {
-  return run.trains && (decoder_.trains_at_or_below(unit) || run.options.needs_span_gradients);
-}
-
-bool Stage::needs_input_gradient(const MicroBatchRun& run, int64_t unit) const {
-  return run.trains && (decoder_.trains_below(unit) || run.options.needs_span_gradients);
-}
-
-at::Tensor Stage::new_rows(const MicroBatchRun& run, int64_t spare) const {
-  const DecoderOptions& options = decoder_.options();
-  const int64_t width = decoder_.arch().hidden_size;
-  return at::zeros({run.batch.num_tokens(), width + spare},
-                   at::TensorOptions().dtype(options.dtype).device(options.device))
-      .narrow(1, 0, width);
-}
-
-void Stage::receive_hidden(MicroBatchRun& run) const {
-  run.hidden = new_rows(run, 0);
-  links_->receive_hidden(run.hidden);
-}
-
-void Stage::send_hidden(MicroBatchRun& run) const {
-  links_->send_hidden(std::exchange(run.hidden, {}).contiguous());
-}
-
-void Stage::receive_gradient(MicroBatchRun& run) const {
-  const at::Tensor grad = new_rows(run, 0);
-  links_->receive_gradient(grad);
-  const int64_t last = units_.end - 1 - decoder_.layer_unit(0);  // -1: this stage has no layer
-  const int64_t spare =
-      last < 0 ? 0 : decoder_.layers()[static_cast<size_t>(last)].feed_forward.joint_down.spare();
-  run.grad = spare == 0 ? grad : new_rows(run, spare).copy_(grad);
-}
-
-void Stage::send_gradient(MicroBatchRun& run) const {
-  links_->send_gradient(std::exchange(run.grad, {}).contiguous());
-}
-
-void Stage::embed(MicroBatchRun& run) const {
-  run.hidden = run.trains ? decoder_.embed_for_training(run.batch)
-                          : decoder_.embed(run.batch.tokens, run.context.adapters);
-  SFTRUN_CHECK(run.batch.spans.empty() || !decoder_.per_layer().defined());
-  for (const InputSpan& span : run.batch.spans)
-    run.hidden.narrow(0, span.first, span.rows.size(0)).copy_(span.rows);
-  const bool keeps = has_backward(run, decoder_.embedding_unit());
-  decoder_.open_shared_state(run.context, run.batch.tokens, run.hidden,
-                             keeps ? &run.per_layer : nullptr);
-}
-
-void Stage::layer_forward(MicroBatchRun& run, int64_t layer) const {
-  const auto i = static_cast<size_t>(layer);
-  const bool keeps = has_backward(run, decoder_.layer_unit(layer));
-  const bool checkpoints = decoder_.options().gradient_checkpointing;
-  if (keeps && checkpoints) run.inputs.keep(layer, run.hidden, input_streams_.get());
-  run.hidden = decoder_.backend().layer_forward(decoder_.layers()[i], run.hidden, run.context,
-                                                keeps && !checkpoints ? &run.layers[i] : nullptr);
-}
-
 /// Calls body(layer, unit) for this stage's layers, in the order of the pass.
 template <typename Body>
 void Stage::for_layers(UnitPass pass, Body&& body) const {
@@ -141,9 +108,10 @@ void Stage::forward(MicroBatchRuns runs) const {
   }
   if (has_embedding()) {
     for_runs(runs, decoder_.embedding_unit(), UnitPass::kForward,
-             [&](MicroBatchRun& run) { embed(run); });
+             [&](MicroBatchRun& run) { embedding_forward(decoder_, run); });
   } else if (!runs[0]->is_empty()) {
-    receive_hidden(*runs[0]);
+    runs[0]->hidden = new_rows(decoder_, *runs[0], 0);
+    links_->receive_hidden(runs[0]->hidden);
   }
   for (MicroBatchRun* run : runs) {
     SFTRUN_CHECK(run->options.aux == nullptr || has_all_units());  // it counts over all layers
@@ -151,53 +119,17 @@ void Stage::forward(MicroBatchRuns runs) const {
       decoder_.count_router_choices(run->context);
   }
   for_layers(UnitPass::kForward, [&](int64_t layer, int64_t unit) {
-    for_runs(runs, unit, UnitPass::kForward,
-             [&](MicroBatchRun& run) { layer_forward(run, layer); });
+    for_runs(runs, unit, UnitPass::kForward, [&](MicroBatchRun& run) {
+      layer_forward(decoder_, run, layer, input_streams_.get());
+    });
   });
-  if (!has_head() && !runs[0]->is_empty()) send_hidden(*runs[0]);
-  for (MicroBatchRun* run : runs) close_balance(*run);
-}
-
-void Stage::close_balance(MicroBatchRun& run) const {
-  AuxLoss* aux = run.options.aux;
-  if (aux == nullptr) return;
-  aux->value = run.is_empty()
-                   ? no_loss()
-                   : layers::close_balance(run.context.shared_state->balance, aux->grad_scale);
-}
-
-layers::BatchContext Stage::head_rows(const MicroBatchRun& run) const {
-  const auto& lora = decoder_.head().linear.lora;
-  if (run.trains && lora && lora->dropout > 0)
-    return layers::dropout_rows(run.context, run.batch.label_rows);
-  layers::BatchContext rows;
-  rows.adapters = run.context.adapters;
-  return rows;
-}
-
-// Only rows that have a label reach the final norm and the head.
-at::Tensor Stage::head_loss(MicroBatchRun& run) const {
-  using layers::HeadGrad;
-  const PackedBatch& batch = run.batch;
-  const bool trains_layers = needs_input_gradient(run, decoder_.head_unit());
-  const HeadGrad wanted = trains_layers                                  ? HeadGrad::kInput
-                          : run.trains && !decoder_.parameters().empty() ? HeadGrad::kParameters
-                                                                         : HeadGrad::kNone;
-  const at::Tensor hidden = std::exchange(run.hidden, {});
-  const kernels::GradScale scale =
-      run.trains
-          ? kernels::GradScale{run.options.grad_scale, batch.grad_factor, run.options.row_factors}
-          : kernels::GradScale{1.0};
-  const layers::HeadLoss result =
-      decoder_.backend().head_loss(hidden.index_select(0, batch.label_rows), decoder_.head(),
-                                   batch.labels, scale, wanted, head_rows(run));
-  if (wanted == HeadGrad::kInput) {
-    const int64_t spare = decoder_.layers().back().feed_forward.joint_down.spare();
-    run.grad = at::zeros({hidden.size(0), hidden.size(1) + spare}, hidden.options())
-                   .narrow(1, 0, hidden.size(1));
-    run.grad.index_copy_(0, batch.label_rows, result.grad_input);
-  }
-  return result.loss_sum;
+  if (!has_head() && !runs[0]->is_empty())
+    links_->send_hidden(std::exchange(runs[0]->hidden, {}).contiguous());
+  for (MicroBatchRun* run : runs)
+    if (AuxLoss* aux = run->options.aux)
+      aux->value = run->is_empty()
+                       ? no_loss()
+                       : layers::close_balance(run->context.shared_state->balance, aux->grad_scale);
 }
 
 at::Tensor Stage::loss(MicroBatchRun& run) const {
@@ -215,42 +147,13 @@ std::vector<at::Tensor> Stage::losses(MicroBatchRuns runs) const {
   if (has_head()) {
     with_unit(unit, last.trains ? UnitPass::kBackward : UnitPass::kForward, [&] {
       for (size_t i = 0; i < runs.size(); ++i)
-        sums[i] = runs[i]->is_empty() ? no_loss() : head_loss(*runs[i]);
+        sums[i] = runs[i]->is_empty() ? no_loss() : head_loss(decoder_, *runs[i]);
     });
     if (last.trains) gradients_ready(last, unit);
     return sums;
   }
   for (at::Tensor& sum : sums) sum = no_loss();
   return sums;
-}
-
-void Stage::layer_backward(MicroBatchRun& run, int64_t layer) const {
-  const auto i = static_cast<size_t>(layer);
-  if (run.inputs.has(layer)) {
-    decoder_.backend().layer_forward(decoder_.layers()[i],
-                                     run.inputs.take(layer, input_streams_.get()), run.context,
-                                     &run.layers[i]);
-  }
-  run.grad =
-      run.layers[i]->backward(run.grad, needs_input_gradient(run, decoder_.layer_unit(layer)));
-  run.layers[i].reset();
-}
-
-void Stage::embedding_backward(MicroBatchRun& run) const {
-  layers::Embedding& embedding = decoder_.embedding();
-  const layers::PerLayerInputs& per_layer = decoder_.per_layer();
-  if (per_layer.defined()) {
-    const at::Tensor d = layers::per_layer_backward(
-        per_layer, std::move(run.per_layer), run.batch.tokens,
-        run.context.shared_state->d_per_layer, run.context, embedding.trains());
-    if (d.defined()) run.grad = run.grad + d;
-  }
-  for (const InputSpan& span : run.batch.spans) {
-    const at::Tensor of_span = run.grad.narrow(0, span.first, span.rows.size(0));
-    if (run.options.needs_span_gradients) run.span_gradients.push_back(of_span.clone());
-    of_span.zero_();  // the tokens in their place have no part in the result
-  }
-  if (embedding.trains()) layers::embedding_backward(embedding, run.batch.tokens, run.grad);
 }
 
 void Stage::backward(MicroBatchRun& run) const {
@@ -262,21 +165,24 @@ void Stage::backward(MicroBatchRuns runs) const {
   const MicroBatchRun& last = *runs.back();  // which completes the gradients
   const kernels::WorkRange pass(last.options.activity, Work::kBackward);
   const at::NoGradGuard no_grad;
-  if (!has_head() && !last.is_empty() && needs_input_gradient(last, units_.end))
-    receive_gradient(*runs[0]);
+  if (!has_head() && !last.is_empty() && needs_input_gradient(decoder_, last, units_.end))
+    runs[0]->grad = received_gradient(decoder_, *links_, *runs[0]);
   for_layers(UnitPass::kBackward, [&](int64_t layer, int64_t unit) {
-    if (has_backward(last, unit))
-      for_runs(runs, unit, UnitPass::kBackward,
-               [&](MicroBatchRun& run) { layer_backward(run, layer); });
+    if (has_backward(decoder_, last, unit))
+      for_runs(runs, unit, UnitPass::kBackward, [&](MicroBatchRun& run) {
+        layer_backward(decoder_, run, layer, input_streams_.get());
+      });
     gradients_ready(last, unit);
   });
   if (!has_embedding()) {
-    if (!last.is_empty() && needs_input_gradient(last, units_.first)) send_gradient(*runs[0]);
+    if (!last.is_empty() && needs_input_gradient(decoder_, last, units_.first))
+      links_->send_gradient(std::exchange(runs[0]->grad, {}).contiguous());
     return;
   }
   const int64_t unit = decoder_.embedding_unit();
-  if (has_backward(last, unit))
-    for_runs(runs, unit, UnitPass::kBackward, [&](MicroBatchRun& run) { embedding_backward(run); });
+  if (has_backward(decoder_, last, unit))
+    for_runs(runs, unit, UnitPass::kBackward,
+             [&](MicroBatchRun& run) { embedding_backward(decoder_, run); });
   gradients_ready(last, unit);
 }
 
@@ -300,28 +206,18 @@ at::Tensor Stage::label_losses(const MicroBatchRun& run) const {
       at::empty({0}, at::TensorOptions().dtype(at::kFloat).device(decoder_.options().device));
   if (!has_head()) return run.is_empty() ? losses : at::zeros_like(run.batch.labels, at::kFloat);
   with_unit(decoder_.head_unit(), UnitPass::kForward, [&] {
-    if (run.is_empty()) return;
-    losses = decoder_.backend().label_losses(run.hidden.index_select(0, run.batch.label_rows),
-                                             decoder_.head(), run.batch.labels, head_rows(run));
+    if (!run.is_empty()) losses = losses_of_labels(decoder_, run);
   });
   return losses;
 }
 
 at::Tensor Stage::num_correct(const MicroBatchRun& run) const {
-  constexpr int64_t kRows = 256;
   const at::NoGradGuard no_grad;
   at::Tensor correct =
       at::zeros({}, at::TensorOptions().dtype(at::kLong).device(decoder_.options().device));
   if (!has_head()) return correct;
   with_unit(decoder_.head_unit(), UnitPass::kForward, [&] {
-    const int64_t num_labels = run.is_empty() ? 0 : run.batch.labels.numel();
-    for (int64_t first = 0; first < num_labels; first += kRows) {
-      const int64_t count = std::min(kRows, num_labels - first);
-      const at::Tensor rows =
-          run.hidden.index_select(0, run.batch.label_rows.narrow(0, first, count));
-      const at::Tensor likeliest = layers::logits_of(decoder_.head(), rows).argmax(-1);
-      correct += (likeliest == run.batch.labels.narrow(0, first, count)).sum();
-    }
+    if (!run.is_empty()) count_correct(decoder_, run, correct);
   });
   return correct;
 }

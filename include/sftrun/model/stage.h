@@ -4,74 +4,14 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
-#include "sftrun/core/activity.h"
 #include "sftrun/layers/unit.h"
 #include "sftrun/model/decoder.h"
-#include "sftrun/model/saved_inputs.h"
+#include "sftrun/model/micro_batch_run.h"
 
 /// Forward and backward passes over the units of a decoder.
 namespace sftrun::model {
-
-/// The routers' load-balancing loss of one batch (`layers::RouterBalance`).
-struct AuxLoss {
-  double grad_scale = 0;  ///< factor of its gradient
-  at::Tensor value;       ///< result: fp64 scalar, unscaled
-};
-
-/// How `Stage::forward_backward` treats a micro-batch.
-struct PassOptions {
-  double grad_scale = 1;   ///< factor of the loss's gradient
-  at::Tensor row_factors;  ///< [N] fp32: a further factor for each labelled row; undefined: 1
-  AuxLoss* aux = nullptr;  ///< not null: the routers' balance is counted
-  /// The gradients are complete after this micro-batch: `UnitHooks::gradients_ready` is called.
-  bool completes_gradients = true;
-  /// The gradients of spans are wanted, on every rank, whether or not its micro-batch has spans.
-  bool needs_span_gradients = false;
-  Activity* activity = nullptr;  ///< records which pass runs; may be null
-};
-
-/// State of one micro-batch between its passes through a stage. Several micro-batches may be under
-/// way at a time (pipeline parallelism). It stays where it is, as the layers' saved states refer to
-/// its context.
-struct MicroBatchRun {
-  /// A forward pass without gradients.
-  /// @param of must outlive the run   @param adapters false: by the base model alone
-  explicit MicroBatchRun(const PackedBatch& of, bool adapters = true)
-      : batch(of), context(of.context) {
-    context.adapters = adapters;
-  }
-  /// A forward pass that a backward pass follows.
-  MicroBatchRun(const PackedBatch& of, const PassOptions& options)
-      : batch(of), trains(true), options(options), context(of.context) {}
-  explicit MicroBatchRun(PackedBatch&&, bool = true) = delete;  // it keeps a reference
-  MicroBatchRun(PackedBatch&&, const PassOptions&) = delete;
-  MicroBatchRun(const MicroBatchRun&) = delete;
-  MicroBatchRun& operator=(const MicroBatchRun&) = delete;
-  bool is_empty() const { return batch.num_tokens() == 0; }
-
-  const PackedBatch& batch;
-  bool trains = false;
-  PassOptions options;
-  layers::BatchContext context;
-  /// Output of the last unit that ran [T, hidden].
-  at::Tensor hidden;
-  /// Gradient of the output of the unit that runs its backward pass next.
-  at::Tensor grad;
-  /// Per layer of the model: its saved state, or with gradient checkpointing its input.
-  std::vector<std::unique_ptr<layers::LayerRun>> layers;
-  SavedInputs inputs;
-  layers::PerLayerRun per_layer;
-  /// Result of the backward pass with `needs_span_gradients`: of each of the batch's spans [n,
-  /// hidden].
-  std::vector<at::Tensor> span_gradients;
-};
-
-/// Micro-batches that pass each unit one after the other, so that the unit is brought to the device
-/// once for all of them.
-using MicroBatchRuns = std::span<MicroBatchRun* const>;
 
 /// A contiguous range of units of a decoder: all of them, or one stage of a pipeline. It calls the
 /// hooks for each unit that a pass uses; which units these are does not depend on the micro-batch.
@@ -136,23 +76,6 @@ class Stage {
   /// Runs `body` for each micro-batch that is not empty, between the hooks of a unit.
   template <typename Body>
   void for_runs(MicroBatchRuns runs, int64_t unit, layers::UnitPass pass, Body&& body) const;
-  void close_balance(MicroBatchRun& run) const;
-  /// Whether the backward pass reaches this unit.
-  bool has_backward(const MicroBatchRun& run, int64_t unit) const;
-  /// Whether it goes on to the unit before this one.
-  bool needs_input_gradient(const MicroBatchRun& run, int64_t unit) const;
-  /// Receives what the stage before sends, into a new tensor with `spare` columns after each row.
-  at::Tensor new_rows(const MicroBatchRun& run, int64_t spare) const;
-  void receive_hidden(MicroBatchRun& run) const;
-  void send_hidden(MicroBatchRun& run) const;
-  void receive_gradient(MicroBatchRun& run) const;
-  void send_gradient(MicroBatchRun& run) const;
-  void embed(MicroBatchRun& run) const;
-  void layer_forward(MicroBatchRun& run, int64_t layer) const;
-  void layer_backward(MicroBatchRun& run, int64_t layer) const;
-  void embedding_backward(MicroBatchRun& run) const;
-  at::Tensor head_loss(MicroBatchRun& run) const;
-  layers::BatchContext head_rows(const MicroBatchRun& run) const;
   at::Tensor no_loss() const;
   void gradients_ready(const MicroBatchRun& run, int64_t unit) const;
 

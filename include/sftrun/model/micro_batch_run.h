@@ -1,0 +1,75 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "sftrun/core/activity.h"
+#include "sftrun/layers/backend.h"
+#include "sftrun/model/packed_batch.h"
+#include "sftrun/model/saved_inputs.h"
+
+/// A micro-batch on its way through the units of a decoder.
+namespace sftrun::model {
+
+/// The routers' load-balancing loss of one batch (`layers::RouterBalance`).
+struct AuxLoss {
+  double grad_scale = 0;  ///< factor of its gradient
+  at::Tensor value;       ///< result: fp64 scalar, unscaled
+};
+
+/// How `Stage::forward_backward` treats a micro-batch.
+struct PassOptions {
+  double grad_scale = 1;   ///< factor of the loss's gradient
+  at::Tensor row_factors;  ///< [N] fp32: a further factor for each labelled row; undefined: 1
+  AuxLoss* aux = nullptr;  ///< not null: the routers' balance is counted
+  /// The gradients are complete after this micro-batch: `UnitHooks::gradients_ready` is called.
+  bool completes_gradients = true;
+  /// The gradients of spans are wanted, on every rank, whether or not its micro-batch has spans.
+  bool needs_span_gradients = false;
+  Activity* activity = nullptr;  ///< records which pass runs; may be null
+};
+
+/// State of one micro-batch between its passes through a stage. Several micro-batches may be under
+/// way at a time (pipeline parallelism). It stays where it is, as the layers' saved states refer to
+/// its context.
+struct MicroBatchRun {
+  /// A forward pass without gradients.
+  /// @param of must outlive the run   @param adapters false: by the base model alone
+  explicit MicroBatchRun(const PackedBatch& of, bool adapters = true)
+      : batch(of), context(of.context) {
+    context.adapters = adapters;
+  }
+  /// A forward pass that a backward pass follows.
+  MicroBatchRun(const PackedBatch& of, const PassOptions& options)
+      : batch(of), trains(true), options(options), context(of.context) {}
+  explicit MicroBatchRun(PackedBatch&&, bool = true) = delete;  // it keeps a reference
+  MicroBatchRun(PackedBatch&&, const PassOptions&) = delete;
+  MicroBatchRun(const MicroBatchRun&) = delete;
+  MicroBatchRun& operator=(const MicroBatchRun&) = delete;
+  bool is_empty() const { return batch.num_tokens() == 0; }
+
+  const PackedBatch& batch;
+  bool trains = false;
+  PassOptions options;
+  layers::BatchContext context;
+  /// Output of the last unit that ran [T, hidden].
+  at::Tensor hidden;
+  /// Gradient of the output of the unit that runs its backward pass next.
+  at::Tensor grad;
+  /// Per layer of the model: its saved state, or with gradient checkpointing its input.
+  std::vector<std::unique_ptr<layers::LayerRun>> layers;
+  SavedInputs inputs;
+  layers::PerLayerRun per_layer;
+  /// Result of the backward pass with `needs_span_gradients`: of each of the batch's spans [n,
+  /// hidden].
+  std::vector<at::Tensor> span_gradients;
+};
+
+/// Micro-batches that pass each unit one after the other, so that the unit is brought to the device
+/// once for all of them.
+using MicroBatchRuns = std::span<MicroBatchRun* const>;
+
+}  // namespace sftrun::model

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "sftrun/model/decoder.h"
+#include "sftrun/model/micro_batch_run.h"
+
+/// What the embedding and the layers do in the passes of a micro-batch. `Stage` calls these functions
+/// in the order of the units, between their hooks.   @pre the micro-batch has tokens
+namespace sftrun::model {
+
+/// Whether the backward pass reaches this unit.
+bool has_backward(Decoder& decoder, const MicroBatchRun& run, int64_t unit);
+/// Whether it goes on to the unit before this one.
+bool needs_input_gradient(Decoder& decoder, const MicroBatchRun& run, int64_t unit);
+
+/// Sets `run.hidden`.
+void embedding_forward(Decoder& decoder, MicroBatchRun& run);
+/// From `run.hidden` to `run.hidden`. With gradient checkpointing the input is kept, else the state.
+/// @param streams of inputs that wait in the host's memory; null: they stay on the device
+void layer_forward(Decoder& decoder, MicroBatchRun& run, int64_t layer,
+                   const InputStreams* streams);
+/// From `run.grad` to `run.grad`; computes the layer again if its input was kept.
+void layer_backward(Decoder& decoder, MicroBatchRun& run, int64_t layer,
+                    const InputStreams* streams);
+void embedding_backward(Decoder& decoder, MicroBatchRun& run);
+
+}  // namespace sftrun::model
