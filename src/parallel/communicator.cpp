@@ -7,13 +7,13 @@
 #include <map>
 #include <numeric>
 #include <optional>
-#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "c10d_errors.h"
 #include "group_state.h"
 #include "nccl_backend.h"
+#include "rank_store.h"
 #include "rendezvous.h"
 #include "sftrun/core/errno_fix.h"
 #include "sftrun/core/error.h"
@@ -25,10 +25,6 @@ namespace sftrun::parallel {
 namespace {
 
 using Milliseconds = std::chrono::milliseconds;
-
-constexpr const char* kFailure = "failure";  // store key: why a rank has abandoned the run
-// How long to wait for a rank that may have died while leaving
-constexpr std::chrono::seconds kLeaving{30};
 
 Milliseconds to_ms(double seconds) {
   return Milliseconds(static_cast<int64_t>(seconds * 1e3));
@@ -52,7 +48,7 @@ struct Communicator::Impl {
   std::string backend = "none";
   at::Device device = at::kCPU;
   Milliseconds timeout{0};
-  c10::intrusive_ptr<c10d::Store> store;
+  std::optional<RankStore> store;  // nullopt: a single process
   std::optional<Activity> own_activity;
   Activity* activity = nullptr;
   std::unique_ptr<StallWatch> watch;
@@ -60,7 +56,6 @@ struct Communicator::Impl {
   std::vector<Group> groups;                   // all, with `world`: shut down in `leave`
   int64_t num_named_groups = 0;                // on every rank the same
   std::map<std::string, int64_t> own_numbers;  // of a single process
-  std::map<int, int64_t> num_heard;            // calls of other ranks
 
   Impl() = default;
   Impl(const Impl&) = delete;
@@ -113,13 +108,6 @@ struct Communicator::Impl {
     return groups.back();
   }
 
-  /// What a rank has said in `abandon`; empty: none has.
-  std::string failure() const {
-    if (!store->check({kFailure})) return {};
-    const std::vector<uint8_t> bytes = store->get(kFailure);
-    return {bytes.begin(), bytes.end()};
-  }
-
   template <typename Body>
   void guarded(const char* what, Body&& body) const {
     run_guarded(activity, what, where(), /*group=*/0, std::forward<Body>(body));
@@ -158,8 +146,9 @@ Communicator Communicator::connect(const Identity& identity, const std::string& 
   std::iota(everyone.begin(), everyone.end(), 0);
   try {
     const WaitScope wait(impl->activity, "rendezvous");
-    impl->store = meet_all_ranks(identity, options);
-    impl->world = impl->connect(everyone, identity.rank, impl->store);
+    impl->store.emplace(meet_all_ranks(identity, options), identity, impl->where(),
+                        *impl->activity);
+    impl->world = impl->connect(everyone, identity.rank, impl->store->keys());
     if (options.reports_stalls)
       impl->watch = std::make_unique<StallWatch>(identity, options, *impl->activity);
   } catch (const Error&) {
@@ -210,7 +199,7 @@ Group Communicator::make_group(const std::vector<int>& ranks, const std::string&
   impl_->guarded("connecting a group", [&] {
     group = impl_->connect(ranks, static_cast<int>(own - ranks.begin()),
                            c10::make_intrusive<c10d::PrefixStore>(
-                               fmt::format("group/{}-{}", name, number), impl_->store),
+                               fmt::format("group/{}-{}", name, number), impl_->store->keys()),
                            options.axes);
   });
   return group;
@@ -255,46 +244,15 @@ at::Tensor Communicator::all_gather_tensor(const at::Tensor& values) {
 }
 
 void Communicator::barrier(const std::string& name) {
-  if (!impl_->is_connected()) return;
-  const std::string count = "barrier/" + name, open = count + "/open";
-  std::string failure;
-  impl_->guarded("barrier", [&] {
-    if (impl_->store->add(count, 1) == world_size())
-      impl_->store->set(open, std::vector<uint8_t>{1});
-    // Polling, so that a signal or a lost launcher is noticed.
-    while (!impl_->store->check({open}) && failure.empty()) {
-      failure = impl_->failure();
-      std::this_thread::sleep_for(Milliseconds(5));
-    }
-  });
-  if (!failure.empty()) throw CommError(failure, {}, "see the log of that rank");
+  if (impl_->is_connected()) impl_->store->barrier(name);
 }
-
-namespace {
-
-std::string key_of_calls(int rank) {
-  return fmt::format("calls/{}", rank);
-}
-
-}  // namespace
 
 void Communicator::await_call(int rank) {
-  constexpr Milliseconds kBetween{10};  // delays the first token after a rest
-  if (!impl_->is_connected()) return;
-  const int64_t wanted = ++impl_->num_heard[rank];
-  std::string failure;
-  run_guarded(/*activity=*/nullptr, "resting", impl_->where(), /*group=*/0, [&] {
-    while (impl_->store->add(key_of_calls(rank), 0) < wanted && failure.empty()) {
-      failure = impl_->failure();
-      std::this_thread::sleep_for(kBetween);
-    }
-  });
-  if (!failure.empty()) throw CommError(failure, {}, "see the log of that rank");
+  if (impl_->is_connected()) impl_->store->await_call(rank);
 }
 
 void Communicator::call() {
-  if (!impl_->is_connected()) return;
-  impl_->guarded("calling", [&] { impl_->store->add(key_of_calls(rank()), 1); });
+  if (impl_->is_connected()) impl_->store->call();
 }
 
 void Communicator::leave() {
@@ -308,27 +266,11 @@ void Communicator::leave() {
     group.state_->backend.reset();
   }
   impl_->groups.clear();
-  const auto left = [](int rank) { return fmt::format("left/{}", rank); };
-  impl_->guarded("leaving", [&] {
-    // `set` does not wait for an answer of the store, so it works even if the host is gone already.
-    if (!hosts_store(rank())) return impl_->store->set(left(rank()), std::vector<uint8_t>{1});
-    std::vector<std::string> others;
-    for (int other = 1; other < world_size(); ++other) others.push_back(left(other));
-    const auto deadline = std::chrono::steady_clock::now() + kLeaving;
-    while (!impl_->store->check(others) && std::chrono::steady_clock::now() < deadline)
-      std::this_thread::sleep_for(Milliseconds(5));
-  });
+  impl_->store->leave();
 }
 
 void Communicator::abandon(const std::string& why) noexcept {
-  if (!impl_->is_connected()) return;
-  try {
-    std::string cause = first_line(why.c_str());
-    if (cause.starts_with("error: ")) cause = cause.substr(7);
-    const std::string text = fmt::format("rank {} failed: {}", rank(), cause);
-    impl_->store->set(kFailure, std::vector<uint8_t>(text.begin(), text.end()));
-  } catch (const std::exception&) {  // the store is gone; the other ranks notice that themselves
-  }
+  if (impl_->is_connected()) impl_->store->abandon(why);
 }
 
 Activity& Communicator::activity() {
@@ -336,22 +278,12 @@ Activity& Communicator::activity() {
 }
 
 std::string Communicator::broadcast(const std::string& name, const std::string& text) {
-  if (!impl_->is_connected()) return text;
-  std::string result;
-  impl_->guarded("broadcast", [&] {
-    const std::string key = "broadcast/" + name;
-    if (rank() == 0) impl_->store->set(key, std::vector<uint8_t>(text.begin(), text.end()));
-    const std::vector<uint8_t> bytes = impl_->store->get(key);
-    result.assign(bytes.begin(), bytes.end());
-  });
-  return result;
+  return impl_->is_connected() ? impl_->store->broadcast(name, text) : text;
 }
 
 int64_t Communicator::add(const std::string& name, int64_t amount) {
   if (!impl_->is_connected()) return impl_->own_numbers[name] += amount;
-  int64_t sum = 0;
-  impl_->guarded("adding", [&] { sum = impl_->store->add("number/" + name, amount); });
-  return sum;
+  return impl_->store->add(name, amount);
 }
 
 }  // namespace sftrun::parallel
