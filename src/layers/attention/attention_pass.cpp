@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -11,6 +10,39 @@
 #include "linear/fused_norms.h"
 
 namespace sftrun::layers {
+namespace {
+
+/// [T, heads * head_dim] as [T, heads, head_dim]
+at::Tensor by_heads(const at::Tensor& x, int64_t head_dim) {
+  return x.view({x.size(0), -1, head_dim});
+}
+
+/// Splits q_proj's output [T, heads * 2 * head_dim] into queries and gates.
+std::pair<at::Tensor, at::Tensor> queries_and_gates(const at::Tensor& both, int64_t head_dim) {
+  const at::Tensor heads = both.view({both.size(0), -1, 2, head_dim});
+  const auto half_of = [&](int64_t half) {
+    // Of a single head, reshape returns a view whose rows are not adjacent.
+    return heads.select(2, half).reshape({both.size(0), -1}).contiguous();
+  };
+  return {half_of(0), half_of(1)};
+}
+
+/// Gradient of q_proj's output from those of queries and gates.
+at::Tensor queries_and_gates_grad(const at::Tensor& d_query, const at::Tensor& d_gate,
+                                  int64_t head_dim) {
+  return at::stack({by_heads(d_query, head_dim), by_heads(d_gate, head_dim)}, 2)
+      .view({d_query.size(0), -1});
+}
+
+/// Gradient of the gated attention output -> gradients of the output and of the gate.
+std::pair<at::Tensor, at::Tensor> gated_attention_backward(const at::Tensor& d_gated,
+                                                           const at::Tensor& attended,
+                                                           const at::Tensor& gate) {
+  const at::Tensor opening = at::sigmoid(gate);
+  return {d_gated * opening, d_gated * attended * opening * (1 - opening)};
+}
+
+}  // namespace
 
 at::Tensor gated_attention(const at::Tensor& attended, const at::Tensor& gate) {
   return gate.defined() ? attended * at::sigmoid(gate) : attended;
@@ -34,11 +66,11 @@ AttentionInputs AttentionPass::project(const at::Tensor& x, Run* keep, const at:
                  : linears_forward(in.y, qkv_group(), batch_, keep ? &keep->qkv_low : nullptr);
   if (a_.fuses_qkv()) qkv = parts(qkv[0], {a_.query_size(), a_.key_size(), a_.key_size()});
   at::Tensor gate;
-  if (a_.gates_output) std::tie(qkv[0], gate) = queries_and_gates(qkv[0]);
+  if (a_.gates_output) std::tie(qkv[0], gate) = queries_and_gates(qkv[0], a_.shape.head_dim);
   const RawHeads query{qkv[0], &a_.q_norm};
   if (keep) keep->rstd = in.rstd, keep->q = query.x, keep->gate = gate;
   if (a_.borrows_keys()) {
-    const kernels::HeadsOutput q = read_heads({query})[0];
+    const kernels::HeadsOutput q = heads_.forward({query})[0];
     if (keep) keep->q_rstd = q.rstd;
     const SharedLayerState::Keys& keys = shared_keys();
     return {q.y, keys.k, keys.v, gate};
@@ -46,7 +78,7 @@ AttentionInputs AttentionPass::project(const at::Tensor& x, Run* keep, const at:
   const RawHeads key{qkv[1], &a_.k_norm};
   const at::Tensor& value = a_.value_is_key ? qkv[1] : qkv[2];
   const Normed v = normed_heads(value, a_.v_norm);  // before the keys are rotated in place
-  const auto read = read_heads({query, key});
+  const auto read = heads_.forward({query, key});
   if (keep) {
     keep->q_rstd = read[0].rstd, keep->k_rstd = read[1].rstd, keep->v_rstd = v.rstd;
     keep->k = key.x, keep->v = value;
@@ -86,7 +118,9 @@ at::Tensor AttentionPass::backward(Run run, const at::Tensor& grad, bool needs_d
                     l_.mixer_out, run.joined, through_attention);
   if (!through_attention) return {};
   at::Tensor d_gate;
-  if (a_.gates_output) std::tie(d_attended, d_gate) = through_gate(run, d_attended);
+  if (a_.gates_output)
+    std::tie(d_attended, d_gate) =
+        gated_attention_backward(d_attended, run.attention.out, run.gate);
   if (a_.sinks.parameter) {
     a_.sinks.parameter->grad.add_(
         kernels::attention_sinks_grad(d_attended, run.attention, a_.sinks.weight));
@@ -107,8 +141,7 @@ at::Tensor AttentionPass::backward(Run run, const at::Tensor& grad, bool needs_d
     if (!a_.value_is_key) grads.push_back(std::move(d.dv));
   }
   if (a_.fuses_qkv()) grads = {at::cat(grads, 1)};
-  if (a_.gates_output) grads[0] = at::stack({by_heads(grads[0]), by_heads(d_gate)}, 2);
-  if (a_.gates_output) grads[0] = grads[0].view({run.x.size(0), -1});
+  if (a_.gates_output) grads[0] = queries_and_gates_grad(grads[0], d_gate, a_.shape.head_dim);
   const at::Tensor d_normed = linears_backward(grads, normed_again(run.x, norm, qkv_group()),
                                                run.qkv_low, qkv_group(), batch_, through_norm);
   if (!through_norm) return {};
@@ -139,118 +172,19 @@ void AttentionPass::lend(const at::Tensor& k, const at::Tensor& v) const {
   shared_keys().v = v;
 }
 
-at::Tensor AttentionPass::by_heads(const at::Tensor& x) const {
-  return x.view({x.size(0), -1, a_.shape.head_dim});
-}
-
-std::pair<at::Tensor, at::Tensor> AttentionPass::queries_and_gates(const at::Tensor& both) const {
-  const at::Tensor heads = both.view({both.size(0), -1, 2, a_.shape.head_dim});
-  const auto half_of = [&](int64_t half) {
-    // Of a single head, reshape returns a view whose rows are not adjacent.
-    return heads.select(2, half).reshape({both.size(0), -1}).contiguous();
-  };
-  return {half_of(0), half_of(1)};
-}
-
-std::pair<at::Tensor, at::Tensor> AttentionPass::through_gate(const Run& run,
-                                                              const at::Tensor& d_gated) {
-  const at::Tensor opening = at::sigmoid(run.gate);
-  return {d_gated * opening, d_gated * run.attention.out * opening * (1 - opening)};
-}
-
-const kernels::RopeAngles* AttentionPass::angles() const {
-  return a_.rope < 0 ? nullptr : &batch_.ropes[static_cast<size_t>(a_.rope)];
-}
-
-bool AttentionPass::is_of_heads(const Norm& norm) const {
-  return norm.defined() && norm.weight.numel() == a_.shape.head_dim;
-}
-
-std::vector<kernels::HeadsOutput> AttentionPass::read_heads(
-    const std::vector<RawHeads>& heads) const {
-  std::vector<kernels::HeadsInput> inputs;
-  std::vector<at::Tensor> rstd_of_rows;
-  for (const auto& [x, norm] : heads) {
-    if (is_of_heads(*norm)) {
-      inputs.push_back({x, norm->weight, norm->eps, norm->offset});
-      rstd_of_rows.emplace_back();
-      continue;
-    }
-    const Normed rows = normed_heads(x, *norm);
-    inputs.push_back({rows.y, {}});
-    rstd_of_rows.push_back(rows.rstd);
-  }
-  if (angles() == nullptr && std::none_of(inputs.begin(), inputs.end(), [](const auto& input) {
-        return input.weight.defined();
-      })) {
-    std::vector<kernels::HeadsOutput> outputs;
-    for (size_t i = 0; i < inputs.size(); ++i) outputs.push_back({inputs[i].x, rstd_of_rows[i]});
-    return outputs;
-  }
-  std::vector<kernels::HeadsOutput> outputs =
-      kernels::heads_forward(inputs, angles(), a_.shape.head_dim);
-  for (size_t i = 0; i < outputs.size(); ++i)
-    if (rstd_of_rows[i].defined()) outputs[i].rstd = rstd_of_rows[i];
-  return outputs;
-}
-
-std::vector<at::Tensor> AttentionPass::read_again(const std::vector<RawHeads>& kept) const {
-  std::vector<RawHeads> normed;
-  for (const RawHeads& heads : kept)
-    if (heads.norm->defined()) normed.push_back(heads);
-  std::vector<kernels::HeadsOutput> read;
-  if (!normed.empty()) read = read_heads(normed);
-  std::vector<at::Tensor> result;
-  auto next = read.begin();
-  for (const RawHeads& heads : kept) result.push_back(heads.norm->defined() ? next++->y : heads.x);
-  return result;
-}
-
-std::vector<at::Tensor> AttentionPass::heads_grads(const std::vector<RawHeads>& kept,
-                                                   const std::vector<at::Tensor>& grads,
-                                                   const std::vector<at::Tensor>& rstd) const {
-  std::vector<kernels::HeadsInput> inputs;
-  // A norm with a trained weight needs the gradient between norm and RoPE.
-  const auto is_at_once = [&](const Norm& norm) {
-    return is_of_heads(norm) && norm.parameter == nullptr;
-  };
-  bool does_something = angles() != nullptr;
-  for (const auto& [x, norm] : kept) {
-    inputs.push_back({x, is_at_once(*norm) ? norm->weight : at::Tensor(), norm->eps, norm->offset});
-    does_something = does_something || is_at_once(*norm);
-  }
-  std::vector<at::Tensor> result =
-      does_something ? kernels::heads_backward(inputs, grads, rstd, angles(), a_.shape.head_dim)
-                     : grads;
-  for (size_t i = 0; i < kept.size(); ++i) {
-    const auto& [x, norm] = kept[i];
-    if (!norm->defined() || is_at_once(*norm)) continue;
-    result[i] = norm_backward(rows_of(result[i], *norm), rows_of(x, *norm), *norm, rstd[i], {},
-                              /*needs_dx=*/true)
-                    .view_as(x);
-  }
-  return result;
-}
-
 void AttentionPass::joint_attention_backward(const Run& run, const at::Tensor& d_attended,
                                              const std::vector<at::Tensor>& into) const {
   const RawHeads query{run.q, &a_.q_norm}, key{run.k, &a_.k_norm};
-  const std::vector<at::Tensor> read = read_again({query, key});
+  const std::vector<at::Tensor> read = heads_.forward_again({query, key});
   const kernels::AttentionGrads d = kernels::attention_backward(d_attended, read[0], read[1], run.v,
                                                                 run.attention, batch_, a_.shape);
   const std::vector<at::Tensor> rstd = {run.q_rstd, run.k_rstd, {}};
   if (a_.q_norm.parameter || a_.k_norm.parameter) {
-    const auto grads = heads_grads({query, key}, {d.dq, d.dk}, rstd);
+    const auto grads = heads_.backward({query, key}, {d.dq, d.dk}, rstd);
     into[0].copy_(grads[0]), into[1].copy_(grads[1]), into[2].copy_(d.dv);
     return;
   }
-  const auto input = [](const RawHeads& heads) {
-    return kernels::HeadsInput{heads.x, heads.norm->weight, heads.norm->eps, heads.norm->offset};
-  };
-  kernels::HeadsInput value;
-  value.x = run.v, value.rotates = false;
-  kernels::heads_backward({input(query), input(key), value}, {d.dq, d.dk, d.dv}, rstd, angles(),
-                          a_.shape.head_dim, into);
+  heads_.backward_into({query, key}, run.v, d, rstd, into);
 }
 
 kernels::AttentionGrads AttentionPass::through_attention_backward(
@@ -258,13 +192,14 @@ kernels::AttentionGrads AttentionPass::through_attention_backward(
   const RawHeads query{run.q, &a_.q_norm}, key{run.k, &a_.k_norm};
   if (a_.borrows_keys()) {
     SharedLayerState::Keys& keys = shared_keys();
-    kernels::AttentionGrads d = kernels::attention_backward(
-        d_attended, read_again({query})[0], keys.k, keys.v, run.attention, batch_, a_.shape);
+    kernels::AttentionGrads d =
+        kernels::attention_backward(d_attended, heads_.forward_again({query})[0], keys.k, keys.v,
+                                    run.attention, batch_, a_.shape);
     keys.dk = keys.dk.defined() ? keys.dk + d.dk : d.dk;
     keys.dv = keys.dv.defined() ? keys.dv + d.dv : d.dv;
-    return {heads_grads({query}, {d.dq}, {run.q_rstd})[0], {}, {}};
+    return {heads_.backward({query}, {d.dq}, {run.q_rstd})[0], {}, {}};
   }
-  const std::vector<at::Tensor> read = read_again({query, key});
+  const std::vector<at::Tensor> read = heads_.forward_again({query, key});
   kernels::AttentionGrads d =
       kernels::attention_backward(d_attended, read[0], read[1], normed_heads(run.v, a_.v_norm).y,
                                   run.attention, batch_, a_.shape);
@@ -272,7 +207,7 @@ kernels::AttentionGrads AttentionPass::through_attention_backward(
     const SharedLayerState::Keys& keys = shared_keys();
     if (keys.dk.defined()) d.dk.add_(keys.dk), d.dv.add_(keys.dv);
   }
-  const auto grads = heads_grads({query, key}, {d.dq, d.dk}, {run.q_rstd, run.k_rstd});
+  const auto grads = heads_.backward({query, key}, {d.dq, d.dk}, {run.q_rstd, run.k_rstd});
   d.dq = grads[0], d.dk = grads[1];
   if (a_.v_norm.defined()) {
     d.dv = norm_backward(rows_of(d.dv, a_.v_norm), rows_of(run.v, a_.v_norm), a_.v_norm, run.v_rstd,

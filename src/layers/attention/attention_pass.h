@@ -1,9 +1,9 @@
 #pragma once
 
 #include <optional>
-#include <utility>
 #include <vector>
 
+#include "attention/heads_pass.h"
 #include "fused_block.h"
 #include "sftrun/layers/attention.h"
 
@@ -18,7 +18,7 @@ struct AttentionInputs {
 class AttentionPass final : public FusedBlock, public MixerPass {
  public:
   AttentionPass(const Layer& layer, const Attention& attention, const BatchContext& batch)
-      : FusedBlock(layer, batch), a_(attention) {}
+      : FusedBlock(layer, batch), a_(attention), heads_(attention, batch) {}
   at::Tensor forward(const at::Tensor& x, bool keeps) override;
   at::Tensor backward(const at::Tensor& grad, bool needs_dx) override;
   bool needs_gradient() const override;
@@ -54,29 +54,6 @@ class AttentionPass final : public FusedBlock, public MixerPass {
   /// With gradient checkpointing the layer runs again and stores the same values; dk and dv are
   /// kept.
   void lend(const at::Tensor& k, const at::Tensor& v) const;
-  /// [T, heads * head_dim] as [T, heads, head_dim]
-  at::Tensor by_heads(const at::Tensor& x) const;
-  /// Splits q_proj's output [T, heads * 2 * head_dim] into queries and gates.
-  std::pair<at::Tensor, at::Tensor> queries_and_gates(const at::Tensor& both) const;
-  /// Gradient of the gated attention output -> gradients of the output and of the gate.
-  static std::pair<at::Tensor, at::Tensor> through_gate(const Run& run, const at::Tensor& d_gated);
-  /// Queries or keys before norm and RoPE.
-  struct RawHeads {
-    at::Tensor x;
-    const Norm* norm;
-  };
-  const kernels::RopeAngles* angles() const;
-  /// Whether a norm applies to each head; else to all heads of a token together, or is not present.
-  bool is_of_heads(const Norm& norm) const;
-  /// Applies norm and RoPE; without a norm in place.
-  std::vector<kernels::HeadsOutput> read_heads(const std::vector<RawHeads>& heads) const;
-  /// Recomputes q and k as attention reads them; saved ones without a norm are already in that
-  /// form.
-  std::vector<at::Tensor> read_again(const std::vector<RawHeads>& kept) const;
-  /// Gradients of attention's inputs -> gradients of the linears' outputs.
-  std::vector<at::Tensor> heads_grads(const std::vector<RawHeads>& kept,
-                                      const std::vector<at::Tensor>& grads,
-                                      const std::vector<at::Tensor>& rstd) const;
   /// Writes the gradients of q, k and v to columns of the joint linear's output gradient.
   void joint_attention_backward(const Run& run, const at::Tensor& d_attended,
                                 const std::vector<at::Tensor>& into) const;
@@ -86,6 +63,7 @@ class AttentionPass final : public FusedBlock, public MixerPass {
                                                      const at::Tensor& d_attended) const;
 
   const Attention& a_;
+  const HeadsPass heads_;
   std::optional<Run> run_;
 };
 
