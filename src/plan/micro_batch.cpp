@@ -268,7 +268,7 @@ int64_t bytes_of_passes(const WholeBytes& whole) {
 }
 
 /// @param gathers_masters of adapters: a rank has no part of the copies in the compute dtype, which
-/// are made of gathered masters (`ShardedValues::own_parameters`)
+/// are made of gathered masters (`parallel::KeptValues`)
 StaticMemory divided(const WholeBytes& whole, const config::Axes& axes,
                      const std::vector<UnitWeights>& units, bool base_on_host,
                      bool gathers_masters) {

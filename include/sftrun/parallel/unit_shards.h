@@ -34,6 +34,7 @@ struct Sharding {
 };
 Sharding sharding_of(config::ShardLevel level);
 
+/// The parts of the units that this rank keeps.
 class UnitShards {
  public:
   /// @param mesh divides each unit into `dp_shard` equal parts
@@ -49,19 +50,23 @@ class UnitShards {
   const Sharding& sharding() const { return sharding_; }
   const Mesh& mesh() const { return mesh_; }
 
- private:
-  friend class ShardedValues;
-  struct Parts {
-    /// [bytes / frozen_parts()] uint8; undefined: no frozen tensors, or they stay where they are
-    at::Tensor frozen;
-    at::Tensor master;  // [n / dp_shard] fp32; undefined: none of it trains
-  };
-  at::Tensor take_frozen(layers::FrozenStorage& frozen) const;
-  at::Tensor take_masters(layers::Unit& unit, const layers::FlatValues& trained) const;
   /// Ranks over which frozen bytes are divided.
   int64_t frozen_parts() const { return sharding_.parameters ? mesh_.sizes().dp_shard : 1; }
   /// This rank's part of a tensor that is divided into `parts`, as a view.
   at::Tensor part_of(const at::Tensor& flat, int64_t parts) const;
+
+  /// What this rank keeps of a unit.
+  struct Parts {
+    /// [bytes / frozen_parts()] uint8; undefined: no frozen tensors, or they stay where they are
+    at::Tensor frozen;
+    at::Tensor master;  ///< [n / dp_shard] fp32; undefined: none of it trains
+  };
+  /// Of a unit that was not taken: undefined ones.
+  Parts& parts(int64_t unit);
+
+ private:
+  at::Tensor take_frozen(layers::FrozenStorage& frozen) const;
+  at::Tensor take_masters(layers::Unit& unit, const layers::FlatValues& trained) const;
   Sharding sharding_;
   Mesh mesh_;
   std::vector<Parts> parts_;  // of each unit
