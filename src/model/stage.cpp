@@ -5,7 +5,6 @@
 
 #include <utility>
 
-#include "head_passes.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/profile_range.h"
 #include "sftrun/model/unit_use.h"

@@ -3,8 +3,8 @@
 #include "sftrun/model/decoder.h"
 #include "sftrun/model/micro_batch_run.h"
 
-/// What the embedding and the layers do in the passes of a micro-batch. `Stage` calls these functions
-/// in the order of the units, between their hooks.   @pre the micro-batch has tokens
+/// What the units do in the passes of a micro-batch. `Stage` calls these functions in the order of the
+/// units, between their hooks.   @pre the micro-batch has tokens
 namespace sftrun::model {
 
 /// Whether the backward pass reaches this unit.
@@ -22,5 +22,15 @@ void layer_forward(Decoder& decoder, MicroBatchRun& run, int64_t layer,
 void layer_backward(Decoder& decoder, MicroBatchRun& run, int64_t layer,
                     const InputStreams* streams);
 void embedding_backward(Decoder& decoder, MicroBatchRun& run);
+
+// The head reads `run.hidden`. Only rows that have a label reach the final norm and the head.
+
+/// The loss and, if the run trains, its backward pass: it then sets `run.grad` and takes `run.hidden`.
+/// @return sum of token losses: fp64 scalar on the device
+at::Tensor head_loss(Decoder& decoder, MicroBatchRun& run);
+/// -log p of the label of each labelled row [N] fp32, without gradients.
+at::Tensor losses_of_labels(Decoder& decoder, const MicroBatchRun& run);
+/// Adds to `count`, an int64 scalar on the device, how many labels are the most likely token.
+void count_correct(Decoder& decoder, const MicroBatchRun& run, at::Tensor& count);
 
 }  // namespace sftrun::model
