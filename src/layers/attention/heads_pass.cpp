@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "linear/fused_norms.h"
+
 namespace sftrun::layers {
 
 const kernels::RopeAngles* HeadsPass::angles() const {

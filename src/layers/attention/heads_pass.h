@@ -2,7 +2,6 @@
 
 #include <vector>
 
-#include "linear/fused_norms.h"
 #include "sftrun/layers/attention.h"
 
 namespace sftrun::layers {
