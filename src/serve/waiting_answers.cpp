@@ -1,0 +1,76 @@
+#include "waiting_answers.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "sftrun/core/plural.h"
+#include "sftrun/serve/http_status.h"
+
+namespace sftrun::serve {
+
+void WaitingAnswers::require_room(size_t num_answers) const {
+  const std::lock_guard lock(mutex_);
+  require_room_locked(num_answers);
+}
+
+void WaitingAnswers::require_room_locked(size_t num_answers) const {
+  if (is_stopped_) throw ApiError(kUnavailable, "the server is stopping");
+  const size_t most = limits_.batch_size + limits_.max_waiting;
+  if (num_answers > most) {
+    throw ApiError(kBadRequest,
+                   fmt::format("the request asks for {}; at most {} are allowed at a time",
+                               counted(num_answers, "answer"), most),
+                   "prompt");
+  }
+  if (num_active_ + jobs_.size() + num_answers <= most) return;
+  throw ApiError(kTooMany,
+                 fmt::format("the server is busy: {} in progress and {} waiting; retry later, or "
+                             "start it with a larger --max-waiting than {}",
+                             counted(num_active_, "answer"), jobs_.size(), limits_.max_waiting),
+                 {}, "server_busy");
+}
+
+void WaitingAnswers::add(std::vector<std::unique_ptr<AnswerJob>> jobs) {
+  const std::lock_guard lock(mutex_);
+  require_room_locked(jobs.size());
+  for (std::unique_ptr<AnswerJob>& job : jobs) jobs_.push_back(std::move(job));
+  added_.notify_one();
+}
+
+bool WaitingAnswers::wait(std::chrono::milliseconds most) {
+  std::unique_lock lock(mutex_);
+  return added_.wait_for(lock, most, [this] { return !jobs_.empty(); });
+}
+
+void WaitingAnswers::offer(const std::function<bool(std::unique_ptr<AnswerJob>&)>& takes) {
+  const std::lock_guard lock(mutex_);
+  while (!jobs_.empty()) {
+    if (!jobs_.front()->channel->is_cancelled()) {
+      if (!takes(jobs_.front())) return;
+      ++num_active_;
+    }
+    jobs_.pop_front();
+  }
+}
+
+void WaitingAnswers::report(size_t num_active, uint64_t num_tokens) {
+  const std::lock_guard lock(mutex_);
+  num_active_ = num_active;
+  num_tokens_ += num_tokens;
+}
+
+void WaitingAnswers::stop(const ApiError& error) {
+  const std::lock_guard lock(mutex_);
+  is_stopped_ = true;
+  for (const std::unique_ptr<AnswerJob>& job : jobs_) job->fail(error);
+  jobs_.clear();
+  num_active_ = 0;
+}
+
+Load WaitingAnswers::load() const {
+  const std::lock_guard lock(mutex_);
+  return {num_active_, jobs_.size(), num_tokens_};
+}
+
+}  // namespace sftrun::serve
