@@ -1,5 +1,6 @@
 #include "command_ranks.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -15,7 +16,16 @@ namespace {
 
 const app::ComputeRequest kCpuInFp32{.device = "cpu", .dtype = "fp32", .threads = 1};
 
-TEST(RunAsRanks, ReturnsTheCodeOfItsBody) {
+/// A command sets the threads of its process, which here has other tests.
+class RunAsRanks : public ::testing::Test {
+ protected:
+  ~RunAsRanks() override { at::set_num_threads(num_threads_); }
+
+ private:
+  const int num_threads_ = at::get_num_threads();
+};
+
+TEST_F(RunAsRanks, ReturnsTheCodeOfItsBody) {
   const int code =
       run_as_ranks({.compute = kCpuInFp32}, {}, [](const app::RanksRequest&, Rank& rank) {
         EXPECT_TRUE(rank.is_main());
@@ -25,7 +35,7 @@ TEST(RunAsRanks, ReturnsTheCodeOfItsBody) {
   EXPECT_EQ(code, 3);
 }
 
-TEST(RunAsRanks, AFailureIsItsExitCode) {
+TEST_F(RunAsRanks, AFailureIsItsExitCode) {
   log::configure({.console = log::Level::kOff});
   const auto code_of = [](const auto& error) {
     return run_as_ranks({.compute = kCpuInFp32}, {},
@@ -36,7 +46,7 @@ TEST(RunAsRanks, AFailureIsItsExitCode) {
   EXPECT_NE(code_of(std::runtime_error("a")), 0);
 }
 
-TEST(RunAsRanks, ADeviceMapHasAThreadForEachStage) {
+TEST_F(RunAsRanks, ADeviceMapHasAThreadForEachStage) {
   log::configure({.console = log::Level::kOff});
   app::RanksRequest request{.compute = kCpuInFp32,
                             .parallel = app::ParallelRequest{.strategy = "device_map", .pp = 2}};
@@ -64,7 +74,7 @@ TEST(RunAsRanks, ADeviceMapHasAThreadForEachStage) {
   EXPECT_EQ(num_units, std::set<size_t>{2}) << "half of embedding, two layers and head";
 }
 
-TEST(RunAsRanks, ADeviceMapOfOneStageIsTheWholeModel) {
+TEST_F(RunAsRanks, ADeviceMapOfOneStageIsTheWholeModel) {
   app::RanksRequest request{.compute = kCpuInFp32,
                             .parallel = app::ParallelRequest{.strategy = "device_map"}};
   const int code = run_as_ranks(request, {}, [](const app::RanksRequest& asked, Rank& rank) {

@@ -33,7 +33,7 @@ TEST(PreparedRuns, HaveDataModelAndIdentity) {
 TEST(PreparedRuns, AnotherTemplateIsAnotherRun) {
   log::configure({.console = log::Level::kOff});
   const std::string other =
-      "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}"
+      "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '<|end|>' }}"
       "{% endfor %}";
   const test::TemporaryDirectory dir;
   const auto prepared = [&](const std::vector<std::string>& overrides) {
