@@ -71,7 +71,7 @@ struct Arguments {
 struct Expr {
   ExprKind kind = ExprKind::kConst;
   int line = 0;
-  int depth = 1;  ///< of the tree below, bounded by the parser
+  int depth = 1;  ///< of the tree below, bounded by make_expr and set_arguments
   Symbol symbol = -1;
   std::string name;
   Value constant;
@@ -81,6 +81,17 @@ struct Expr {
   Filter filter = nullptr;               ///< null: unknown
   Test test = nullptr;
 };
+
+/// The functions that make expressions throw a TemplateError if the tree becomes too deep.
+ExprPtr make_expr(ExprKind kind, int line, std::vector<ExprPtr> operands);
+template <class... Operands>
+ExprPtr make_expr(ExprKind kind, int line, Operands... operands) {
+  std::vector<ExprPtr> list;
+  (list.push_back(std::move(operands)), ...);
+  return make_expr(kind, line, std::move(list));
+}
+ExprPtr make_constant(int line, Value value);
+void set_arguments(Expr& expr, Arguments arguments);
 
 enum class StatementKind : uint8_t {
   kText,   // text

@@ -1,32 +1,22 @@
 #pragma once
 
-#include <algorithm>
-#include <string>
+#include <functional>
+#include <initializer_list>
 #include <string_view>
-#include <vector>
 
 #include "jinja/ast.h"
-#include "jinja/lexer.h"
+#include "jinja/postfix_parser.h"
+#include "jinja/token_cursor.h"
 
 namespace sftrun::templates::jinja {
 
-/// The expression half of the parser: jinja2's grammar and precedences, by recursive descent.
+/// jinja2's grammar of expressions by recursive descent: a function for each precedence, from the
+/// conditional expression down to unary operators and the operands. What follows an operand is
+/// parsed by PostfixParser. @throws TemplateError with the line
 class ExpressionParser {
  public:
-  ExpressionParser(std::vector<Token> tokens, SymbolTable& symbols)
-      : tokens_(std::move(tokens)), symbols_(symbols) {}
-
- protected:
-  const Token& current() const { return tokens_[at_]; }
-  const Token& ahead() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
-  const Token& advance();
-  bool skip_op(std::string_view op);
-  bool skip_name(std::string_view name);
-  void expect_op(std::string_view op);
-  void expect_name(std::string_view name);
-  void expect(TokenType type, const char* what);
-  std::string expect_identifier();
-  [[noreturn]] void fail_expected(std::string_view what) const;
+  ExpressionParser(TokenCursor& tokens, SymbolTable& symbols)
+      : tokens_(tokens), symbols_(symbols), postfix_(tokens, *this) {}
 
   ExprPtr expression(bool with_condition = true);
   /// One expression, or several with commas between: a tuple. Ends before `end_name`, if given.
@@ -34,21 +24,9 @@ class ExpressionParser {
                 bool parenthesised = false);
   /// A name, a tuple of names, or (with_namespace) a namespace's attribute.
   ExprPtr assignment_target(std::string_view end_name, bool with_namespace);
-  ExprPtr filters(ExprPtr operand, bool start_inline);
-  ExprPtr node(ExprKind kind, int line, std::vector<ExprPtr> operands = {}) const;
-  Symbol intern(const std::string& name) { return symbols_.intern(name); }
-
-  /// Bounds the recursion of nested syntax.
-  class Nesting {
-   public:
-    Nesting(ExpressionParser& parser);
-    ~Nesting() { --parser_.depth_; }
-    Nesting(const Nesting&) = delete;
-    Nesting& operator=(const Nesting&) = delete;
-
-   private:
-    ExpressionParser& parser_;
-  };
+  /// An operand: a name, a constant, a list, a dict, or an expression in parentheses.
+  ExprPtr primary(bool with_namespace = false);
+  PostfixParser& postfix() { return postfix_; }
 
  private:
   ExprPtr condition();
@@ -56,35 +34,27 @@ class ExpressionParser {
   ExprPtr conjunction();
   ExprPtr negation();
   ExprPtr comparison();
+  std::string comparison_operator();
   ExprPtr sum();
   ExprPtr concatenation();
   ExprPtr product();
   ExprPtr power();
-  ExprPtr unary(bool with_filter = true);
-  ExprPtr primary(bool with_namespace = false);
+  ExprPtr factor() { return unary(true); }
+  ExprPtr unary(bool with_filter);
+  using Operand = ExprPtr (ExpressionParser::*)();
+  ExprPtr left_associative(std::initializer_list<std::string_view> operators, Operand operand);
+
   ExprPtr name_or_constant(bool with_namespace);
   ExprPtr string_constant();
   ExprPtr list();
   ExprPtr dict();
-  ExprPtr postfix(ExprPtr operand);
-  ExprPtr filter_expression(ExprPtr operand);
-  ExprPtr subscript(ExprPtr operand);
-  ExprPtr slice(ExprPtr operand, ExprPtr start, int line);
-  ExprPtr call(ExprPtr operand);
-  ExprPtr test(ExprPtr operand);
-  Arguments arguments();
-  void set_arguments(Expr& expr, Arguments arguments) const;
-  void check_depth(const Expr& expr) const;
-  void argument(Arguments& arguments, int line);
-  std::string dotted_name();
   bool tuple_ends(std::string_view end_name) const;
-  ExprPtr simple_tuple(std::string_view end_name, bool with_namespace);
-  void check_target(const Expr& target) const;
+  ExprPtr tuple_of(const std::function<ExprPtr()>& item, std::string_view end_name,
+                   bool may_be_empty);
 
-  std::vector<Token> tokens_;
+  TokenCursor& tokens_;
   SymbolTable& symbols_;
-  size_t at_ = 0;
-  int depth_ = 0;
+  PostfixParser postfix_;
 };
 
 }  // namespace sftrun::templates::jinja

@@ -1,17 +1,16 @@
-// The expression parser's second half: what follows an operand (subscripts, calls, filters, tests).
-#include <fmt/format.h>
-
-#include <algorithm>
+#include "jinja/postfix_parser.h"
 
 #include "jinja/expression_parser.h"
 
 namespace sftrun::templates::jinja {
 
-ExprPtr ExpressionParser::postfix(ExprPtr operand) {
+ExprPtr PostfixParser::subscripts_and_calls(ExprPtr operand) {
   while (true) {
-    if (current().is_op(".") || current().is_op("[")) {
+    if (tokens_.current().is_op(".")) {
+      operand = attribute(std::move(operand));
+    } else if (tokens_.current().is_op("[")) {
       operand = subscript(std::move(operand));
-    } else if (current().is_op("(")) {
+    } else if (tokens_.current().is_op("(")) {
       operand = call(std::move(operand));
     } else {
       return operand;
@@ -19,13 +18,13 @@ ExprPtr ExpressionParser::postfix(ExprPtr operand) {
   }
 }
 
-ExprPtr ExpressionParser::filter_expression(ExprPtr operand) {
+ExprPtr PostfixParser::filters_and_tests(ExprPtr operand) {
   while (true) {
-    if (current().is_op("|")) {
+    if (tokens_.current().is_op("|")) {
       operand = filters(std::move(operand), false);
-    } else if (current().is_name("is")) {
+    } else if (tokens_.current().is_name("is")) {
       operand = test(std::move(operand));
-    } else if (current().is_op("(")) {
+    } else if (tokens_.current().is_op("(")) {
       operand = call(std::move(operand));
     } else {
       return operand;
@@ -33,153 +32,139 @@ ExprPtr ExpressionParser::filter_expression(ExprPtr operand) {
   }
 }
 
-ExprPtr ExpressionParser::subscript(ExprPtr operand) {
-  const int line = current().line;
-  std::vector<ExprPtr> operands;
-  operands.push_back(std::move(operand));
-  if (skip_op(".")) {
-    const Token& token = advance();
-    if (token.type == TokenType::kName) {
-      ExprPtr expr = node(ExprKind::kAttribute, line, std::move(operands));
-      expr->name = token.text;
-      return expr;
-    }
-    if (token.type != TokenType::kInteger) fail("expected name or number", token.line);
-    ExprPtr index = node(ExprKind::kConst, token.line);
-    index->constant = Value::integer(token.integer);
-    operands.push_back(std::move(index));
-    return node(ExprKind::kItem, line, std::move(operands));
+ExprPtr PostfixParser::attribute(ExprPtr operand) {
+  const int line = tokens_.advance().line;
+  const Token& token = tokens_.advance();
+  if (token.type == TokenType::kName) {
+    ExprPtr expr = make_expr(ExprKind::kAttribute, line, std::move(operand));
+    expr->name = token.text;
+    return expr;
   }
-  expect_op("[");
-  if (skip_op(":")) return slice(std::move(operands[0]), nullptr, line);
+  if (token.type != TokenType::kInteger) fail("expected name or number", token.line);
+  return make_expr(ExprKind::kItem, line, std::move(operand),
+                   make_constant(token.line, Value::integer(token.integer)));
+}
+
+ExprPtr PostfixParser::subscript(ExprPtr operand) {
+  const int line = tokens_.advance().line;
+  if (tokens_.skip_op(":")) return slice(std::move(operand), nullptr, line);
   std::vector<ExprPtr> keys;
   bool is_tuple = false;
-  while (!current().is_op("]")) {
+  while (!tokens_.current().is_op("]")) {
     if (!keys.empty()) {
-      expect_op(",");
+      tokens_.expect_op(",");
       is_tuple = true;
     }
-    keys.push_back(expression());
-    if (keys.size() == 1 && skip_op(":"))
-      return slice(std::move(operands[0]), std::move(keys[0]), line);
+    keys.push_back(expressions_.expression());
+    if (keys.size() == 1 && tokens_.skip_op(":"))
+      return slice(std::move(operand), std::move(keys[0]), line);
   }
-  expect_op("]");
-  operands.push_back(keys.size() == 1 && !is_tuple ? std::move(keys[0])
-                                                   : node(ExprKind::kTuple, line, std::move(keys)));
-  return node(ExprKind::kItem, line, std::move(operands));
+  tokens_.expect_op("]");
+  ExprPtr key = keys.size() == 1 && !is_tuple ? std::move(keys[0])
+                                              : make_expr(ExprKind::kTuple, line, std::move(keys));
+  return make_expr(ExprKind::kItem, line, std::move(operand), std::move(key));
 }
 
 /// After the first colon of `operand[start:stop:step]`.
-ExprPtr ExpressionParser::slice(ExprPtr operand, ExprPtr start, int line) {
-  std::vector<ExprPtr> parts;
-  parts.push_back(std::move(operand));
-  parts.push_back(std::move(start));
+ExprPtr PostfixParser::slice(ExprPtr operand, ExprPtr start, int line) {
   const auto part = [this] {
-    return current().is_op(":") || current().is_op("]") ? nullptr : expression();
+    return tokens_.current().is_op(":") || tokens_.current().is_op("]") ? nullptr
+                                                                        : expressions_.expression();
   };
-  parts.push_back(part());
-  parts.push_back(skip_op(":") ? part() : nullptr);
-  expect_op("]");
-  return node(ExprKind::kSlice, line, std::move(parts));
+  ExprPtr stop = part();
+  ExprPtr step = tokens_.skip_op(":") ? part() : nullptr;
+  tokens_.expect_op("]");
+  return make_expr(ExprKind::kSlice, line, std::move(operand), std::move(start), std::move(stop),
+                   std::move(step));
 }
 
-void ExpressionParser::argument(Arguments& arguments, int line) {
+void PostfixParser::argument(Arguments& arguments, int line) {
   const auto ensure = [line](bool valid) {
     if (!valid) fail("invalid syntax for function call expression", line);
   };
-  if (skip_op("*")) {
+  if (tokens_.skip_op("*")) {
     ensure(!arguments.star && !arguments.double_star);
-    arguments.star = expression();
-  } else if (skip_op("**")) {
+    arguments.star = expressions_.expression();
+  } else if (tokens_.skip_op("**")) {
     ensure(!arguments.double_star);
-    arguments.double_star = expression();
-  } else if (current().type == TokenType::kName && ahead().is_op("=")) {
+    arguments.double_star = expressions_.expression();
+  } else if (tokens_.current().type == TokenType::kName && tokens_.ahead().is_op("=")) {
     ensure(!arguments.double_star);
-    std::string name = advance().text;
-    advance();
-    arguments.named.emplace_back(std::move(name), expression());
+    std::string name = tokens_.advance().text;
+    tokens_.advance();
+    arguments.named.emplace_back(std::move(name), expressions_.expression());
   } else {
     ensure(!arguments.star && !arguments.double_star && arguments.named.empty());
-    arguments.positional.push_back(expression());
+    arguments.positional.push_back(expressions_.expression());
   }
 }
 
-Arguments ExpressionParser::arguments() {
-  const int line = current().line;
-  expect_op("(");
+Arguments PostfixParser::arguments() {
+  const int line = tokens_.current().line;
+  tokens_.expect_op("(");
   Arguments arguments;
-  bool first = true;
-  while (!current().is_op(")")) {
-    if (!first) {
-      expect_op(",");
-      if (current().is_op(")")) break;
-    }
-    first = false;
-    argument(arguments, line);
-  }
-  expect_op(")");
+  tokens_.items_until(")", [&] { argument(arguments, line); });
   return arguments;
 }
 
-ExprPtr ExpressionParser::call(ExprPtr operand) {
-  const int line = current().line;
-  std::vector<ExprPtr> operands;
-  operands.push_back(std::move(operand));
-  ExprPtr expr = node(ExprKind::kCall, line, std::move(operands));
+ExprPtr PostfixParser::call(ExprPtr operand) {
+  ExprPtr expr = make_expr(ExprKind::kCall, tokens_.current().line, std::move(operand));
   set_arguments(*expr, arguments());
   return expr;
 }
 
-std::string ExpressionParser::dotted_name() {
-  std::string name = expect_identifier();
-  while (skip_op(".")) name += "." + expect_identifier();
+std::string PostfixParser::dotted_name() {
+  std::string name = tokens_.expect_identifier();
+  while (tokens_.skip_op(".")) name += "." + tokens_.expect_identifier();
   return name;
 }
 
-ExprPtr ExpressionParser::filters(ExprPtr operand, bool start_inline) {
-  while (start_inline || current().is_op("|")) {
-    if (!start_inline) advance();
+ExprPtr PostfixParser::filters(ExprPtr operand, bool start_inline) {
+  while (start_inline || tokens_.skip_op("|")) {
     start_inline = false;
-    const int line = current().line;
-    std::vector<ExprPtr> operands;
-    operands.push_back(std::move(operand));
+    const int line = tokens_.current().line;
     std::string name = dotted_name();
-    operand = node(ExprKind::kFilter, line, std::move(operands));
+    operand = make_expr(ExprKind::kFilter, line, std::move(operand));
     operand->filter = find_filter(name);
     operand->name = std::move(name);
-    set_arguments(*operand, current().is_op("(") ? arguments() : Arguments());
+    set_arguments(*operand, tokens_.current().is_op("(") ? arguments() : Arguments());
   }
   return operand;
 }
 
-ExprPtr ExpressionParser::test(ExprPtr operand) {
-  const int line = advance().line;
-  const bool negated = skip_name("not");
-  std::vector<ExprPtr> operands;
-  operands.push_back(std::move(operand));
+/// Whether an operand of a test follows that is not in parentheses, as in `x is divisibleby 3`.
+bool PostfixParser::at_test_operand() const {
+  const Token& token = tokens_.current();
+  switch (token.type) {
+    case TokenType::kName:
+      return !token.is_name("else") && !token.is_name("or") && !token.is_name("and");
+    case TokenType::kString:
+    case TokenType::kInteger:
+    case TokenType::kFloat:
+      return true;
+    default:
+      return token.is_op("[") || token.is_op("{");
+  }
+}
+
+ExprPtr PostfixParser::test(ExprPtr operand) {
+  const int line = tokens_.advance().line;
+  const bool negated = tokens_.skip_name("not");
   std::string name = dotted_name();
-  ExprPtr expr = node(ExprKind::kTest, line, std::move(operands));
+  ExprPtr expr = make_expr(ExprKind::kTest, line, std::move(operand));
   expr->test = find_test(name);
   expr->name = std::move(name);
   Arguments given;
-  const Token& token = current();
-  const bool starts_operand = token.type == TokenType::kName || token.type == TokenType::kString ||
-                              token.type == TokenType::kInteger ||
-                              token.type == TokenType::kFloat || token.is_op("[") ||
-                              token.is_op("{");
-  if (token.is_op("(")) {
+  if (tokens_.current().is_op("(")) {
     given = arguments();
-  } else if (starts_operand && !token.is_name("else") && !token.is_name("or") &&
-             !token.is_name("and")) {
+  } else if (at_test_operand()) {
+    const Token& token = tokens_.current();
     if (token.is_name("is")) fail("You cannot chain multiple tests with is", token.line);
-    const Nesting nesting(*this);
-    given.positional.push_back(postfix(primary()));
+    const TokenCursor::Nesting nesting(tokens_);
+    given.positional.push_back(subscripts_and_calls(expressions_.primary()));
   }
   set_arguments(*expr, std::move(given));
-  if (!negated) return expr;
-  std::vector<ExprPtr> inner;
-  inner.push_back(std::move(expr));
-  return node(ExprKind::kNot, line, std::move(inner));
+  return negated ? make_expr(ExprKind::kNot, line, std::move(expr)) : std::move(expr);
 }
 
 }  // namespace sftrun::templates::jinja
