@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "conversion.h"
 #include "fsdp.h"
-#include "reading.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/presence.h"
@@ -23,100 +23,103 @@ constexpr std::string_view kMegatron =
     "pipeline` with `parallel.pp`, or `tensor` with `parallel.tp`";
 constexpr std::string_view kDevices = "devices are NVIDIA GPUs and CPUs";
 
-void accelerate_mixed_precision(Reading& reading, const SourceKey& key) {
+void accelerate_mixed_precision(Conversion& conversion, const SourceKey& key) {
   const std::string word = ascii_lower(key.value.text);
   if (parse_bool(key.value.text) == false)
-    return reading.set(key, "model.dtype", "fp32", /*is_firm=*/false);
-  if (word == "bf16" || word == "fp16") return reading.set(key, "model.dtype", word);
+    return conversion.set(key, "model.dtype", "fp32", /*is_firm=*/false);
+  if (word == "bf16" || word == "fp16") return conversion.set(key, "model.dtype", word);
   if (word == "fp8") {
-    return reading.refuse(key, "`mixed_precision` is fp8, which is not supported",
-                          "set it to bf16; `tuning.quant: fp8` in the run stores a frozen base in "
-                          "FP8 and multiplies in FP8");
+    return conversion.refuse(
+        key, "`mixed_precision` is fp8, which is not supported",
+        "set it to bf16; `tuning.quant: fp8` in the run stores a frozen base in "
+        "FP8 and multiplies in FP8");
   }
-  reading.refuse(key, fmt::format("`mixed_precision` is {}", describe(key.value)),
-                 "write no, fp16 or bf16");
+  conversion.refuse(key, fmt::format("`mixed_precision` is {}", describe(key.value)),
+                    "write no, fp16 or bf16");
 }
 
-void accelerate_environment(Reading& reading, const SourceKey& key) {
+void accelerate_environment(Conversion& conversion, const SourceKey& key) {
   if (key.value.text == "LOCAL_MACHINE")
-    return reading.note_no_meaning(key, "sftrun starts its processes on this machine");
-  reading.refuse(key, fmt::format("`compute_environment` is {}", describe(key.value)),
-                 "set it to LOCAL_MACHINE");
+    return conversion.note_no_meaning(key, "sftrun starts its processes on this machine");
+  conversion.refuse(key, fmt::format("`compute_environment` is {}", describe(key.value)),
+                    "set it to LOCAL_MACHINE");
 }
 
 /// A file of DeepSpeed, beside this one or in the current directory.
-void accelerate_deepspeed_file(Reading& reading, const SourceKey& key) {
+void accelerate_deepspeed_file(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
-  const std::filesystem::path path = reading.path_beside(key.value.text);
+  const std::filesystem::path path = conversion.path_beside(key.value.text);
   if (!is_plain_file(path)) {
-    return reading.refuse(
+    return conversion.refuse(
         key, fmt::format("`{}`: no such file: {}", key.name, shown_path(key.value.text)),
         "paths are relative to the current directory, or to the directory of this "
         "file");
   }
-  reading.include(read_foreign_file(path, Tool::kDeepSpeed));
+  conversion.include(read_foreign_file(path, Tool::kDeepSpeed));
 }
 
 /// Devices over which one copy of the model is divided.
-void accelerate_shard_size(Reading& reading, const SourceKey& key) {
-  const auto size = reading.count_of(key.name, 1);
+void accelerate_shard_size(Conversion& conversion, const SourceKey& key) {
+  const auto size = conversion.count_of(key.name, 1);
   if (!size || *size == 1) return;
-  reading.set(key, "parallel.dp_shard", key.value);
+  conversion.set(key, "parallel.dp_shard", key.value);
 }
 
-void set_fsdp_strategy(Reading& reading, const SourceKey& type) {
+void set_fsdp_strategy(Conversion& conversion, const SourceKey& type) {
   constexpr const char* kSharding = "fsdp_config.fsdp_sharding_strategy";
   constexpr const char* kReshard = "fsdp_config.fsdp_reshard_after_forward";
-  if (reading.has("parallel.dp_shard")) return reading.set(type, "parallel.strategy", "hybrid");
+  if (conversion.has("parallel.dp_shard"))
+    return conversion.set(type, "parallel.strategy", "hybrid");
   bool is_set = false;
   for (const char* name : {kSharding, kReshard}) {
-    const auto key = reading.find(name);
+    const auto key = conversion.find(name);
     if (!key) continue;
     is_set = true;
     const std::string_view strategy = strategy_of_fsdp(key->value.text);
     if (strategy.empty()) {
-      reading.refuse(
+      conversion.refuse(
           *key, fmt::format("`{}` is {}", name, describe(key->value)),
           "write FULL_SHARD, SHARD_GRAD_OP, NO_SHARD or HYBRID_SHARD; for FSDP 2 true or "
           "false");
       continue;
     }
-    reading.set(*key, "parallel.strategy", strategy);
+    conversion.set(*key, "parallel.strategy", strategy);
     if (ascii_lower(key->value.text) == "hybrid_shard_zero2" || key->value.text == "5")
-      reading.note_lost(*key,
-                        "hybrid gathers weights again for the backward pass: less memory, the "
-                        "same losses");
+      conversion.note_lost(*key,
+                           "hybrid gathers weights again for the backward pass: less memory, the "
+                           "same losses");
   }
-  if (!is_set) reading.set(type, "parallel.strategy", "fsdp");
+  if (!is_set) conversion.set(type, "parallel.strategy", "fsdp");
 }
 
-void set_deepspeed_strategy(Reading& reading, const SourceKey& type) {
+void set_deepspeed_strategy(Conversion& conversion, const SourceKey& type) {
   constexpr int64_t kDefaultStage = 2;
   constexpr std::array<std::string_view, 4> kStrategies = {"ddp", "zero1", "zero2", "zero3"};
-  const auto key = reading.find("deepspeed_config.zero_stage");
+  const auto key = conversion.find("deepspeed_config.zero_stage");
   if (!key) {
-    if (!reading.has("parallel.strategy"))
-      reading.set(type, "parallel.strategy", kStrategies[kDefaultStage]);
+    if (!conversion.has("parallel.strategy"))
+      conversion.set(type, "parallel.strategy", kStrategies[kDefaultStage]);
     return;
   }
-  const auto stage = reading.count_of(key->name, 0);
+  const auto stage = conversion.count_of(key->name, 0);
   if (!stage) return;
   if (*stage >= static_cast<int64_t>(kStrategies.size()))
-    return reading.refuse(*key, fmt::format("`{}` is {}", key->name, *stage), "write 0, 1, 2 or 3");
-  reading.set(*key, "parallel.strategy", kStrategies[static_cast<size_t>(*stage)]);
+    return conversion.refuse(*key, fmt::format("`{}` is {}", key->name, *stage),
+                             "write 0, 1, 2 or 3");
+  conversion.set(*key, "parallel.strategy", kStrategies[static_cast<size_t>(*stage)]);
 }
 
 /// A section that belongs to another distributed_type.
-void refuse_section_of_another_type(Reading& reading, const SourceKey& type) {
+void refuse_section_of_another_type(Conversion& conversion, const SourceKey& type) {
   constexpr auto kOwners = std::to_array<WordPair>({{"fsdp_config", "FSDP"},
                                                     {"deepspeed_config", "DEEPSPEED"},
                                                     {"megatron_lm_config", "MEGATRON_LM"}});
   for (const WordPair& owner : kOwners) {
-    const auto section = reading.find(owner.theirs);
+    const auto section = conversion.find(owner.theirs);
     if (!section || is_off(section->value) || type.value.text == owner.ours) continue;
     const std::string first =
         section->value.keys.empty() ? "" : "." + section->value.keys.front().text;
-    reading.refuse(
+    conversion.refuse(
         type, *section,
         fmt::format("`distributed_type` is {}, but `{}{}` is given", type.value.text, owner.theirs,
                     first),
@@ -134,132 +137,134 @@ constexpr std::array<Division, 2> kDivisions = {
 
 /// The sizes of stages and of parts of matrices, beside what `distributed_type` says of the copies.
 /// @return the strategy of a run that has one of them alone; empty: none, or both
-std::string set_divisions(Reading& reading, const SourceKey& type) {
+std::string set_divisions(Conversion& conversion, const SourceKey& type) {
   const std::string& word = type.value.text;
   std::vector<std::string> strategies;
   for (const Division& division : kDivisions) {
-    if (reading.count_of(division.key, 1).value_or(1) == 1) continue;
-    const SourceKey size = *reading.find(division.key);
+    if (conversion.count_of(division.key, 1).value_or(1) == 1) continue;
+    const SourceKey size = *conversion.find(division.key);
     if (word == "NO" || parse_bool(word) == false) {
-      reading.refuse(
+      conversion.refuse(
           type, size,
           fmt::format("`{}` is {}, but `distributed_type` is {}", size.name, size.value.text, word),
           "set distributed_type to MULTI_GPU, FSDP or DEEPSPEED, or the size to 1");
       continue;
     }
-    reading.set(size, division.field, size.value);
+    conversion.set(size, division.field, size.value);
     strategies.emplace_back(division.strategy);
   }
   return strategies.size() == 1 ? strategies.front() : "";
 }
 
-void set_strategy(Reading& reading, const SourceKey& type) {
+void set_strategy(Conversion& conversion, const SourceKey& type) {
   const std::string& word = type.value.text;
-  const std::string division = set_divisions(reading, type);
+  const std::string division = set_divisions(conversion, type);
   if (word == "NO" || parse_bool(word) == false) return;
   if (word == "MULTI_GPU" || word == "MULTI_CPU")
-    return reading.set(type, "parallel.strategy",
-                       reading.has("parallel.dp_shard") ? "hybrid"
-                       : division.empty()               ? "ddp"
-                                                        : division);
-  if (word == "FSDP") return set_fsdp_strategy(reading, type);
-  if (word == "DEEPSPEED") return set_deepspeed_strategy(reading, type);
+    return conversion.set(type, "parallel.strategy",
+                          conversion.has("parallel.dp_shard") ? "hybrid"
+                          : division.empty()                  ? "ddp"
+                                                              : division);
+  if (word == "FSDP") return set_fsdp_strategy(conversion, type);
+  if (word == "DEEPSPEED") return set_deepspeed_strategy(conversion, type);
   if (word == "MEGATRON_LM")
-    return reading.refuse(type, "`distributed_type` is MEGATRON_LM", std::string(kMegatron));
-  reading.refuse(type, fmt::format("`distributed_type` is {}", describe(type.value)),
-                 fmt::format("{}: write NO, MULTI_GPU, MULTI_CPU, FSDP or DEEPSPEED", kDevices));
+    return conversion.refuse(type, "`distributed_type` is MEGATRON_LM", std::string(kMegatron));
+  conversion.refuse(type, fmt::format("`distributed_type` is {}", describe(type.value)),
+                    fmt::format("{}: write NO, MULTI_GPU, MULTI_CPU, FSDP or DEEPSPEED", kDevices));
 }
 
 /// num_processes counts the processes of all machines.
-void set_processes(Reading& reading, const SourceKey& type) {
-  const auto processes = reading.count_of("num_processes", 1);
-  const int64_t machines = reading.count_of("num_machines", 1).value_or(1);
+void set_processes(Conversion& conversion, const SourceKey& type) {
+  const auto processes = conversion.count_of("num_processes", 1);
+  const int64_t machines = conversion.count_of("num_machines", 1).value_or(1);
   const bool is_one = type.value.text == "NO" || parse_bool(type.value.text) == false;
   if (is_one) {
     if (processes.value_or(1) > 1)
-      reading.refuse(type, *reading.find("num_processes"),
-                     fmt::format("`distributed_type` is NO, but `num_processes` is {}", *processes),
-                     "set distributed_type to MULTI_GPU, or num_processes to 1");
-    reading.launch.processes = 1;
+      conversion.refuse(
+          type, *conversion.find("num_processes"),
+          fmt::format("`distributed_type` is NO, but `num_processes` is {}", *processes),
+          "set distributed_type to MULTI_GPU, or num_processes to 1");
+    conversion.launch.processes = 1;
     return;
   }
   if (!processes) return;
   if (*processes % machines != 0) {
-    return reading.refuse(*reading.find("num_processes"), *reading.find("num_machines"),
-                          fmt::format("`num_processes` {} is not a multiple of `num_machines` {}",
-                                      *processes, machines),
-                          fmt::format("set num_processes to a multiple of {}: it counts the "
-                                      "processes of all machines",
-                                      machines));
+    return conversion.refuse(
+        *conversion.find("num_processes"), *conversion.find("num_machines"),
+        fmt::format("`num_processes` {} is not a multiple of `num_machines` {}", *processes,
+                    machines),
+        fmt::format("set num_processes to a multiple of {}: it counts the "
+                    "processes of all machines",
+                    machines));
   }
-  reading.launch.processes = *processes / machines;
+  conversion.launch.processes = *processes / machines;
 }
 
-void set_machines(Reading& reading) {
-  const auto machines = reading.count_of("num_machines", 1);
-  const auto rank = reading.count_of("machine_rank", 0);
-  const auto port = reading.count_of("main_process_port", 0);
-  const std::string address = reading.text_of("main_process_ip");
+void set_machines(Conversion& conversion) {
+  const auto machines = conversion.count_of("num_machines", 1);
+  const auto rank = conversion.count_of("machine_rank", 0);
+  const auto port = conversion.count_of("main_process_port", 0);
+  const std::string address = conversion.text_of("main_process_ip");
   if (rank && *rank >= machines.value_or(1)) {
-    reading.refuse(*reading.find("machine_rank"),
-                   fmt::format("`machine_rank` {} is not below `num_machines` {}", *rank,
-                               machines.value_or(1)),
-                   "number the machines from 0, or raise num_machines");
+    conversion.refuse(*conversion.find("machine_rank"),
+                      fmt::format("`machine_rank` {} is not below `num_machines` {}", *rank,
+                                  machines.value_or(1)),
+                      "number the machines from 0, or raise num_machines");
   }
   const std::string suffix = port.value_or(0) > 0 ? fmt::format(":{}", *port) : "";
   if (machines.value_or(1) == 1) {
-    if (!suffix.empty()) reading.launch.master = suffix;
+    if (!suffix.empty()) conversion.launch.master = suffix;
     return;
   }
-  reading.launch.nodes = machines;
-  reading.launch.node_rank = rank;
-  if (!address.empty()) reading.launch.master = address + suffix;
+  conversion.launch.nodes = machines;
+  conversion.launch.node_rank = rank;
+  if (!address.empty()) conversion.launch.master = address + suffix;
 }
 
-void set_devices(Reading& reading, const SourceKey& type) {
-  const auto cpu = reading.find("use_cpu");
+void set_devices(Conversion& conversion, const SourceKey& type) {
+  const auto cpu = conversion.find("use_cpu");
   if (cpu && !parse_bool(cpu->value.text))
-    reading.refuse(*cpu, fmt::format("`use_cpu` is {}", describe(cpu->value)),
-                   "write true or false");
+    conversion.refuse(*cpu, fmt::format("`use_cpu` is {}", describe(cpu->value)),
+                      "write true or false");
   if (type.value.text == "MULTI_CPU" || (cpu && parse_bool(cpu->value.text) == true)) {
     if (type.value.text == "MULTI_GPU")
-      reading.refuse(type, *cpu, "`distributed_type` is MULTI_GPU, but `use_cpu` is true",
-                     "set distributed_type to MULTI_CPU, or use_cpu to false");
-    reading.launch.devices = "cpu";
+      conversion.refuse(type, *cpu, "`distributed_type` is MULTI_GPU, but `use_cpu` is true",
+                        "set distributed_type to MULTI_CPU, or use_cpu to false");
+    conversion.launch.devices = "cpu";
     return;
   }
-  const auto ids = reading.find("gpu_ids");
+  const auto ids = conversion.find("gpu_ids");
   if (!ids || ids->value.text == "all") return;
   const auto count = static_cast<int64_t>(split(ids->value.text, ',').size());
-  if (count < reading.launch.processes.value_or(count)) {
-    reading.refuse(*ids,
-                   fmt::format("`gpu_ids` names {}, but a machine has {} processes",
-                               counted(count, "GPU"), *reading.launch.processes),
-                   "name as many GPUs as processes, or write all");
+  if (count < conversion.launch.processes.value_or(count)) {
+    conversion.refuse(*ids,
+                      fmt::format("`gpu_ids` names {}, but a machine has {} processes",
+                                  counted(count, "GPU"), *conversion.launch.processes),
+                      "name as many GPUs as processes, or write all");
   }
   if (count > 1)
-    reading.launch.devices = ids->value.text;
+    conversion.launch.devices = ids->value.text;
   else if (ids->value.text != "0")
-    reading.note_lost(
+    conversion.note_lost(
         *ids, fmt::format("set CUDA_VISIBLE_DEVICES={} in the environment", ids->value.text));
 }
 
-void accelerate_finish(Reading& reading) {
-  const auto type = reading.find("distributed_type");
+void accelerate_finish(Conversion& conversion) {
+  const auto type = conversion.find("distributed_type");
   if (!type) {
-    reading.problems.push_back({"`distributed_type` is missing", reading.file().string(),
-                                "write NO, MULTI_GPU, MULTI_CPU, FSDP or DEEPSPEED"});
+    conversion.problems.push_back({"`distributed_type` is missing", conversion.file().string(),
+                                   "write NO, MULTI_GPU, MULTI_CPU, FSDP or DEEPSPEED"});
     return;
   }
-  refuse_section_of_another_type(reading, *type);
-  set_strategy(reading, *type);
-  set_processes(reading, *type);
-  set_machines(reading);
-  set_devices(reading, *type);
-  reading.launch.file = reading.file();
+  refuse_section_of_another_type(conversion, *type);
+  set_strategy(conversion, *type);
+  set_processes(conversion, *type);
+  set_machines(conversion);
+  set_devices(conversion, *type);
+  conversion.launch.file = conversion.file();
 }
 
-constexpr auto kAccelerateConversions = std::to_array<Conversion>({
+constexpr auto kAccelerateConverters = std::to_array<Converter>({
     {"environment", accelerate_environment},
     {"mixed_precision", accelerate_mixed_precision},
     {"deepspeed_file", accelerate_deepspeed_file},
@@ -273,7 +278,7 @@ const ToolCode& accelerate() {
                              .name = "Accelerate",
                              .word = "accelerate",
                              .table = kAccelerateTable,
-                             .conversions = kAccelerateConversions,
+                             .converters = kAccelerateConverters,
                              .finish = accelerate_finish,
                              .is_strict = true};
   return code;

@@ -75,18 +75,18 @@ constexpr auto kAxolotlPairs = std::to_array<AxolotlType>({
 });
 
 /// null: `rl` names none that there is here.
-const ObjectiveInfo* axolotl_preference(const Reading& reading) {
-  return preference_objective(reading, reading.text_of("rl"), "dpo_loss_type");
+const ObjectiveInfo* axolotl_preference(const Conversion& conversion) {
+  return preference_objective(conversion, conversion.text_of("rl"), "dpo_loss_type");
 }
 
-bool has_pairs(const Reading& reading) {
-  return axolotl_preference(reading) != nullptr;
+bool has_pairs(const Conversion& conversion) {
+  return axolotl_preference(conversion) != nullptr;
 }
 
 /// nullptr: not known.
-const AxolotlType* axolotl_type(const Reading& reading, const std::string& name) {
+const AxolotlType* axolotl_type(const Conversion& conversion, const std::string& name) {
   const std::span<const AxolotlType> types =
-      has_pairs(reading) ? std::span<const AxolotlType>(kAxolotlPairs) : kAxolotlTypes;
+      has_pairs(conversion) ? std::span<const AxolotlType>(kAxolotlPairs) : kAxolotlTypes;
   const auto found = std::find_if(types.begin(), types.end(), [&](const AxolotlType& type) {
     return name.starts_with(type.begin);
   });
@@ -152,8 +152,8 @@ Json axolotl_fields(const Value& source, const AxolotlType* type) {
 /// Notes what of a data set would train other tokens than Axolotl does.
 class AxolotlSourceNotes {
  public:
-  AxolotlSourceNotes(Reading& reading, const SourceKey& key, const Value& source)
-      : reading_(reading), key_(key), source_(source) {}
+  AxolotlSourceNotes(Conversion& conversion, const SourceKey& key, const Value& source)
+      : conversion_(conversion), key_(key), source_(source) {}
 
   void note_type(const std::string& name, const AxolotlType* type) const {
     const Value* map = value_at(source_, "type");
@@ -201,7 +201,7 @@ class AxolotlSourceNotes {
   }
 
   void note(const std::string& what) const {
-    reading_.note_lost(key_, fmt::format("{}: {}", text_in(source_, "path"), what));
+    conversion_.note_lost(key_, fmt::format("{}: {}", text_in(source_, "path"), what));
   }
 
  private:
@@ -216,7 +216,7 @@ class AxolotlSourceNotes {
                         part));
   }
 
-  Reading& reading_;
+  Conversion& conversion_;
   const SourceKey& key_;
   const Value& source_;
 };
@@ -233,7 +233,7 @@ std::vector<std::string> axolotl_files(const Value& source) {
 }
 
 /// Adds a data set, once for each of its files.
-void add_axolotl_source(Reading& reading, const SourceKey& key, const Value& source,
+void add_axolotl_source(Conversion& conversion, const SourceKey& key, const Value& source,
                         Json& sources) {
   constexpr auto kUsed = std::to_array<std::string_view>({"path",
                                                           "name",
@@ -262,16 +262,16 @@ void add_axolotl_source(Reading& reading, const SourceKey& key, const Value& sou
   const std::string name = text_in(source, "type");
   const Value* map = value_at(source, "type");
   const bool is_own_type = map != nullptr && map->kind == Value::Kind::kMap;
-  const AxolotlType* type =
-      axolotl_type(reading, is_own_type ? (has_pairs(reading) ? "user_defined" : "alpaca") : name);
-  const AxolotlSourceNotes notes(reading, key, source);
+  const AxolotlType* type = axolotl_type(
+      conversion, is_own_type ? (has_pairs(conversion) ? "user_defined" : "alpaca") : name);
+  const AxolotlSourceNotes notes(conversion, key, source);
   notes.note_type(name, type);
   notes.note_labels();
   notes.note_others(kUsed);
   for (const std::string& file : axolotl_files(source)) {
     Json result = {{"path", file}};
     if (const std::string text = text_in(source, "name"); !text.empty()) result["name"] = text;
-    if (const std::string what = set_split(reading, result, text_in(source, "split"));
+    if (const std::string what = set_split(conversion, result, text_in(source, "split"));
         !what.empty())
       notes.note(what);
     if (type != nullptr) result["format"] = std::string(type->format);
@@ -281,56 +281,56 @@ void add_axolotl_source(Reading& reading, const SourceKey& key, const Value& sou
   }
 }
 
-void axolotl_sources(Reading& reading, const SourceKey& key, std::string_view field) {
+void axolotl_sources(Conversion& conversion, const SourceKey& key, std::string_view field) {
   Json sources = Json::array();
   for (const Value& source : key.value.items)
-    if (source.kind == Value::Kind::kMap) add_axolotl_source(reading, key, source, sources);
-  if (sources.empty()) return reading.note_lost(key, "it is not a list of {path, type}");
-  reading.set(key, field, value_from_json(sources));
+    if (source.kind == Value::Kind::kMap) add_axolotl_source(conversion, key, source, sources);
+  if (sources.empty()) return conversion.note_lost(key, "it is not a list of {path, type}");
+  conversion.set(key, field, value_from_json(sources));
 }
-void axolotl_datasets(Reading& reading, const SourceKey& key) {
-  axolotl_sources(reading, key, "data.train");
+void axolotl_datasets(Conversion& conversion, const SourceKey& key) {
+  axolotl_sources(conversion, key, "data.train");
 }
 /// A path, or a list of data sets; their texts are read while training.
-void axolotl_pretraining(Reading& reading, const SourceKey& key) {
+void axolotl_pretraining(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
   if (key.value.kind == Value::Kind::kScalar) {
-    reading.set(key, "data.train", key.value);
-    reading.set(key, "data.format", "text");
+    conversion.set(key, "data.train", key.value);
+    conversion.set(key, "data.format", "text");
   } else {
     Json sources = Json::array();
     for (const Value& source : key.value.items) {
       if (source.kind != Value::Kind::kMap) continue;
-      add_axolotl_source(reading, key, source, sources);
+      add_axolotl_source(conversion, key, source, sources);
     }
     for (Json& source : sources) source["format"] = "text";
-    if (sources.empty()) return reading.note_lost(key, "it is not a list of {path, type}");
-    reading.set(key, "data.train", value_from_json(sources));
+    if (sources.empty()) return conversion.note_lost(key, "it is not a list of {path, type}");
+    conversion.set(key, "data.train", value_from_json(sources));
   }
-  reading.set(key, "data.streaming", "true");
+  conversion.set(key, "data.streaming", "true");
 }
-void axolotl_test_datasets(Reading& reading, const SourceKey& key) {
-  axolotl_sources(reading, key, "data.val");
+void axolotl_test_datasets(Conversion& conversion, const SourceKey& key) {
+  axolotl_sources(conversion, key, "data.val");
 }
 
 /// Examples of one device and step, whatever their micro-batches.
-void axolotl_batch(Reading& reading, const SourceKey& key) {
-  const auto total = reading.count_of(key.name, 1);
-  const int64_t micro = reading.count_of("micro_batch_size", 1).value_or(1);
-  if (!total || reading.find("gradient_accumulation_steps")) return;
-  reading.set(key, "train.grad_accum", fmt::format("{}", std::max<int64_t>(*total / micro, 1)));
+void axolotl_batch(Conversion& conversion, const SourceKey& key) {
+  const auto total = conversion.count_of(key.name, 1);
+  const int64_t micro = conversion.count_of("micro_batch_size", 1).value_or(1);
+  if (!total || conversion.find("gradient_accumulation_steps")) return;
+  conversion.set(key, "train.grad_accum", fmt::format("{}", std::max<int64_t>(*total / micro, 1)));
 }
 
-void axolotl_objective(Reading& reading, const SourceKey& key) {
+void axolotl_objective(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
-  if (const ObjectiveInfo* objective = axolotl_preference(reading))
-    return reading.set(key, "train.objective", std::string(objective->name));
-  refuse_objective(reading, key);
+  if (const ObjectiveInfo* objective = axolotl_preference(conversion))
+    return conversion.set(key, "train.objective", std::string(objective->name));
+  refuse_objective(conversion, key);
 }
 
 /// Without `rl` it is read as dpo's.
-void axolotl_loss(Reading& reading, const SourceKey& key) {
-  require_loss(reading, key, preference_objective(reading, "dpo", key.name));
+void axolotl_loss(Conversion& conversion, const SourceKey& key) {
+  require_loss(conversion, key, preference_objective(conversion, "dpo", key.name));
 }
 
 /// How to compute what happens several times in an epoch.
@@ -342,38 +342,38 @@ std::string steps_of_epoch(std::string_view field, const SourceKey& key) {
 }
 
 /// Axolotl takes one of the two keys. Whether the number of steps is given.
-bool has_steps(Reading& reading, const SourceKey& key, const char* name) {
-  const auto steps = reading.find(name);
+bool has_steps(Conversion& conversion, const SourceKey& key, const char* name) {
+  const auto steps = conversion.find(name);
   if (!steps || is_off(steps->value)) return false;
-  reading.note_no_meaning(key, fmt::format("`{}` of the file is used instead", name));
+  conversion.note_no_meaning(key, fmt::format("`{}` of the file is used instead", name));
   return true;
 }
 
-void axolotl_evaluations(Reading& reading, const SourceKey& key) {
-  if (is_off(key.value) || has_steps(reading, key, "eval_steps")) return;
-  if (key.value.text == "1") return reading.set(key, "train.eval_strategy", "epoch");
-  reading.note_lost(key, fmt::format("each epoch ends with an evaluation. {}",
-                                     steps_of_epoch("train.eval_steps", key)));
+void axolotl_evaluations(Conversion& conversion, const SourceKey& key) {
+  if (is_off(key.value) || has_steps(conversion, key, "eval_steps")) return;
+  if (key.value.text == "1") return conversion.set(key, "train.eval_strategy", "epoch");
+  conversion.note_lost(key, fmt::format("each epoch ends with an evaluation. {}",
+                                        steps_of_epoch("train.eval_steps", key)));
 }
 
-void axolotl_saves(Reading& reading, const SourceKey& key) {
-  if (is_off(key.value) || has_steps(reading, key, "save_steps")) return;
+void axolotl_saves(Conversion& conversion, const SourceKey& key) {
+  if (is_off(key.value) || has_steps(conversion, key, "save_steps")) return;
   if (key.value.text != "1")
-    return reading.note_lost(
+    return conversion.note_lost(
         key,
         fmt::format("checkpoints are written every 10 minutes (train.save_every; 0 for none). {}",
                     steps_of_epoch("train.save_steps", key)));
-  reading.set(key, "train.save_strategy", "epoch");
-  reading.set(key, "train.save_every", "0");
+  conversion.set(key, "train.save_strategy", "epoch");
+  conversion.set(key, "train.save_every", "0");
 }
 
 /// true, or where activations are kept.
-void axolotl_activations(Reading& reading, const SourceKey& key) {
+void axolotl_activations(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
   if (key.value.text == "disk")
-    return reading.note_lost(
+    return conversion.note_lost(
         key, "`parallel.offload.activations` keeps them in host memory, not on disks");
-  set_offload_of_activations(reading, key);
+  set_offload_of_activations(conversion, key);
 }
 
 /// Keys of fsdp_config that name the strategy, with and without the beginning that FSDP 2 leaves
@@ -383,9 +383,9 @@ constexpr auto kAxolotlSharding = std::to_array<std::string_view>(
      kFsdpResharding[1]});
 
 /// Steps, or a share of all steps, between two of what `steps` or `per_epoch` names. 0: not given
-double axolotl_interval(const Reading& reading, const char* steps, const char* per_epoch) {
+double axolotl_interval(const Conversion& conversion, const char* steps, const char* per_epoch) {
   const auto number = [&](const char* key, double otherwise) {
-    return parse_double(reading.text_of(key)).value_or(otherwise);
+    return parse_double(conversion.text_of(key)).value_or(otherwise);
   };
   if (const double given = number(steps, 0); given > 0) return given;
   const double in_run = number(per_epoch, 0) * number("num_epochs", 1);
@@ -394,98 +394,99 @@ double axolotl_interval(const Reading& reading, const char* steps, const char* p
 
 /// Axolotl keeps the best checkpoint wherever each checkpoint follows an evaluation. Not with `rl`,
 /// whose trainers do not read load_best_model_at_end.
-void axolotl_best(Reading& reading, bool holds_out) {
+void axolotl_best(Conversion& conversion, bool holds_out) {
   const auto is_on = [&](const char* name) {
-    const auto key = reading.find(name);
+    const auto key = conversion.find(name);
     return key && !is_off(key->value);
   };
   const bool is_named =
-      reading.find("load_best_model_at_end") || reading.has("train.load_best_model_at_end");
+      conversion.find("load_best_model_at_end") || conversion.has("train.load_best_model_at_end");
   if (is_named || is_on("rl") || is_on("test_datasets") == holds_out) return;
-  if (const auto strategy = reading.find("eval_strategy"); strategy && is_off(strategy->value))
+  if (const auto strategy = conversion.find("eval_strategy"); strategy && is_off(strategy->value))
     return;
-  const double save = axolotl_interval(reading, "save_steps", "saves_per_epoch");
-  const double eval = axolotl_interval(reading, "eval_steps", "evals_per_epoch");
+  const double save = axolotl_interval(conversion, "save_steps", "saves_per_epoch");
+  const double eval = axolotl_interval(conversion, "eval_steps", "evals_per_epoch");
   if (save > 0 && eval > 0 && std::fmod(save, eval) == 0)
-    reading.set_default("train.load_best_model_at_end", "true");
+    conversion.set_default("train.load_best_model_at_end", "true");
 }
 
 /// FSDP 2 has no key `fsdp`: its fsdp_config is enough.
-void axolotl_finish(Reading& reading) {
+void axolotl_finish(Conversion& conversion) {
   constexpr int64_t kLoggingSteps = 500;
-  complete_eval_steps(reading, kLoggingSteps);
-  const bool holds_out = parse_double(reading.text_of("val_set_size")).value_or(0) > 0;
-  if (!reading.find("test_datasets") && !holds_out)
-    take_back_evaluations(reading, "without val_set_size and test_datasets nothing is evaluated");
-  axolotl_best(reading, holds_out);
-  const auto section = reading.find("fsdp_config");
+  complete_eval_steps(conversion, kLoggingSteps);
+  const bool holds_out = parse_double(conversion.text_of("val_set_size")).value_or(0) > 0;
+  if (!conversion.find("test_datasets") && !holds_out)
+    take_back_evaluations(conversion,
+                          "without val_set_size and test_datasets nothing is evaluated");
+  axolotl_best(conversion, holds_out);
+  const auto section = conversion.find("fsdp_config");
   if (!section) return;
   const std::vector<Value>& values = section->value.items;
   if (std::all_of(values.begin(), values.end(),
                   [](const Value& value) { return value.kind == Value::Kind::kNull; }))
     return;
   for (const std::string_view name : kAxolotlSharding) {
-    const auto key = reading.find(name);
+    const auto key = conversion.find(name);
     if (!key) continue;
     const std::string_view strategy = strategy_of_fsdp(key->value.text);
-    if (reading.has("parallel.strategy"))
-      reading.note_no_meaning(*key, "the strategy is given already");
+    if (conversion.has("parallel.strategy"))
+      conversion.note_no_meaning(*key, "the strategy is given already");
     else if (strategy.empty())
-      reading.note_lost(*key, fmt::format("{} is not a strategy", describe(key->value)));
+      conversion.note_lost(*key, fmt::format("{} is not a strategy", describe(key->value)));
     else
-      reading.set(*key, "parallel.strategy", strategy);
+      conversion.set(*key, "parallel.strategy", strategy);
   }
-  if (!reading.has("parallel.strategy")) reading.set(*section, "parallel.strategy", "fsdp");
+  if (!conversion.has("parallel.strategy")) conversion.set(*section, "parallel.strategy", "fsdp");
 }
 
 /// Records in their order. Otherwise the sampler draws them at random.
-void axolotl_curriculum(Reading& reading, const SourceKey& key) {
-  if (!is_off(key.value)) reading.set(key, "data.shuffle", "false");
+void axolotl_curriculum(Conversion& conversion, const SourceKey& key) {
+  if (!is_off(key.value)) conversion.set(key, "data.shuffle", "false");
 }
 
-void axolotl_deepspeed(Reading& reading, const SourceKey& key) {
+void axolotl_deepspeed(Conversion& conversion, const SourceKey& key) {
   if (!is_off(key.value))
-    reading.set(key, "parallel.deepspeed", reading.path_beside(key.value.text).string());
+    conversion.set(key, "parallel.deepspeed", conversion.path_beside(key.value.text).string());
 }
 
-void axolotl_trainable(Reading& reading, const SourceKey& key) {
+void axolotl_trainable(Conversion& conversion, const SourceKey& key) {
   if (key.value.items.empty()) return;
-  if (const auto adapter = reading.find("adapter"); adapter && !is_off(adapter->value))
-    return reading.note_no_meaning(key, "beside an adapter the base is frozen");
-  reading.set(key, "tuning.mode", "partial");
-  reading.set(key, "tuning.trainable", key.value);
+  if (const auto adapter = conversion.find("adapter"); adapter && !is_off(adapter->value))
+    return conversion.note_no_meaning(key, "beside an adapter the base is frozen");
+  conversion.set(key, "tuning.mode", "partial");
+  conversion.set(key, "tuning.trainable", key.value);
 }
 
-void axolotl_adapter(Reading& reading, const SourceKey& key) {
-  set_mode(reading, key, kAxolotlModes);
+void axolotl_adapter(Conversion& conversion, const SourceKey& key) {
+  set_mode(conversion, key, kAxolotlModes);
 }
 
 /// All linear layers, with the embedding and head that `lora_target_modules` names beside them.
-void axolotl_linear(Reading& reading, const SourceKey& key) {
+void axolotl_linear(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
   Json names = Json::array({"all-linear"});
-  if (const auto listed = reading.find("lora_target_modules"))
+  if (const auto listed = conversion.find("lora_target_modules"))
     for (const Value& name : listed->value.items)
       if (name.text == "embed_tokens" || name.text == "lm_head") names.push_back(name.text);
-  reading.set(key, "tuning.lora.target_modules", value_from_json(names));
+  conversion.set(key, "tuning.lora.target_modules", value_from_json(names));
 }
-void axolotl_modules(Reading& reading, const SourceKey& key) {
+void axolotl_modules(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
-  if (parse_bool(reading.text_of("lora_target_linear")) == true)
-    return reading.note_no_meaning(key, "lora_target_linear names all linear layers");
-  reading.set(key, "tuning.lora.target_modules", key.value);
+  if (parse_bool(conversion.text_of("lora_target_linear")) == true)
+    return conversion.note_no_meaning(key, "lora_target_linear names all linear layers");
+  conversion.set(key, "tuning.lora.target_modules", key.value);
 }
 
 /// Quantisation of a base beside plain LoRA; `adapter: qlora` already says 4 bits.
-void axolotl_4bit(Reading& reading, const SourceKey& key) {
-  if (!is_off(key.value) && reading.text_of("adapter") == "lora")
-    reading.set(key, "tuning.quant", "nf4");
+void axolotl_4bit(Conversion& conversion, const SourceKey& key) {
+  if (!is_off(key.value) && conversion.text_of("adapter") == "lora")
+    conversion.set(key, "tuning.quant", "nf4");
 }
-void axolotl_8bit(Reading& reading, const SourceKey& key) {
-  if (!is_off(key.value)) reading.set(key, "tuning.quant", "int8");
+void axolotl_8bit(Conversion& conversion, const SourceKey& key) {
+  if (!is_off(key.value)) conversion.set(key, "tuning.quant", "int8");
 }
 
-constexpr auto kAxolotlConversions = std::to_array<Conversion>({
+constexpr auto kAxolotlConverters = std::to_array<Converter>({
     {"adapter", axolotl_adapter},
     {"4bit", axolotl_4bit},
     {"8bit", axolotl_8bit},
@@ -512,7 +513,7 @@ const ToolCode& axolotl() {
                              .name = "Axolotl",
                              .word = "axolotl",
                              .table = kAxolotlTable,
-                             .conversions = kAxolotlConversions,
+                             .converters = kAxolotlConverters,
                              .finish = axolotl_finish};
   return code;
 }

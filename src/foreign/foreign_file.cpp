@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "reading.h"
+#include "conversion.h"
 #include "sftrun/config/yaml_reader.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
@@ -177,7 +177,7 @@ void require_own_run(const Value& document, const std::filesystem::path& file) {
                     use_of(*tool, file));
 }
 
-Reading read_foreign_file(const std::filesystem::path& file, std::optional<Tool> tool) {
+Conversion read_foreign_file(const std::filesystem::path& file, std::optional<Tool> tool) {
   Problems problems;
   Value document =
       config::parse_yaml(without_line_comments(read_text_file(file)), file.string(), problems);
@@ -188,10 +188,10 @@ Reading read_foreign_file(const std::filesystem::path& file, std::optional<Tool>
   const ImportTable& table = tool ? table_of(*tool) : recognise(document, file.string());
   if (tool) require_file_of(table, document, file);
   if (tool) require_likely_file_of(table, document, file);
-  Reading reading(table, file, std::move(document));
-  reading.problems = std::move(problems);
-  reading.run();
-  return reading;
+  Conversion conversion(table, file, std::move(document));
+  conversion.problems = std::move(problems);
+  conversion.run();
+  return conversion;
 }
 
 }  // namespace sftrun::foreign

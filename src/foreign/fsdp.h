@@ -40,45 +40,45 @@ constexpr auto kFsdpCheckpointing = std::to_array<std::string_view>(
     {"fsdp_config.fsdp_activation_checkpointing", "fsdp_config.activation_checkpointing"});
 
 /// transformers reads fsdp_config only with `fsdp`; Axolotl also without.
-inline bool has_fsdp(const Reading& reading) {
-  if (reading.tool() == Tool::kAxolotl) return true;
-  const auto fsdp = reading.find("fsdp");
+inline bool has_fsdp(const Conversion& conversion) {
+  if (conversion.tool() == Tool::kAxolotl) return true;
+  const auto fsdp = conversion.find("fsdp");
   return fsdp && !is_off(fsdp->value);
 }
 
 /// The key that turns FSDP's own checkpointing on; "": it is off.
-inline std::string_view fsdp_checkpointing_key(const Reading& reading) {
+inline std::string_view fsdp_checkpointing_key(const Conversion& conversion) {
   for (const std::string_view name : kFsdpCheckpointing) {
-    const auto key = reading.find(name);
-    if (key && !is_off(key->value) && has_fsdp(reading)) return name;
+    const auto key = conversion.find(name);
+    if (key && !is_off(key->value) && has_fsdp(conversion)) return name;
   }
   return {};
 }
 
-inline void set_fsdp_checkpointing(Reading& reading, const SourceKey& key) {
+inline void set_fsdp_checkpointing(Conversion& conversion, const SourceKey& key) {
   const bool is_on = parse_bool(key.value.text) != false;
   // Without FSDP's, the checkpointing of the model may be on.
-  if (!is_on && reading.tool() != Tool::kAccelerate) return;
-  reading.set(key, "train.gradient_checkpointing", key.value, /*is_firm=*/is_on);
+  if (!is_on && conversion.tool() != Tool::kAccelerate) return;
+  conversion.set(key, "train.gradient_checkpointing", key.value, /*is_firm=*/is_on);
 }
 
-inline void set_fsdp_checkpoint_format(Reading& reading, const SourceKey& key) {
+inline void set_fsdp_checkpoint_format(Conversion& conversion, const SourceKey& key) {
   if (ascii_lower(key.value.text) == "full_state_dict")
-    return reading.set(key, "train.checkpoint_format", "whole");
-  reading.note_no_meaning(key, "each rank writes the weights that it trains and owns");
+    return conversion.set(key, "train.checkpoint_format", "whole");
+  conversion.note_no_meaning(key, "each rank writes the weights that it trains and owns");
 }
 
 /// FSDP 2 leaves out the beginning.
 constexpr auto kFsdpResharding = std::to_array<std::string_view>(
     {"fsdp_config.fsdp_reshard_after_forward", "fsdp_config.reshard_after_forward"});
 
-inline bool names_fsdp_resharding(const Reading& reading) {
+inline bool names_fsdp_resharding(const Conversion& conversion) {
   return std::any_of(kFsdpResharding.begin(), kFsdpResharding.end(),
-                     [&](std::string_view name) { return reading.find(name).has_value(); });
+                     [&](std::string_view name) { return conversion.find(name).has_value(); });
 }
 
 /// transformers' list: [full_shard, auto_wrap, offload], or the words in a text.
-inline void set_fsdp_words(Reading& reading, const SourceKey& key) {
+inline void set_fsdp_words(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
   std::vector<std::string> words;
   if (key.value.kind == Value::Kind::kScalar) words = split(key.value.text, ' ');
@@ -86,45 +86,45 @@ inline void set_fsdp_words(Reading& reading, const SourceKey& key) {
   for (std::string& word : words) {
     word = ascii_lower(std::string(trim(word)));
     if (word == "offload") {
-      set_offload_of_all(reading, key);
-    } else if (word == "true" && names_fsdp_resharding(reading)) {
+      set_offload_of_all(conversion, key);
+    } else if (word == "true" && names_fsdp_resharding(conversion)) {
       continue;  // fsdp_config names the strategy
     } else if (!word.empty() && word != "auto_wrap") {
       const std::string_view strategy = strategy_of_fsdp(word);
-      reading.set(key, "parallel.strategy", strategy.empty() ? word : strategy);
+      conversion.set(key, "parallel.strategy", strategy.empty() ? word : strategy);
     }
   }
 }
 
 /// One key of transformers' fsdp_config.   @param leaf without the beginning fsdp_
-inline void set_fsdp_setting(Reading& reading, const SourceKey& key, std::string_view leaf) {
+inline void set_fsdp_setting(Conversion& conversion, const SourceKey& key, std::string_view leaf) {
   if (leaf == "reshard_after_forward") {
     const std::string_view strategy = strategy_of_fsdp(key.value.text);
-    reading.set(key, "parallel.strategy", strategy.empty() ? key.value.text : strategy);
+    conversion.set(key, "parallel.strategy", strategy.empty() ? key.value.text : strategy);
   } else if (leaf == "activation_checkpointing") {
-    set_fsdp_checkpointing(reading, key);
+    set_fsdp_checkpointing(conversion, key);
   } else if (leaf == "state_dict_type") {
-    set_fsdp_checkpoint_format(reading, key);
+    set_fsdp_checkpoint_format(conversion, key);
   } else if (leaf == "offload_params" || leaf == "cpu_offload") {
-    if (!is_off(key.value)) set_offload_of_all(reading, key);
+    if (!is_off(key.value)) set_offload_of_all(conversion, key);
   } else {
-    reading.note_no_meaning(key, std::string(kFsdpUnits));
+    conversion.note_no_meaning(key, std::string(kFsdpUnits));
   }
 }
 
 /// transformers' fsdp_config: a map, or the path of a JSON file with one.
-inline void set_fsdp_config(Reading& reading, const SourceKey& key) {
+inline void set_fsdp_config(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
-  if (!has_fsdp(reading)) return reading.note_no_meaning(key, "only of use with `fsdp`");
+  if (!has_fsdp(conversion)) return conversion.note_no_meaning(key, "only of use with `fsdp`");
   if (key.value.kind != Value::Kind::kMap)
-    return reading.note_lost(key, "the file that it names is not read: write its keys here");
+    return conversion.note_lost(key, "the file that it names is not read: write its keys here");
   constexpr std::string_view kBeginning = "fsdp_";
   for (const MapKey& inner : key.value.keys) {
-    const auto setting = reading.find(key.name + "." + inner.text);
+    const auto setting = conversion.find(key.name + "." + inner.text);
     if (!setting) continue;
     std::string_view leaf = inner.text;
     if (leaf.starts_with(kBeginning)) leaf.remove_prefix(kBeginning.size());
-    set_fsdp_setting(reading, *setting, leaf);
+    set_fsdp_setting(conversion, *setting, leaf);
   }
 }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "reading.h"
+#include "conversion.h"
 #include "sftrun/config/assignment.h"
 #include "sftrun/config/problem.h"
 #include "sftrun/config/yaml_text.h"
@@ -35,16 +35,16 @@ bool names_key(const std::string& text, const std::string& key) {
 }
 
 /// Adds to the settings that a fix names what they are in the file: an import reads no others.
-void name_lines_of_file(const Reading& reading, Problems& problems) {
-  const std::string_view adapter = table_of(reading.tool()).adapter_line;
+void name_lines_of_file(const Conversion& conversion, Problems& problems) {
+  const std::string_view adapter = table_of(conversion.tool()).adapter_line;
   for (Problem& problem : problems) {
     const std::string fix = problem.fix;
-    for (const Given& one : reading.given) {
+    for (const Given& one : conversion.given) {
       if (!names_key(fix, one.assignment.key)) continue;
       const bool is_mode = one.assignment.key == "tuning.mode" && !adapter.empty();
       const std::string theirs = is_mode ? std::string(adapter) : one.from;
       if (!theirs.empty())
-        problem.fix += fmt::format("; in {} that is `{}`", reading.file().string(), theirs);
+        problem.fix += fmt::format("; in {} that is `{}`", conversion.file().string(), theirs);
     }
   }
 }
@@ -55,11 +55,11 @@ struct Applied {
   Problems problems;
 };
 
-Applied applied(const Reading& reading) {
+Applied applied(const Conversion& conversion) {
   Applied result;
   config::Binding fields = config::bind(result.loaded.config);
   std::vector<Assignment> assignments;
-  for (const Given& one : reading.given) assignments.push_back(one.assignment);
+  for (const Given& one : conversion.given) assignments.push_back(one.assignment);
   apply(assignments, fields, result.loaded, result.problems);
   std::vector<std::string> warnings;
   config::LoadedConfig judged = result.loaded;
@@ -68,7 +68,7 @@ Applied applied(const Reading& reading) {
   if (lacks_trainable(config)) config.tuning.trainable = {"."};
   if (lacks_max_steps(config)) config.train.max_steps = 1;
   validate(judged, config::ConfigUse::kNoRun, result.problems, warnings);
-  name_lines_of_file(reading, result.problems);
+  name_lines_of_file(conversion, result.problems);
   return result;
 }
 
@@ -122,23 +122,24 @@ Json notes_json(const std::vector<ImportNote>& notes) {
 }  // namespace
 
 Import import_config(const std::filesystem::path& file, std::optional<Tool> tool) {
-  Reading reading = read_foreign_file(file, tool);
-  reading.settle();
-  const Applied result = applied(reading);
-  if (reading.problems.empty())
-    reading.problems.insert(reading.problems.end(), result.problems.begin(), result.problems.end());
-  config::throw_if_any(reading.problems);
-  Import import{.tool = reading.tool(),
+  Conversion conversion = read_foreign_file(file, tool);
+  conversion.settle();
+  const Applied result = applied(conversion);
+  if (conversion.problems.empty())
+    conversion.problems.insert(conversion.problems.end(), result.problems.begin(),
+                               result.problems.end());
+  config::throw_if_any(conversion.problems);
+  Import import{.tool = conversion.tool(),
                 .file = file,
                 .settings = {},
-                .launch = std::move(reading.launch),
-                .from_run = std::move(reading.from_run),
-                .no_meaning = std::move(reading.no_meaning),
-                .not_carried = std::move(reading.not_carried),
+                .launch = std::move(conversion.launch),
+                .from_run = std::move(conversion.from_run),
+                .no_meaning = std::move(conversion.no_meaning),
+                .not_carried = std::move(conversion.not_carried),
                 .missing = {}};
   config::RunConfig values = result.loaded.config;
   config::Binding fields = config::bind(values);
-  for (const Given& one : reading.given)
+  for (const Given& one : conversion.given)
     import.settings.push_back({one.assignment.key, fields.find(one.assignment.key)->get(), one.from,
                                one.assignment.place});
   if (values.model.name.empty()) import.missing.emplace_back("model.name");

@@ -23,102 +23,103 @@ using Json = nlohmann::ordered_json;
 constexpr auto kFactoryModes =
     std::to_array<WordPair>({{"lora", "lora"}, {"full", "full"}, {"freeze", "partial"}});
 
-void factory_mode(Reading& reading, const SourceKey& key) {
-  set_mode(reading, key, kFactoryModes);
+void factory_mode(Conversion& conversion, const SourceKey& key) {
+  set_mode(conversion, key, kFactoryModes);
 }
 
 /// "q_proj, v_proj", or a list.
-void set_names(Reading& reading, const SourceKey& key, std::string_view field) {
-  if (key.value.kind != Value::Kind::kScalar) return reading.set(key, field, key.value);
+void set_names(Conversion& conversion, const SourceKey& key, std::string_view field) {
+  if (key.value.kind != Value::Kind::kScalar) return conversion.set(key, field, key.value);
   Json names = Json::array();
   for (const std::string& name : split(key.value.text, ','))
     names.push_back(std::string(trim(name)));
-  reading.set(key, field, value_from_json(names));
+  conversion.set(key, field, value_from_json(names));
 }
 
-void factory_target(Reading& reading, const SourceKey& key) {
+void factory_target(Conversion& conversion, const SourceKey& key) {
   if (ascii_lower(key.value.text) == "all")
-    return reading.set(key, "tuning.lora.target_modules", "all-linear");
-  set_names(reading, key, "tuning.lora.target_modules");
+    return conversion.set(key, "tuning.lora.target_modules", "all-linear");
+  set_names(conversion, key, "tuning.lora.target_modules");
 }
 
-void factory_saved(Reading& reading, const SourceKey& key) {
-  set_names(reading, key, "tuning.lora.modules_to_save");
+void factory_saved(Conversion& conversion, const SourceKey& key) {
+  set_names(conversion, key, "tuning.lora.modules_to_save");
 }
 
-void factory_bits(Reading& reading, const SourceKey& key) {
-  if (key.value.text == "4") return reading.set(key, "tuning.quant", "nf4");
-  if (key.value.text == "8") return reading.set(key, "tuning.quant", "int8");
-  if (!is_off(key.value)) reading.note_lost(key, "a base has 4 or 8 bits: `tuning.quant`");
+void factory_bits(Conversion& conversion, const SourceKey& key) {
+  if (key.value.text == "4") return conversion.set(key, "tuning.quant", "nf4");
+  if (key.value.text == "8") return conversion.set(key, "tuning.quant", "int8");
+  if (!is_off(key.value)) conversion.note_lost(key, "a base has 4 or 8 bits: `tuning.quant`");
 }
 
-void factory_quantization_method(Reading& reading, const SourceKey& key) {
+void factory_quantization_method(Conversion& conversion, const SourceKey& key) {
   const std::string method = ascii_lower(key.value.text);
   if (method == "bnb" || method == "bitsandbytes")
-    return reading.note_no_meaning(key, "`tuning.quant` nf4, fp4 and int8 are bitsandbytes'");
-  reading.note_lost(key, "`tuning.quant` takes nf4, fp4, int8 and fp8");
+    return conversion.note_no_meaning(key, "`tuning.quant` nf4, fp4 and int8 are bitsandbytes'");
+  conversion.note_lost(key, "`tuning.quant` takes nf4, fp4, int8 and fp8");
 }
 
 /// "default" and "empty" are templates of LLaMA-Factory's own.
-void factory_template(Reading& reading, const SourceKey& key) {
+void factory_template(Conversion& conversion, const SourceKey& key) {
   const std::string name = ascii_lower(key.value.text);
-  if (name != "default" && name != "empty") return set_template(reading, key);
-  reading.note_lost(key, fmt::format("LLaMA-Factory's template {} is not built in: the model's own "
-                                     "chat template is used",
-                                     name));
+  if (name != "default" && name != "empty") return set_template(conversion, key);
+  conversion.note_lost(key,
+                       fmt::format("LLaMA-Factory's template {} is not built in: the model's own "
+                                   "chat template is used",
+                                   name));
 }
 
-void factory_thinking(Reading& reading, const SourceKey& key) {
+void factory_thinking(Conversion& conversion, const SourceKey& key) {
   const auto thinks = parse_bool(key.value.text);
   if (thinks)
-    reading.set(key, "data.chat_template_kwargs",
-                value_from_json(Json{{"enable_thinking", *thinks}}));
+    conversion.set(key, "data.chat_template_kwargs",
+                   value_from_json(Json{{"enable_thinking", *thinks}}));
 }
 
 /// Packing in which examples do not see each other, which LLaMA-Factory turns packing on for.
-void factory_neat_packing(Reading& reading, const SourceKey& key) {
+void factory_neat_packing(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
-  const auto packing = reading.find("packing");
-  if (!packing) return reading.set(key, "data.packing", "true");
+  const auto packing = conversion.find("packing");
+  if (!packing) return conversion.set(key, "data.packing", "true");
   if (parse_bool(packing->value.text) == true)
-    return reading.note_no_meaning(key, "packed examples never see each other");
-  reading.note_lost(key, "packing is false: set `data.packing: true`");
+    return conversion.note_no_meaning(key, "packed examples never see each other");
+  conversion.note_lost(key, "packing is false: set `data.packing: true`");
 }
 
-void factory_deepspeed(Reading& reading, const SourceKey& key) {
+void factory_deepspeed(Conversion& conversion, const SourceKey& key) {
   if (!is_off(key.value))
-    reading.set(key, "parallel.deepspeed", reading.path_beside(key.value.text).string());
+    conversion.set(key, "parallel.deepspeed", conversion.path_beside(key.value.text).string());
 }
 
-bool is_stage(const Reading& reading, std::string_view stage) {
-  return ascii_lower(reading.text_of("stage")) == stage;
+bool is_stage(const Conversion& conversion, std::string_view stage) {
+  return ascii_lower(conversion.text_of("stage")) == stage;
 }
 
 /// null: the stage is none of preference training that there is here.
-const ObjectiveInfo* factory_objective(const Reading& reading) {
-  return preference_objective(reading, reading.text_of("stage"), "pref_loss");
+const ObjectiveInfo* factory_objective(const Conversion& conversion) {
+  return preference_objective(conversion, conversion.text_of("stage"), "pref_loss");
 }
 
 /// The loss of stage dpo.
-void factory_preference(Reading& reading, const SourceKey& key) {
-  const ObjectiveInfo* objective = factory_objective(reading);
-  if (objective == nullptr) return reading.note_no_meaning(key, "only of use with stage dpo");
-  require_loss(reading, key, objective);
+void factory_preference(Conversion& conversion, const SourceKey& key) {
+  const ObjectiveInfo* objective = factory_objective(conversion);
+  if (objective == nullptr) return conversion.note_no_meaning(key, "only of use with stage dpo");
+  require_loss(conversion, key, objective);
 }
 
-void factory_stage(Reading& reading, const SourceKey& key) {
-  if (is_stage(reading, "sft") || is_stage(reading, "pt"))
-    return reading.set(key, "train.objective", "sft");
-  if (const ObjectiveInfo* objective = factory_objective(reading))
-    return reading.set(key, "train.objective", std::string(objective->name));
-  refuse_objective(reading, key);
+void factory_stage(Conversion& conversion, const SourceKey& key) {
+  if (is_stage(conversion, "sft") || is_stage(conversion, "pt"))
+    return conversion.set(key, "train.objective", "sft");
+  if (const ObjectiveInfo* objective = factory_objective(conversion))
+    return conversion.set(key, "train.objective", std::string(objective->name));
+  refuse_objective(conversion, key);
 }
 
 /// An entry of dataset_info.json.
 class FactoryEntry {
  public:
-  FactoryEntry(Reading& reading, const SourceKey& key, std::string name, const Value& entry)
-      : reading_(reading), key_(key), name_(std::move(name)), entry_(entry) {}
+  FactoryEntry(Conversion& conversion, const SourceKey& key, std::string name, const Value& entry)
+      : conversion_(conversion), key_(key), name_(std::move(name)), entry_(entry) {}
 
   /// The data set; its files are beside dataset_info.json, in `folder`.
   Json source(const std::filesystem::path& folder) const {
@@ -128,7 +129,7 @@ class FactoryEntry {
     if (source["path"].get<std::string>().empty())
       note("it names neither file_name nor hf_hub_url");
     if (!text("subset").empty()) source["name"] = text("subset");
-    if (const std::string what = set_split(reading_, source, text("split")); !what.empty())
+    if (const std::string what = set_split(conversion_, source, text("split")); !what.empty())
       note(what);
     source["format"] = std::string(format());
     if (const Json names = fields(); !names.empty()) source["fields"] = names;
@@ -143,7 +144,7 @@ class FactoryEntry {
     return value == nullptr ? std::string() : value->text;
   }
   void note(const std::string& what) const {
-    reading_.note_lost(key_, fmt::format("{}: {}", name_, what));
+    conversion_.note_lost(key_, fmt::format("{}: {}", name_, what));
   }
 
   bool is_pair() const { return parse_bool(text("ranking")) == true; }
@@ -152,7 +153,7 @@ class FactoryEntry {
   bool is_openai() const { return text("formatting") == "openai"; }
 
   std::string_view format() const {
-    if (is_stage(reading_, "pt")) return "text";
+    if (is_stage(conversion_, "pt")) return "text";
     if (is_pair()) return "preference";
     return is_openai() ? "messages" : has_turns() ? "sharegpt" : "alpaca";
   }
@@ -231,7 +232,7 @@ class FactoryEntry {
       return number && *number > 0 ? number : std::optional<int64_t>();
     };
     const auto own = positive(text("num_samples")),
-               common = positive(reading_.text_of("max_samples"));
+               common = positive(conversion_.text_of("max_samples"));
     return own && common ? std::min(*own, *common) : own ? own : common;
   }
 
@@ -258,7 +259,7 @@ class FactoryEntry {
       if (!text(key).empty()) note(fmt::format("{} has no equivalent", key));
   }
 
-  Reading& reading_;
+  Conversion& conversion_;
   const SourceKey& key_;
   std::string name_;
   const Value& entry_;
@@ -273,52 +274,52 @@ std::vector<std::string> factory_names(const Value& value) {
   return names;
 }
 
-std::filesystem::path factory_info(const Reading& reading) {
-  const auto given = reading.find("dataset_dir");
-  return reading.path_beside(given ? given->value.text : "data") / "dataset_info.json";
+std::filesystem::path factory_info(const Conversion& conversion) {
+  const auto given = conversion.find("dataset_dir");
+  return conversion.path_beside(given ? given->value.text : "data") / "dataset_info.json";
 }
 
-void factory_max_samples(Reading& reading, const SourceKey& key) {
-  if (is_plain_file(factory_info(reading)))
-    return reading.note_no_meaning(key, "it is a part of each entry of data.train");
-  reading.note_lost(key, fmt::format("write it in each entry of data.train and data.val: "
-                                     "[{{path: FILE, max_samples: {}}}]",
-                                     key.value.text));
+void factory_max_samples(Conversion& conversion, const SourceKey& key) {
+  if (is_plain_file(factory_info(conversion)))
+    return conversion.note_no_meaning(key, "it is a part of each entry of data.train");
+  conversion.note_lost(key, fmt::format("write it in each entry of data.train and data.val: "
+                                        "[{{path: FILE, max_samples: {}}}]",
+                                        key.value.text));
 }
 
-void factory_sources(Reading& reading, const SourceKey& key, std::string_view field) {
+void factory_sources(Conversion& conversion, const SourceKey& key, std::string_view field) {
   if (is_off(key.value)) return;
-  const std::filesystem::path info = factory_info(reading), folder = info.parent_path();
+  const std::filesystem::path info = factory_info(conversion), folder = info.parent_path();
   const std::vector<std::string> names = factory_names(key.value);
   if (!is_plain_file(info))
-    return reading.note_lost(key, fmt::format("{} was not found: set {} to the files of {}",
-                                              info.string(), field, join(names, ", ")));
+    return conversion.note_lost(key, fmt::format("{} was not found: set {} to the files of {}",
+                                                 info.string(), field, join(names, ", ")));
   Problems problems;
   const Value entries = config::parse_yaml(read_text_file(info), info.string(), problems);
-  reading.problems.insert(reading.problems.end(), problems.begin(), problems.end());
+  conversion.problems.insert(conversion.problems.end(), problems.begin(), problems.end());
   Json sources = Json::array();
   for (const std::string& name : names) {
     const Value* entry = name.find('.') == std::string::npos ? value_at(entries, name) : nullptr;
     if (entry == nullptr)
-      reading.refuse(
+      conversion.refuse(
           key, fmt::format("`{}` has `{}`, which {} does not list", key.name, name, info.string()),
           "correct the name, or dataset_dir");
     else
-      sources.push_back(FactoryEntry(reading, key, name, *entry).source(folder));
+      sources.push_back(FactoryEntry(conversion, key, name, *entry).source(folder));
   }
-  if (!sources.empty()) reading.set(key, field, value_from_json(sources));
+  if (!sources.empty()) conversion.set(key, field, value_from_json(sources));
 }
-void factory_dataset(Reading& reading, const SourceKey& key) {
-  factory_sources(reading, key, "data.train");
+void factory_dataset(Conversion& conversion, const SourceKey& key) {
+  factory_sources(conversion, key, "data.train");
 }
-void factory_eval_dataset(Reading& reading, const SourceKey& key) {
-  factory_sources(reading, key, "data.val");
+void factory_eval_dataset(Conversion& conversion, const SourceKey& key) {
+  factory_sources(conversion, key, "data.val");
 }
 
 /// The number of layers of a model on this machine.
-std::optional<int64_t> num_layers(const Reading& reading) {
+std::optional<int64_t> num_layers(const Conversion& conversion) {
   const std::filesystem::path config =
-      reading.path_beside(reading.text_of("model_name_or_path")) / "config.json";
+      conversion.path_beside(conversion.text_of("model_name_or_path")) / "config.json";
   if (!is_plain_file(config)) return std::nullopt;
   const Json model = Json::parse(read_text_file(config), nullptr, /*allow_exceptions=*/false);
   for (const Json* part :
@@ -349,16 +350,16 @@ std::string any_of_names(const std::vector<std::string>& names) {
 /// finetuning_type freeze: what trains, as patterns.
 class FactoryFreeze {
  public:
-  explicit FactoryFreeze(Reading& reading) : reading_(reading) {}
+  explicit FactoryFreeze(Conversion& conversion) : conversion_(conversion) {}
 
   void apply() const {
     const SourceKey key = named_or_type("freeze_trainable_layers");
-    if (const auto pro = reading_.find("use_llama_pro"); pro && !is_off(pro->value))
-      return reading_.note_lost(*pro, "name the layers that it trains in `tuning.trainable`");
+    if (const auto pro = conversion_.find("use_llama_pro"); pro && !is_off(pro->value))
+      return conversion_.note_lost(*pro, "name the layers that it trains in `tuning.trainable`");
     const int64_t wanted = parse_int(key.value.text).value_or(kUsualLayers);
-    const auto all = num_layers(reading_);
+    const auto all = num_layers(conversion_);
     if (wanted > 0 && !all)
-      return reading_.note_lost(
+      return conversion_.note_lost(
           key, fmt::format("name the last {} of the model's layers in `tuning.trainable`. Of 32 "
                            "layers that is ['{}']. num_hidden_layers in the model's config.json, "
                            "which was not found, is their number",
@@ -368,19 +369,19 @@ class FactoryFreeze {
       patterns.push_back(layers);
     for (const std::string& name : names_of("freeze_extra_modules"))
       patterns.push_back(any_of_names({name}));
-    if (patterns.empty()) return reading_.note_lost(key, "it names no layers");
-    reading_.set(key, "tuning.trainable", value_from_json(patterns));
+    if (patterns.empty()) return conversion_.note_lost(key, "it names no layers");
+    conversion_.set(key, "tuning.trainable", value_from_json(patterns));
   }
 
  private:
   static constexpr int64_t kUsualLayers = 2, kMaxLayers = 1024;
 
   SourceKey named_or_type(const char* name) const {
-    const auto key = reading_.find(name);
-    return key ? *key : *reading_.find("finetuning_type");
+    const auto key = conversion_.find(name);
+    return key ? *key : *conversion_.find("finetuning_type");
   }
   std::vector<std::string> names_of(const char* key) const {
-    const auto given = reading_.find(key);
+    const auto given = conversion_.find(key);
     return given ? factory_names(given->value) : std::vector<std::string>();
   }
   /// The last `wanted` of `all` layers, or the first of a negative number. "": none
@@ -397,36 +398,37 @@ class FactoryFreeze {
                        is_whole ? "" : any_of_names(modules));
   }
 
-  Reading& reading_;
+  Conversion& conversion_;
 };
 
 /// Keys that FactoryFreeze reads.
-void factory_frozen(Reading& reading, const SourceKey& key) {
-  if (reading.text_of("finetuning_type") != "freeze")
-    reading.note_no_meaning(key, "only of use with finetuning_type freeze");
+void factory_frozen(Conversion& conversion, const SourceKey& key) {
+  if (conversion.text_of("finetuning_type") != "freeze")
+    conversion.note_no_meaning(key, "only of use with finetuning_type freeze");
 }
 
 /// lora_alpha is twice the rank by default; stage pt trains on every token of plain text.
-void factory_finish(Reading& reading) {
+void factory_finish(Conversion& conversion) {
   constexpr int64_t kLoggingSteps = 500;
-  complete_eval_steps(reading, kLoggingSteps);
-  if (const auto rank = reading.count_of("lora_rank", 1); !reading.has("tuning.lora.alpha")) {
+  complete_eval_steps(conversion, kLoggingSteps);
+  if (const auto rank = conversion.count_of("lora_rank", 1); !conversion.has("tuning.lora.alpha")) {
     constexpr int64_t kRank = 8;
-    reading.set_default("tuning.lora.alpha", fmt::format("{}", 2 * rank.value_or(kRank)));
+    conversion.set_default("tuning.lora.alpha", fmt::format("{}", 2 * rank.value_or(kRank)));
   }
-  if (is_stage(reading, "pt")) {
-    const SourceKey stage = *reading.find("stage");
-    reading.set(stage, "data.format", "text");
-    reading.set(stage, "data.loss_on", "all");
-    if (!reading.has("data.packing")) reading.set_default("data.packing", "true");
-    reading.note_lost(stage,
-                      "a text longer than cutoff_len is cut off there; LLaMA-Factory continues it "
-                      "in the next sequence");
+  if (is_stage(conversion, "pt")) {
+    const SourceKey stage = *conversion.find("stage");
+    conversion.set(stage, "data.format", "text");
+    conversion.set(stage, "data.loss_on", "all");
+    if (!conversion.has("data.packing")) conversion.set_default("data.packing", "true");
+    conversion.note_lost(
+        stage,
+        "a text longer than cutoff_len is cut off there; LLaMA-Factory continues it "
+        "in the next sequence");
   }
-  if (reading.text_of("finetuning_type") == "freeze") FactoryFreeze(reading).apply();
+  if (conversion.text_of("finetuning_type") == "freeze") FactoryFreeze(conversion).apply();
 }
 
-constexpr auto kLlamaFactoryConversions = std::to_array<Conversion>({
+constexpr auto kLlamaFactoryConverters = std::to_array<Converter>({
     {"mode", factory_mode},
     {"frozen", factory_frozen},
     {"stage", factory_stage},
@@ -451,7 +453,7 @@ const ToolCode& llama_factory() {
                              .name = "LLaMA-Factory",
                              .word = "llama-factory",
                              .table = kLlamaFactoryTable,
-                             .conversions = kLlamaFactoryConversions,
+                             .converters = kLlamaFactoryConverters,
                              .finish = factory_finish};
   return code;
 }

@@ -1,7 +1,7 @@
 #include "sftrun/foreign/load.h"
 
+#include "conversion.h"
 #include "named_files.h"
-#include "reading.h"
 #include "sftrun/config/load.h"
 
 namespace sftrun::foreign {

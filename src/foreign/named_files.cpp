@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "reading.h"
+#include "conversion.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/short_quotes.h"
@@ -33,9 +33,10 @@ std::string line_of_keys(const std::filesystem::path& file, const std::vector<Im
                      file.string(), join(keys, ", "), shell_word(file.string()));
 }
 
-void take(NamedFiles& named, const std::filesystem::path& file, const Reading& reading) {
-  if (!reading.no_meaning.empty()) named.notes.push_back(line_of_keys(file, reading.no_meaning));
-  for (const ImportNote& note : reading.not_carried)
+void take(NamedFiles& named, const std::filesystem::path& file, const Conversion& conversion) {
+  if (!conversion.no_meaning.empty())
+    named.notes.push_back(line_of_keys(file, conversion.no_meaning));
+  for (const ImportNote& note : conversion.not_carried)
     named.warnings.push_back(
         fmt::format("{} of {}: {} ({})", note.key, file.string(), note.why, note.place));
 }
@@ -46,7 +47,7 @@ NamedFiles read_named_files(const AssignmentLayers& layers,
                             const std::function<std::filesystem::path(const std::string&)>& located,
                             Problems& problems) {
   NamedFiles named;
-  std::optional<Reading> all;
+  std::optional<Conversion> all;
   for (const auto& [key, tool] :
        {std::pair(kAccelerateKey, Tool::kAccelerate), std::pair(kDeepSpeedKey, Tool::kDeepSpeed)}) {
     const Assignment* const assignment = last_of(layers, key);
@@ -58,13 +59,13 @@ NamedFiles read_named_files(const AssignmentLayers& layers,
                       "paths are relative to the current directory, or to the directory of the "
                       "YAML file");
     }
-    Reading reading = read_foreign_file(file, tool);
-    reading.settle_weights_on_host(mode_of(layers));
-    take(named, file, reading);
+    Conversion conversion = read_foreign_file(file, tool);
+    conversion.settle_weights_on_host(mode_of(layers));
+    take(named, file, conversion);
     if (all)
-      all->include(std::move(reading));
+      all->include(std::move(conversion));
     else
-      all.emplace(std::move(reading));
+      all.emplace(std::move(conversion));
   }
   if (!all) return named;
   problems.insert(problems.end(), all->problems.begin(), all->problems.end());

@@ -19,7 +19,7 @@ using config::Assignment, config::AssignmentLayers, config::Given, config::MapKe
 using config::MachineSettings, config::NamedFiles, config::Problem, config::Problems, config::Value;
 using config::parse_bool, config::parse_double, config::parse_int, config::value_from_json;
 
-class Reading;
+class Conversion;
 struct SourceKey;
 
 /// What a file's value for a key does. In the tables (tools/*.yaml) each row has one of these entries
@@ -29,7 +29,7 @@ struct SourceKey;
 ///   no_meaning: WHY             kNoMeaning
 ///   lost: WHY                   kLost; `harmless: VALUE` is not noted
 ///   refused: FIX                kRefused; `harmless: VALUE` is no error
-///   convert: NAME               kConverted, by a function of the tool's file or of conversions.cpp
+///   convert: NAME               kConverted, by a function of the tool's file or of converters.cpp
 ///   elsewhere: true             kElsewhere
 /// A key ends with `*` if it stands for all keys that begin so. A key's own row comes before such
 /// rows, and among these the first that fits.
@@ -43,7 +43,7 @@ enum class Effect {
   kElsewhere   ///< the function of another key, or `finish`, reads it
 };
 
-using Convert = void (*)(Reading&, const SourceKey&);
+using Convert = void (*)(Conversion&, const SourceKey&);
 
 struct ImportRule {
   std::string key;  ///< "zero_optimization.stage"; "aio.*" stands for all keys that begin so
@@ -61,7 +61,7 @@ struct WordPair {
 };
 
 /// A function that rows name.
-struct Conversion {
+struct Converter {
   std::string_view name;
   Convert function;
 };
@@ -78,9 +78,9 @@ struct ToolCode {
   std::string_view name;   ///< "DeepSpeed"
   std::string_view word;   ///< "deepspeed"
   std::string_view table;  ///< the text of its table
-  std::span<const Conversion> conversions;
+  std::span<const Converter> converters;
   /// What depends on several keys. After all rules.
-  void (*finish)(Reading&) = nullptr;
+  void (*finish)(Conversion&) = nullptr;
   /// A run names files of this tool, so it takes only keys of the table, and a value that a field
   /// refuses is an error. Otherwise other keys are looked up in the table of foreign keys
   /// (foreign_keys.h), and what cannot be carried over is noted.
@@ -112,7 +112,7 @@ const ToolCode& torchtune();
 /// In the order of `Tool`.
 std::span<const ToolCode* const> tools();
 /// Functions that rows of every tool may name.
-std::span<const Conversion> shared_conversions();
+std::span<const Converter> shared_converters();
 
 /// @throws ConfigError if a row does not say what a key does, or names no function
 ImportTable read_table(const ToolCode& code);

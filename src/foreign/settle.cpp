@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "reading.h"
+#include "conversion.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
@@ -26,7 +26,7 @@ bool is_among(const Value& source, const Value& sources) {
 
 }  // namespace
 
-void Reading::settle() {
+void Conversion::settle() {
   settle_quantised_base();
   settle_checkpoints();
   settle_validation();
@@ -45,7 +45,7 @@ void Reading::settle() {
 }
 
 /// An adapter beside a base in few bits is qlora, whichever keys say so. Its format is NF4.
-void Reading::settle_quantised_base() {
+void Conversion::settle_quantised_base() {
   Given* const mode = find_given("tuning.mode");
   const Given* const quant = find_given("tuning.quant");
   if (mode == nullptr || quant == nullptr) return;
@@ -61,7 +61,7 @@ void Reading::settle_quantised_base() {
 
 /// Other tools write the checkpoints that a file asks for and no others between them, which
 /// save_total_limit would count.
-void Reading::settle_checkpoints() {
+void Conversion::settle_checkpoints() {
   const Given* const steps = find_given("train.save_steps");
   if (steps == nullptr || has("train.save_every")) return;
   Given none = *steps;
@@ -72,7 +72,7 @@ void Reading::settle_checkpoints() {
 
 /// Where the splits of one data set cannot be told apart here, its validation data would be its
 /// training data.
-void Reading::settle_validation() {
+void Conversion::settle_validation() {
   Given* const val = find_given("data.val");
   const Given* const train = find_given("data.train");
   if (val == nullptr || train == nullptr) return;
@@ -101,11 +101,11 @@ void Reading::settle_validation() {
 
 /// What the named file of DeepSpeed says is no default of the tool. A file that cannot be read is an
 /// error of the run that names it.
-void Reading::settle_deepspeed() {
+void Conversion::settle_deepspeed() {
   const std::string path = given_text("parallel.deepspeed");
   if (path.empty() || !leads_to_file(path)) return;
   try {
-    const Reading named = read_foreign_file(path, Tool::kDeepSpeed);
+    const Conversion named = read_foreign_file(path, Tool::kDeepSpeed);
     std::erase_if(
         given, [&](const Given& one) { return one.from.empty() && named.has(one.assignment.key); });
   } catch (const Error&) {
@@ -113,7 +113,7 @@ void Reading::settle_deepspeed() {
   }
 }
 
-void Reading::settle_weights_on_host(std::string_view mode) {
+void Conversion::settle_weights_on_host(std::string_view mode) {
   if (weights_on_host.empty()) return;
   const auto take_back = [&](std::string_view field) {
     std::erase_if(given, [&](const Given& one) { return one.assignment.key == field; });

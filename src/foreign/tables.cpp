@@ -14,9 +14,9 @@ namespace {
 using config::TableRow;
 
 Convert function_named(const ToolCode& code, const TableRow& row, const std::string& name) {
-  for (const std::span<const Conversion> list : {code.conversions, shared_conversions()}) {
+  for (const std::span<const Converter> list : {code.converters, shared_converters()}) {
     const auto found = std::find_if(list.begin(), list.end(),
-                                    [&](const Conversion& one) { return one.name == name; });
+                                    [&](const Converter& one) { return one.name == name; });
     if (found != list.end()) return found->function;
   }
   row.fail(fmt::format("no function is named `{}`", name));

@@ -27,28 +27,29 @@ constexpr auto kTemplates = std::to_array<WordPair>({{"chatml", "chatml"},
 
 }  // namespace
 
-void set_template(Reading& reading, const SourceKey& key) {
+void set_template(Conversion& conversion, const SourceKey& key) {
   const std::string name = ascii_lower(key.value.text);
   const auto* const found = std::find_if(kTemplates.begin(), kTemplates.end(),
                                          [&](const WordPair& pair) { return pair.theirs == name; });
-  if (found != kTemplates.end()) return reading.set(key, "model.chat_template", found->ours);
+  if (found != kTemplates.end()) return conversion.set(key, "model.chat_template", found->ours);
   if (name.starts_with("tokenizer_default"))
-    return reading.note_no_meaning(key, "the model's own chat template is the default");
-  if (name == "jinja" && reading.find("chat_template_jinja"))
-    return reading.note_no_meaning(key, "`chat_template_jinja` is the template");
-  reading.note_lost(key, fmt::format("`{}` is not built in: the model's own chat template is used",
-                                     key.value.text));
+    return conversion.note_no_meaning(key, "the model's own chat template is the default");
+  if (name == "jinja" && conversion.find("chat_template_jinja"))
+    return conversion.note_no_meaning(key, "`chat_template_jinja` is the template");
+  conversion.note_lost(
+      key,
+      fmt::format("`{}` is not built in: the model's own chat template is used", key.value.text));
 }
 
-void set_seconds(Reading& reading, const SourceKey& key) {
+void set_seconds(Conversion& conversion, const SourceKey& key) {
   const auto seconds = parse_int(key.value.text);
   if (!seconds || *seconds < 1)
-    return reading.note_lost(key,
-                             fmt::format("{} is not a number of seconds", describe(key.value)));
-  reading.set(key, "parallel.timeout", fmt::format("{}s", *seconds));
+    return conversion.note_lost(key,
+                                fmt::format("{} is not a number of seconds", describe(key.value)));
+  conversion.set(key, "parallel.timeout", fmt::format("{}s", *seconds));
 }
 
-void set_report_to(Reading& reading, const SourceKey& key) {
+void set_report_to(Conversion& conversion, const SourceKey& key) {
   std::vector<std::string> names;
   if (key.value.kind == Value::Kind::kScalar) names = {ascii_lower(key.value.text)};
   for (const Value& item : key.value.items) names.push_back(ascii_lower(item.text));
@@ -56,142 +57,146 @@ void set_report_to(Reading& reading, const SourceKey& key) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   if (has("tensorboard") || has("all"))
-    reading.set(key, "output.tensorboard", "true");
+    conversion.set(key, "output.tensorboard", "true");
   else if (std::all_of(names.begin(), names.end(), [](const auto& name) { return name == "none"; }))
-    reading.set(key, "output.tensorboard", "false");
+    conversion.set(key, "output.tensorboard", "false");
   const bool only_known = std::all_of(names.begin(), names.end(), [](const std::string& name) {
     return name == "tensorboard" || name == "none";
   });
   if (!only_known)
-    reading.note_lost(key,
-                      "a run writes metrics.jsonl, and TensorBoard files unless "
-                      "`output.tensorboard` is false; docs/experiment-trackers.md shows how "
-                      "trackers read them");
+    conversion.note_lost(key,
+                         "a run writes metrics.jsonl, and TensorBoard files unless "
+                         "`output.tensorboard` is false; docs/experiment-trackers.md shows how "
+                         "trackers read them");
 }
 
-void set_seeds(Reading& reading, const SourceKey& key) {
+void set_seeds(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value) && key.value.text != "0") return;
-  reading.set(key, "train.seed", key.value);
-  if (!reading.find("data_seed"))  // that of the order of the examples alone
-    reading.set(key, "data.seed", key.value, /*is_firm=*/false);
+  conversion.set(key, "train.seed", key.value);
+  if (!conversion.find("data_seed"))  // that of the order of the examples alone
+    conversion.set(key, "data.seed", key.value, /*is_firm=*/false);
 }
 
-void set_scheduler(Reading& reading, const SourceKey& key) {
+void set_scheduler(Conversion& conversion, const SourceKey& key) {
   const std::string name = ascii_lower(key.value.text);
   if (name != "cosine_with_min_lr" && name != "cosine_warmup_with_min_lr")
-    return reading.set(key, "train.scheduler", key.value);
-  reading.set(key, "train.scheduler", "cosine");
-  reading.note_lost(key, fmt::format("{}: `train.scheduler: cosine` is used, which ends at zero, "
-                                     "without a minimum",
-                                     name));
+    return conversion.set(key, "train.scheduler", key.value);
+  conversion.set(key, "train.scheduler", "cosine");
+  conversion.note_lost(key,
+                       fmt::format("{}: `train.scheduler: cosine` is used, which ends at zero, "
+                                   "without a minimum",
+                                   name));
 }
 
-void set_max_steps(Reading& reading, const SourceKey& key) {
-  if (parse_int(key.value.text).value_or(1) > 0) reading.set(key, "train.max_steps", key.value);
+void set_max_steps(Conversion& conversion, const SourceKey& key) {
+  if (parse_int(key.value.text).value_or(1) > 0) conversion.set(key, "train.max_steps", key.value);
 }
 
 /// Off beside FSDP's own checkpointing, which is the same here.
-void set_checkpointing(Reading& reading, const SourceKey& key) {
-  if (const std::string_view fsdp = fsdp_checkpointing_key(reading);
+void set_checkpointing(Conversion& conversion, const SourceKey& key) {
+  if (const std::string_view fsdp = fsdp_checkpointing_key(conversion);
       is_off(key.value) && !fsdp.empty())
-    return reading.note_no_meaning(key, fmt::format("`{}` turns it on", fsdp));
+    return conversion.note_no_meaning(key, fmt::format("`{}` turns it on", fsdp));
   if (const auto truth = parse_bool(key.value.text))
-    return reading.set(key, "train.gradient_checkpointing", *truth ? "true" : "false");
-  if (key.value.text == "offload") return set_offload_of_activations(reading, key);
-  reading.set(key, "train.gradient_checkpointing", "true");
+    return conversion.set(key, "train.gradient_checkpointing", *truth ? "true" : "false");
+  if (key.value.text == "offload") return set_offload_of_activations(conversion, key);
+  conversion.set(key, "train.gradient_checkpointing", "true");
   if (key.value.text.starts_with("offload"))
-    reading.note_lost(key,
-                      "`parallel.offload.activations` keeps them in host memory, not on disks");
+    conversion.note_lost(key,
+                         "`parallel.offload.activations` keeps them in host memory, not on disks");
 }
 
-void set_bf16(Reading& reading, const SourceKey& key) {
+void set_bf16(Conversion& conversion, const SourceKey& key) {
   if (ascii_lower(key.value.text) == "auto" || ascii_lower(key.value.text) == "full")
-    return reading.set(key, "model.dtype", key.value.text == "auto" ? "auto" : "bf16");
-  reading.set(key, "train.bf16", key.value);
+    return conversion.set(key, "model.dtype", key.value.text == "auto" ? "auto" : "bf16");
+  conversion.set(key, "train.bf16", key.value);
 }
 
-void set_warmup_steps(Reading& reading, const SourceKey& key) {
+void set_warmup_steps(Conversion& conversion, const SourceKey& key) {
   const auto steps = parse_double(key.value.text);
-  if (!steps || *steps < 0 || *steps >= 1) return reading.set(key, "train.warmup_steps", key.value);
+  if (!steps || *steps < 0 || *steps >= 1)
+    return conversion.set(key, "train.warmup_steps", key.value);
   if (*steps > 0)
-    reading.set(key, "train.warmup_ratio", key.value);
-  else if (!reading.find("warmup_ratio"))
-    reading.set(key, "train.warmup_steps", "0");
+    conversion.set(key, "train.warmup_ratio", key.value);
+  else if (!conversion.find("warmup_ratio"))
+    conversion.set(key, "train.warmup_steps", "0");
 }
 
-void set_warmup_ratio(Reading& reading, const SourceKey& key) {
-  const auto steps = reading.find("warmup_steps");
+void set_warmup_ratio(Conversion& conversion, const SourceKey& key) {
+  const auto steps = conversion.find("warmup_steps");
   if (!steps || parse_double(steps->value.text).value_or(0) <= 0)
-    return reading.set(key, "train.warmup_ratio", key.value);
-  if (!is_off(key.value)) reading.note_lost(key, "`warmup_steps` of the file is used instead");
+    return conversion.set(key, "train.warmup_ratio", key.value);
+  if (!is_off(key.value)) conversion.note_lost(key, "`warmup_steps` of the file is used instead");
 }
 
-std::string eval_strategy_of(const Reading& reading) {
-  const auto key = reading.find("eval_strategy");
-  return ascii_lower(key ? key->value.text : reading.text_of("evaluation_strategy"));
+std::string eval_strategy_of(const Conversion& conversion) {
+  const auto key = conversion.find("eval_strategy");
+  return ascii_lower(key ? key->value.text : conversion.text_of("evaluation_strategy"));
 }
 
-void complete_eval_steps(Reading& reading, int64_t logging_steps) {
-  if (eval_strategy_of(reading) != "steps" || reading.has("train.eval_steps")) return;
-  const auto given = parse_int(reading.text_of("logging_steps"));
-  reading.set_default("train.eval_steps", fmt::format("{}", given.value_or(logging_steps)));
+void complete_eval_steps(Conversion& conversion, int64_t logging_steps) {
+  if (eval_strategy_of(conversion) != "steps" || conversion.has("train.eval_steps")) return;
+  const auto given = parse_int(conversion.text_of("logging_steps"));
+  conversion.set_default("train.eval_steps", fmt::format("{}", given.value_or(logging_steps)));
 }
 
 namespace {
 
 /// What a run does without the value of `key`.
-std::string without_steps(const Reading& reading, std::string_view key) {
+std::string without_steps(const Conversion& conversion, std::string_view key) {
   if (key == "logging_steps") return "each step has a line in the log";
   if (key == "save_steps") return "checkpoints are written every 10 minutes (train.save_every)";
-  return eval_strategy_of(reading) == "steps" ? "evaluations follow train.eval_steps of this YAML"
-                                              : "each epoch ends with an evaluation";
+  return eval_strategy_of(conversion) == "steps"
+             ? "evaluations follow train.eval_steps of this YAML"
+             : "each epoch ends with an evaluation";
 }
 
 }  // namespace
 
-void set_steps(Reading& reading, const SourceKey& key) {
+void set_steps(Conversion& conversion, const SourceKey& key) {
   const std::string field = "train." + key.name;
   const double share = parse_double(key.value.text).value_or(1);
-  if (share <= 0 || share >= 1) return reading.set(key, field, key.value);
-  const int64_t all = parse_int(reading.text_of("max_steps")).value_or(0);
+  if (share <= 0 || share >= 1) return conversion.set(key, field, key.value);
+  const int64_t all = parse_int(conversion.text_of("max_steps")).value_or(0);
   if (all > 0)
-    return reading.set(
+    return conversion.set(
         key, field, fmt::format("{}", std::llround(std::ceil(static_cast<double>(all) * share))));
-  reading.note_lost(
+  conversion.note_lost(
       key,
       fmt::format("it is a share of all steps, whose number is not known yet. Until it is set, {}. "
                   "Set {} to {} times the optimizer steps that `sftrun train --dry-run` prints",
-                  without_steps(reading, key.name), field, key.value.text));
+                  without_steps(conversion, key.name), field, key.value.text));
 }
 
-void set_save_steps(Reading& reading, const SourceKey& key) {
-  const auto strategy = reading.find("save_strategy");
+void set_save_steps(Conversion& conversion, const SourceKey& key) {
+  const auto strategy = conversion.find("save_strategy");
   if (strategy && ascii_lower(strategy->value.text) != "steps")
-    return reading.note_no_meaning(key, "only of use with save_strategy steps");
-  if (!is_off(key.value)) set_steps(reading, key);
+    return conversion.note_no_meaning(key, "only of use with save_strategy steps");
+  if (!is_off(key.value)) set_steps(conversion, key);
 }
 
-void set_save_strategy(Reading& reading, const SourceKey& key) {
+void set_save_strategy(Conversion& conversion, const SourceKey& key) {
   const std::string word = ascii_lower(key.value.text);
-  if (word == "no" || parse_bool(word) == false) return reading.set(key, "train.save_every", "0");
+  if (word == "no" || parse_bool(word) == false)
+    return conversion.set(key, "train.save_every", "0");
   if (word == "best")
-    reading.set(key, "train.load_best_model_at_end", "true");
+    conversion.set(key, "train.load_best_model_at_end", "true");
   else
-    reading.set(key, "train.save_strategy", key.value);
+    conversion.set(key, "train.save_strategy", key.value);
   // As there, no others in between, which save_total_limit would count.
-  if (word == "best" || word == "epoch") reading.set(key, "train.save_every", "0");
+  if (word == "best" || word == "epoch") conversion.set(key, "train.save_every", "0");
   constexpr const char* kUsualSteps = "500";  // of transformers
-  const bool is_open = !reading.find("save_steps") && !reading.find("saves_per_epoch");
-  if (word == "steps" && is_open) reading.set_default("train.save_steps", kUsualSteps);
+  const bool is_open = !conversion.find("save_steps") && !conversion.find("saves_per_epoch");
+  if (word == "steps" && is_open) conversion.set_default("train.save_steps", kUsualSteps);
 }
 
-void set_mode(Reading& reading, const SourceKey& key, std::span<const WordPair> modes) {
+void set_mode(Conversion& conversion, const SourceKey& key, std::span<const WordPair> modes) {
   if (is_off(key.value)) return;
   const std::string name = ascii_lower(key.value.text);
   const auto found = std::find_if(modes.begin(), modes.end(),
                                   [&](const WordPair& pair) { return pair.theirs == name; });
-  if (found != modes.end()) return reading.set(key, "tuning.mode", found->ours);
-  reading.refuse(
+  if (found != modes.end()) return conversion.set(key, "tuning.mode", found->ours);
+  conversion.refuse(
       key, fmt::format("`{}` is {}, which is not supported", key.name, describe(key.value)),
       "`tuning.mode` takes lora, qlora, full and partial: use the tool itself for other adapters");
 }
@@ -228,40 +233,41 @@ std::string split_source(nlohmann::ordered_json& source, const std::string& spli
 
 }  // namespace
 
-std::string set_split(Reading& reading, nlohmann::ordered_json& source, const std::string& split) {
+std::string set_split(Conversion& conversion, nlohmann::ordered_json& source,
+                      const std::string& split) {
   std::string lost = split_source(source, split);
-  if (!lost.empty()) reading.lost_splits.insert(source["path"].get<std::string>());
+  if (!lost.empty()) conversion.lost_splits.insert(source["path"].get<std::string>());
   return lost;
 }
 
-void take_back_evaluations(Reading& reading, const std::string& why) {
+void take_back_evaluations(Conversion& conversion, const std::string& why) {
   for (const char* field : {"train.eval_strategy", "train.eval_steps", "train.eval_on_start"})
-    reading.take_back(field, why);
+    conversion.take_back(field, why);
 }
 
 const Value& single_value(const Value& value) {
   return value.kind == Value::Kind::kList && value.items.size() == 1 ? value.items[0] : value;
 }
 
-const ObjectiveInfo* preference_objective(const Reading& reading, const std::string& word,
+const ObjectiveInfo* preference_objective(const Conversion& conversion, const std::string& word,
                                           std::string_view loss_key) {
   const ObjectiveInfo* named = config::find_objective(ascii_lower(word));
   if (named == nullptr || named->loss_type.empty()) return nullptr;
-  const auto loss = reading.find(loss_key);
+  const auto loss = conversion.find(loss_key);
   const ObjectiveInfo* by_loss =
       loss ? config::find_objective_of_loss(ascii_lower(single_value(loss->value).text)) : nullptr;
   return by_loss != nullptr ? by_loss : named;
 }
 
-void require_loss(Reading& reading, const SourceKey& key, const ObjectiveInfo* objective) {
+void require_loss(Conversion& conversion, const SourceKey& key, const ObjectiveInfo* objective) {
   const std::vector<Value> one = {key.value};
   const std::vector<Value>& losses = key.value.kind == Value::Kind::kList ? key.value.items : one;
   const bool is_its_own = std::all_of(losses.begin(), losses.end(), [&](const Value& loss) {
     return ascii_lower(loss.text) == objective->loss_type;
   });
-  if (!is_its_own) return refuse_objective(reading, key);
-  reading.note_no_meaning(key,
-                          fmt::format("it is the loss of `train.objective: {}`", objective->name));
+  if (!is_its_own) return refuse_objective(conversion, key);
+  conversion.note_no_meaning(
+      key, fmt::format("it is the loss of `train.objective: {}`", objective->name));
 }
 
 std::string other_objectives(std::string_view tool) {
@@ -277,10 +283,10 @@ void leave_out(nlohmann::ordered_json& fields, std::initializer_list<const char*
   }
 }
 
-void refuse_objective(Reading& reading, const SourceKey& key) {
-  reading.refuse(key,
-                 fmt::format("`{}` is {}, which is not supported", key.name, describe(key.value)),
-                 other_objectives("the tool"));
+void refuse_objective(Conversion& conversion, const SourceKey& key) {
+  conversion.refuse(
+      key, fmt::format("`{}` is {}, which is not supported", key.name, describe(key.value)),
+      other_objectives("the tool"));
 }
 
 }  // namespace sftrun::foreign

@@ -20,15 +20,15 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kAlwaysLoss = "the loss is the cross entropy of the labelled tokens";
 
 /// The size of an axis; -1 (shards) is what the other sizes leave.
-void tune_size(Reading& reading, const SourceKey& key) {
+void tune_size(Conversion& conversion, const SourceKey& key) {
   constexpr auto kSizes =
       std::to_array<WordPair>({{"tensor_parallel_dim", "parallel.tp"},
                                {"data_parallel_replicate_dim", "parallel.dp_replicate"},
                                {"data_parallel_shard_dim", "parallel.dp_shard"}});
   if (key.value.text == "-1" || key.value.text == "1") return;
-  if (!reading.count_of(key.name, 1)) return;
+  if (!conversion.count_of(key.name, 1)) return;
   for (const WordPair& size : kSizes)
-    if (key.name == size.theirs) reading.set(key, std::string(size.ours), key.value);
+    if (key.name == size.theirs) conversion.set(key, std::string(size.ours), key.value);
 }
 
 /// The last name of a component: "torchtune.models.llama3.lora_llama3_8b" gives "lora_llama3_8b".
@@ -36,52 +36,53 @@ std::string component_name(const SourceKey& key) {
   return key.value.text.substr(key.value.text.rfind('.') + 1);
 }
 
-void tune_model(Reading& reading, const SourceKey& key) {
+void tune_model(Conversion& conversion, const SourceKey& key) {
   const std::string name = component_name(key);
   const bool is_qlora = name.starts_with("qlora_") || name.find("_qlora") != std::string::npos;
   const bool is_lora = name.starts_with("lora_") || name.find("_lora") != std::string::npos;
-  const auto quantises = reading.find("model.quantize_base");
+  const auto quantises = conversion.find("model.quantize_base");
   if (quantises && parse_bool(quantises->value.text) == true) return;  // quantize_base says qlora
-  reading.set(key, "tuning.mode", is_qlora ? "qlora" : is_lora ? "lora" : "full");
+  conversion.set(key, "tuning.mode", is_qlora ? "qlora" : is_lora ? "lora" : "full");
 }
 
 /// lora_attn_modules, apply_lora_to_mlp and apply_lora_to_output together name the modules.
-void tune_attention_modules(Reading& reading, const SourceKey& key) {
+void tune_attention_modules(Conversion& conversion, const SourceKey& key) {
   Json names = Json::array();
   for (const Value& item : key.value.items)
     names.push_back(item.text == "output_proj" ? "o_proj" : item.text);
-  const auto is_on = [&](const char* name) { return parse_bool(reading.text_of(name)) == true; };
+  const auto is_on = [&](const char* name) { return parse_bool(conversion.text_of(name)) == true; };
   if (is_on("model.apply_lora_to_mlp"))
     for (const char* name : {"gate_proj", "up_proj", "down_proj"}) names.push_back(name);
   if (is_on("model.apply_lora_to_output")) names.push_back("lm_head");
-  reading.set(key, "tuning.lora.target_modules", value_from_json(names));
+  conversion.set(key, "tuning.lora.target_modules", value_from_json(names));
 }
 
 /// A class of optimizers: PagedAdamW8bit is paged_adamw_8bit.
-void tune_optimizer(Reading& reading, const SourceKey& key) {
+void tune_optimizer(Conversion& conversion, const SourceKey& key) {
   const std::string name = ascii_lower(component_name(key));
   for (const config::OptimizerInfo& info : config::kOptimizers)
     if (join(split(info.name, '_'), "") == name)
-      return reading.set(key, "train.optimizer", info.name);
-  reading.note_unused(
+      return conversion.set(key, "train.optimizer", info.name);
+  conversion.note_unused(
       key, fmt::format("{} is not an optimizer here (docs/optimizers.md)", component_name(key)),
       "train.optimizer");
 }
 
-void tune_betas(Reading& reading, const SourceKey& key) {
-  if (key.value.items.size() != 2) return reading.note_lost(key, "it is not a list of two numbers");
-  reading.set(key, "train.adam_beta1", key.value.items[0]);
-  reading.set(key, "train.adam_beta2", key.value.items[1]);
+void tune_betas(Conversion& conversion, const SourceKey& key) {
+  if (key.value.items.size() != 2)
+    return conversion.note_lost(key, "it is not a list of two numbers");
+  conversion.set(key, "train.adam_beta1", key.value.items[0]);
+  conversion.set(key, "train.adam_beta2", key.value.items[1]);
 }
 
 /// get_cosine_schedule_with_warmup
-void tune_schedule(Reading& reading, const SourceKey& key) {
+void tune_schedule(Conversion& conversion, const SourceKey& key) {
   const std::string name = component_name(key);
   for (const char* schedule : {"cosine_with_restarts", "cosine", "linear", "constant_with_warmup",
                                "constant", "polynomial", "inverse_sqrt"})
     if (name.find(schedule) != std::string::npos)
-      return reading.set(key, "train.scheduler", schedule);
-  reading.note_unused(key, fmt::format("{} is not a schedule here", name), "train.scheduler");
+      return conversion.set(key, "train.scheduler", schedule);
+  conversion.note_unused(key, fmt::format("{} is not a schedule here", name), "train.scheduler");
 }
 
 /// A builder of data sets: the data that it reads, unless the file names others, and their form.
@@ -129,8 +130,8 @@ constexpr auto kTuneBuilders = std::to_array<TuneBuilder>({
 /// One data set of a file.
 class TuneDataset {
  public:
-  TuneDataset(Reading& reading, const SourceKey& key, const Value& section)
-      : reading_(reading), key_(key), section_(section) {
+  TuneDataset(Conversion& conversion, const SourceKey& key, const Value& section)
+      : conversion_(conversion), key_(key), section_(section) {
     const std::string component = text("_component_");
     builder_name_ = component.substr(component.rfind('.') + 1);
     const auto* const found =
@@ -154,7 +155,7 @@ class TuneDataset {
         builder_ != nullptr && !builder_->subset.empty() && text("source").empty();
     if (has_subset) source["name"] = std::string(builder_->subset);
     if (!text("name").empty()) source["name"] = text("name");
-    if (const std::string what = set_split(reading_, source, text("split")); !what.empty())
+    if (const std::string what = set_split(conversion_, source, text("split")); !what.empty())
       note(what);
     if (builder_ == nullptr)
       note("this builder is not known: set `format` and `fields` of the data set");
@@ -192,7 +193,7 @@ class TuneDataset {
 
  private:
   void note(const std::string& what) const {
-    reading_.note_lost(key_, fmt::format("{}: {}", builder_name_, what));
+    conversion_.note_lost(key_, fmt::format("{}: {}", builder_name_, what));
   }
 
   std::string_view format() const {
@@ -260,9 +261,9 @@ class TuneDataset {
   }
 
   /// That of the tokenizer; a data set without one has no limit of its own.
-  std::string limit() const { return reading_.text_of("tokenizer.max_seq_len"); }
+  std::string limit() const { return conversion_.text_of("tokenizer.max_seq_len"); }
 
-  Reading& reading_;
+  Conversion& conversion_;
   const SourceKey& key_;
   const Value& section_;
   std::string builder_name_;
@@ -280,18 +281,19 @@ std::string names_of_others(const std::vector<TuneDataset>& datasets, size_t fir
 }
 
 /// Whether the data sets are packed.
-void tune_packing(Reading& reading, const SourceKey& key,
+void tune_packing(Conversion& conversion, const SourceKey& key,
                   const std::vector<TuneDataset>& datasets) {
   const TuneDataset& first = datasets.front();
   if (parse_bool(first.text("packed")))
-    reading.set(key, "data.packing", first.is_packed() ? "true" : "false");
+    conversion.set(key, "data.packing", first.is_packed() ? "true" : "false");
   const std::string others = names_of_others(
       datasets, 0,
       [](const TuneDataset& a, const TuneDataset& b) { return a.is_packed() != b.is_packed(); });
   if (!others.empty())
-    reading.note_lost(key, fmt::format("packed: `data.packing` is of all data, and is {} as of {}; "
-                                       "it is not of {}",
-                                       first.is_packed(), first.builder_name(), others));
+    conversion.note_lost(key,
+                         fmt::format("packed: `data.packing` is of all data, and is {} as of {}; "
+                                     "it is not of {}",
+                                     first.is_packed(), first.builder_name(), others));
 }
 
 std::string_view effective_loss_on(const TuneDataset& dataset) {
@@ -299,18 +301,19 @@ std::string_view effective_loss_on(const TuneDataset& dataset) {
 }
 
 /// Which tokens the data sets train on: that of the first that is not of texts.
-void tune_labels(Reading& reading, const SourceKey& key, const std::vector<TuneDataset>& datasets) {
+void tune_labels(Conversion& conversion, const SourceKey& key,
+                 const std::vector<TuneDataset>& datasets) {
   const auto first = std::find_if(datasets.begin(), datasets.end(),
                                   [](const TuneDataset& one) { return one.has_labels(); });
   if (first == datasets.end()) return;
-  if (!first->loss_on().empty()) reading.set(key, "data.loss_on", first->loss_on());
+  if (!first->loss_on().empty()) conversion.set(key, "data.loss_on", first->loss_on());
   const std::string others =
       names_of_others(datasets, static_cast<size_t>(first - datasets.begin()),
                       [](const TuneDataset& a, const TuneDataset& b) {
                         return b.has_labels() && effective_loss_on(a) != effective_loss_on(b);
                       });
   if (!others.empty())
-    reading.note_lost(
+    conversion.note_lost(
         key, fmt::format("train_on_input, masking_strategy: `data.loss_on` is of all data, and is "
                          "{} as of {}; other tokens are trained on there of {}. Train on them in "
                          "runs of their own",
@@ -318,30 +321,30 @@ void tune_labels(Reading& reading, const SourceKey& key, const std::vector<TuneD
 }
 
 /// A data set, or a list of them.
-void tune_datasets(Reading& reading, const SourceKey& key, std::string_view field) {
+void tune_datasets(Conversion& conversion, const SourceKey& key, std::string_view field) {
   const std::vector<Value> one = {key.value};
   const std::vector<Value>& sections = key.value.kind == Value::Kind::kList ? key.value.items : one;
   std::vector<TuneDataset> datasets;
   for (const Value& section : sections)
-    if (section.kind == Value::Kind::kMap) datasets.emplace_back(reading, key, section);
+    if (section.kind == Value::Kind::kMap) datasets.emplace_back(conversion, key, section);
   if (field == "data.train" && !datasets.empty()) {
-    tune_packing(reading, key, datasets);
-    tune_labels(reading, key, datasets);
+    tune_packing(conversion, key, datasets);
+    tune_labels(conversion, key, datasets);
   }
   Json sources = Json::array();
   for (const TuneDataset& dataset : datasets)
     if (auto source = dataset.source(field)) sources.push_back(std::move(*source));
-  if (!sources.empty()) reading.set(key, field, value_from_json(sources));
+  if (!sources.empty()) conversion.set(key, field, value_from_json(sources));
 }
-void tune_dataset(Reading& reading, const SourceKey& key) {
-  tune_datasets(reading, key, "data.train");
+void tune_dataset(Conversion& conversion, const SourceKey& key) {
+  tune_datasets(conversion, key, "data.train");
 }
-void tune_validation(Reading& reading, const SourceKey& key) {
-  tune_datasets(reading, key, "data.val");
+void tune_validation(Conversion& conversion, const SourceKey& key) {
+  tune_datasets(conversion, key, "data.val");
 }
 
 /// The loss names the objective.
-void tune_loss(Reading& reading, const SourceKey& key) {
+void tune_loss(Conversion& conversion, const SourceKey& key) {
   const auto text_in_loss = [&](const char* name) {
     const Value* value = value_at(key.value, name);
     return value == nullptr ? std::string() : value->text;
@@ -351,65 +354,66 @@ void tune_loss(Reading& reading, const SourceKey& key) {
   constexpr auto kOthers = std::to_array<std::string_view>(
       {"RSOLoss", "SimPOLoss", "IPOLoss", "PPOLoss", "GRPO", "KLLoss", "SymmetricKL"});
   if (const ObjectiveInfo* objective = config::find_objective_of_torchtune(name)) {
-    reading.set(key, "train.objective", std::string(objective->name));
-    if (!text_in_loss("beta").empty()) reading.set(key, "train.beta", text_in_loss("beta"));
+    conversion.set(key, "train.objective", std::string(objective->name));
+    if (!text_in_loss("beta").empty()) conversion.set(key, "train.beta", text_in_loss("beta"));
     if (parse_double(text_in_loss("label_smoothing")).value_or(0) != 0)
-      reading.note_lost(key, "label_smoothing: the loss has no label smoothing");
+      conversion.note_lost(key, "label_smoothing: the loss has no label smoothing");
     return;
   }
   const bool is_other = std::any_of(kOthers.begin(), kOthers.end(), [&](std::string_view other) {
     return name.find(other) != std::string::npos;
   });
   if (is_other)
-    return reading.refuse(key, fmt::format("`loss` is {}, which is not supported", excerpt(name)),
-                          other_objectives("torchtune"));
+    return conversion.refuse(key,
+                             fmt::format("`loss` is {}, which is not supported", excerpt(name)),
+                             other_objectives("torchtune"));
   const bool is_cross_entropy =
       name.empty() || name.find("CrossEntropy") != std::string::npos || name.starts_with("CEWith");
-  if (is_cross_entropy) return reading.note_no_meaning(key, std::string(kAlwaysLoss));
-  reading.note_lost(key, fmt::format("{} is not known: {}", excerpt(name), kAlwaysLoss));
+  if (is_cross_entropy) return conversion.note_no_meaning(key, std::string(kAlwaysLoss));
+  conversion.note_lost(key, fmt::format("{} is not known: {}", excerpt(name), kAlwaysLoss));
 }
 
 /// Each epoch ends after this many steps there.
-void tune_epoch_steps(Reading& reading, const SourceKey& key) {
+void tune_epoch_steps(Conversion& conversion, const SourceKey& key) {
   const auto steps = parse_int(key.value.text);
   if (!steps || *steps < 1) return;
-  const auto epochs = parse_int(reading.text_of("epochs"));
+  const auto epochs = parse_int(conversion.text_of("epochs"));
   const bool fits = epochs && *epochs >= 1 && *epochs < 1'000'000 && *steps < 1'000'000'000;
-  reading.note_lost(
+  conversion.note_lost(
       key, fmt::format("epochs are run to their end; train.max_steps: {} makes the run as long as "
                        "there",
                        fits ? fmt::format("{}", *steps * *epochs) : "epochs times this number"));
 }
 
-void tune_device(Reading& reading, const SourceKey& key) {
-  if (key.value.text == "cpu") reading.launch.devices = "cpu";
+void tune_device(Conversion& conversion, const SourceKey& key) {
+  if (key.value.text == "cpu") conversion.launch.devices = "cpu";
 }
 
-void tune_logger(Reading& reading, const SourceKey& key) {
+void tune_logger(Conversion& conversion, const SourceKey& key) {
   const std::string name = component_name(key);
   if (name == "WandBLogger" || name == "CometLogger")
-    return reading.note_lost(key,
-                             "a run writes metrics.jsonl and TensorBoard files; "
-                             "docs/experiment-trackers.md shows how trackers read them");
-  reading.set(key, "output.tensorboard", name == "TensorBoardLogger" ? "true" : "false");
+    return conversion.note_lost(key,
+                                "a run writes metrics.jsonl and TensorBoard files; "
+                                "docs/experiment-trackers.md shows how trackers read them");
+  conversion.set(key, "output.tensorboard", name == "TensorBoardLogger" ? "true" : "false");
 }
 
 /// Without a limit nothing is cut off there. torch's AdamW decays weights by default.
-void tune_finish(Reading& reading) {
-  const std::string optimizer = ascii_lower(reading.text_of("optimizer._component_"));
-  if (optimizer.find("adamw") != std::string::npos && !reading.has("train.weight_decay"))
-    reading.set_default("train.weight_decay", "0.01");
-  if (!reading.find("dataset_val"))
-    take_back_evaluations(reading, "without dataset_val nothing is evaluated");
+void tune_finish(Conversion& conversion) {
+  const std::string optimizer = ascii_lower(conversion.text_of("optimizer._component_"));
+  if (optimizer.find("adamw") != std::string::npos && !conversion.has("train.weight_decay"))
+    conversion.set_default("train.weight_decay", "0.01");
+  if (!conversion.find("dataset_val"))
+    take_back_evaluations(conversion, "without dataset_val nothing is evaluated");
   for (const char* name : {"tokenizer.max_seq_len", "max_seq_len"}) {
-    const auto key = reading.find_named(name);
+    const auto key = conversion.find_named(name);
     if (!key || key->value.kind != Value::Kind::kNull) continue;
-    reading.note_lost(*key,
-                      "there is always a limit: set `model.max_seq_len` to the longest example");
+    conversion.note_lost(*key,
+                         "there is always a limit: set `model.max_seq_len` to the longest example");
   }
 }
 
-constexpr auto kTorchtuneConversions = std::to_array<Conversion>({
+constexpr auto kTorchtuneConverters = std::to_array<Converter>({
     {"model", tune_model},
     {"attention_modules", tune_attention_modules},
     {"dataset", tune_dataset},
@@ -431,7 +435,7 @@ const ToolCode& torchtune() {
                              .name = "torchtune",
                              .word = "torchtune",
                              .table = kTorchtuneTable,
-                             .conversions = kTorchtuneConversions,
+                             .converters = kTorchtuneConverters,
                              .finish = tune_finish,
                              .has_interpolation = true};
   return code;

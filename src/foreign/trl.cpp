@@ -19,11 +19,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// The dtype of the loaded weights. With bf16 or fp16 it is not the one of the computation.
-void trl_dtype(Reading& reading, const SourceKey& key) {
-  const auto is_on = [&](const char* name) { return parse_bool(reading.text_of(name)) == true; };
+void trl_dtype(Conversion& conversion, const SourceKey& key) {
+  const auto is_on = [&](const char* name) { return parse_bool(conversion.text_of(name)) == true; };
   if (ascii_lower(key.value.text) == "auto" || is_on("bf16") || is_on("fp16"))
-    return reading.note_no_meaning(key, "trained weights are kept in fp32");
-  reading.set(key, "model.dtype", key.value);
+    return conversion.note_no_meaning(key, "trained weights are kept in fp32");
+  conversion.set(key, "model.dtype", key.value);
 }
 
 /// Keys that only DPOConfig has: the file does not name the command that it is for.
@@ -38,34 +38,34 @@ const ObjectiveInfo* objective_of_trl(const Value& loss) {
 }
 
 /// The first key that says that the file is for DPO.
-std::optional<SourceKey> dpo_key_of_trl(const Reading& reading) {
-  const auto loss = reading.find("loss_type");
+std::optional<SourceKey> dpo_key_of_trl(const Conversion& conversion) {
+  const auto loss = conversion.find("loss_type");
   if (loss && objective_of_trl(loss->value) != nullptr) return loss;
   for (const std::string_view name : kTrlOfDpo)
-    if (auto key = reading.find(name)) return key;
+    if (auto key = conversion.find(name)) return key;
   return std::nullopt;
 }
 
 /// A data set of the hub or a path, with its subset and split.
-void trl_dataset(Reading& reading, const SourceKey& key) {
+void trl_dataset(Conversion& conversion, const SourceKey& key) {
   const auto with_split = [&](const std::string& split) {
     Json source = {{"path", key.value.text}};
-    if (const std::string name = reading.text_of("dataset_config"); !name.empty())
+    if (const std::string name = conversion.text_of("dataset_config"); !name.empty())
       source["name"] = name;
-    if (const std::string what = set_split(reading, source, split); !what.empty())
-      reading.note_lost(key, what);
+    if (const std::string what = set_split(conversion, source, split); !what.empty())
+      conversion.note_lost(key, what);
     return value_from_json(Json::array({source}));
   };
   if (key.value.kind != Value::Kind::kScalar || is_off(key.value)) return;
-  reading.set(key, "data.train", with_split(reading.text_of("dataset_train_split")));
-  const std::string evaluates = eval_strategy_of(reading);
+  conversion.set(key, "data.train", with_split(conversion.text_of("dataset_train_split")));
+  const std::string evaluates = eval_strategy_of(conversion);
   if (evaluates.empty() || evaluates == "no" || parse_bool(evaluates) == false) return;
-  const std::string split = reading.text_of("dataset_test_split");
-  reading.set(key, "data.val", with_split(split.empty() ? "test" : split));
+  const std::string split = conversion.text_of("dataset_test_split");
+  conversion.set(key, "data.val", with_split(split.empty() ? "test" : split));
 }
 
 /// DatasetMixtureConfig: a list of {path, name, split, data_files}.
-void trl_mixture(Reading& reading, const SourceKey& key) {
+void trl_mixture(Conversion& conversion, const SourceKey& key) {
   Json sources = Json::array();
   for (const Value& one : key.value.items) {
     const auto text = [&](const char* name) {
@@ -75,18 +75,18 @@ void trl_mixture(Reading& reading, const SourceKey& key) {
     if (one.kind != Value::Kind::kMap || text("path").empty()) continue;
     Json source = {{"path", text("data_files").empty() ? text("path") : text("data_files")}};
     if (!text("name").empty()) source["name"] = text("name");
-    if (const std::string what = set_split(reading, source, text("split")); !what.empty())
-      reading.note_lost(key, what);
+    if (const std::string what = set_split(conversion, source, text("split")); !what.empty())
+      conversion.note_lost(key, what);
     sources.push_back(std::move(source));
   }
-  if (sources.empty()) return reading.note_lost(key, "it is not a list of {path, name, split}");
-  reading.set(key, "data.train", value_from_json(sources));
+  if (sources.empty()) return conversion.note_lost(key, "it is not a list of {path, name, split}");
+  conversion.set(key, "data.train", value_from_json(sources));
 }
 
 /// alignment-handbook's map of data sets and the share of each that is used.
-void trl_mixer(Reading& reading, const SourceKey& key) {
+void trl_mixer(Conversion& conversion, const SourceKey& key) {
   std::string split;
-  if (const auto splits = reading.find("dataset_splits"))
+  if (const auto splits = conversion.find("dataset_splits"))
     for (const Value& one : splits->value.items)
       if (split.empty() && one.text.starts_with("train")) split = one.text;
   Json sources = Json::array();
@@ -97,124 +97,125 @@ void trl_mixer(Reading& reading, const SourceKey& key) {
     if (share && *share != 1) source["weight"] = *share;
     sources.push_back(std::move(source));
   }
-  if (sources.empty()) return reading.note_lost(key, "it is not a map of data sets and shares");
-  reading.set(key, "data.train", value_from_json(sources));
+  if (sources.empty()) return conversion.note_lost(key, "it is not a map of data sets and shares");
+  conversion.set(key, "data.train", value_from_json(sources));
 }
 
-void trl_adapter(Reading& reading, const SourceKey& key) {
-  if (parse_bool(key.value.text) == true) reading.set(key, "tuning.mode", "lora");
+void trl_adapter(Conversion& conversion, const SourceKey& key) {
+  if (parse_bool(key.value.text) == true) conversion.set(key, "tuning.mode", "lora");
 }
-void trl_4bit(Reading& reading, const SourceKey& key) {
+void trl_4bit(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
-  if (!reading.text_of("bnb_4bit_quant_type").empty()) return;  // its own key sets the format
-  reading.set(key, "tuning.quant", "nf4");
+  if (!conversion.text_of("bnb_4bit_quant_type").empty()) return;  // its own key sets the format
+  conversion.set(key, "tuning.quant", "nf4");
 }
-void trl_4bit_type(Reading& reading, const SourceKey& key) {
-  if (parse_bool(reading.text_of("load_in_4bit")) == true)
-    reading.set(key, "tuning.quant", key.value);
+void trl_4bit_type(Conversion& conversion, const SourceKey& key) {
+  if (parse_bool(conversion.text_of("load_in_4bit")) == true)
+    conversion.set(key, "tuning.quant", key.value);
 }
-void trl_double_quant(Reading& reading, const SourceKey& key) {
-  if (parse_bool(reading.text_of("load_in_4bit")) == true)
-    reading.set(key, "tuning.double_quant", key.value);
+void trl_double_quant(Conversion& conversion, const SourceKey& key) {
+  if (parse_bool(conversion.text_of("load_in_4bit")) == true)
+    conversion.set(key, "tuning.double_quant", key.value);
 }
-void trl_8bit(Reading& reading, const SourceKey& key) {
-  if (!is_off(key.value)) reading.set(key, "tuning.quant", "int8");
+void trl_8bit(Conversion& conversion, const SourceKey& key) {
+  if (!is_off(key.value)) conversion.set(key, "tuning.quant", "int8");
 }
 
-void trl_targets(Reading& reading, const SourceKey& key) {
+void trl_targets(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
   const bool is_one_name = key.value.kind == Value::Kind::kList && key.value.items.size() == 1;
-  reading.set(key, "tuning.lora.target_modules", is_one_name ? key.value.items[0] : key.value);
+  conversion.set(key, "tuning.lora.target_modules", is_one_name ? key.value.items[0] : key.value);
 }
 
-void trl_text_field(Reading& reading, const SourceKey& key) {
+void trl_text_field(Conversion& conversion, const SourceKey& key) {
   if (key.value.text.empty() || key.value.text == "text") return;
-  reading.set(key, "data.fields", value_from_json(Json{{"text", key.value.text}}));
+  conversion.set(key, "data.fields", value_from_json(Json{{"text", key.value.text}}));
 }
 
-void trl_completion_only(Reading& reading, const SourceKey& key) {
+void trl_completion_only(Conversion& conversion, const SourceKey& key) {
   const auto only = parse_bool(key.value.text);
-  if (only) reading.set(key, "data.loss_on", *only ? "completion" : "all");
+  if (only) conversion.set(key, "data.loss_on", *only ? "completion" : "all");
 }
 
-void trl_loss(Reading& reading, const SourceKey& key) {
+void trl_loss(Conversion& conversion, const SourceKey& key) {
   const Value& value = single_value(key.value);
   const std::string loss = ascii_lower(value.text);
   const bool is_empty = value.kind == Value::Kind::kScalar && loss.empty();
   if (objective_of_trl(value) != nullptr || is_empty) return;  // trl_finish
   if (loss == "nll" || loss == "chunked_nll")
-    return reading.note_no_meaning(key, "the loss is the cross entropy of the labelled tokens");
-  refuse_objective(reading, {.name = key.name,
-                             .value = value,
-                             .place = key.place,
-                             .value_place = key.value_place,
-                             .source = key.source});
+    return conversion.note_no_meaning(key, "the loss is the cross entropy of the labelled tokens");
+  refuse_objective(conversion, {.name = key.name,
+                                .value = value,
+                                .place = key.place,
+                                .value_place = key.value_place,
+                                .source = key.source});
 }
 
 /// A file, a directory with a tokenizer's files, or a model on the hub.
-void trl_template(Reading& reading, const SourceKey& key) {
+void trl_template(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
   const std::string& name = key.value.text;
-  const bool is_path = name.ends_with(".jinja") || leads_to_file(reading.path_beside(name)) ||
+  const bool is_path = name.ends_with(".jinja") || leads_to_file(conversion.path_beside(name)) ||
                        std::count(name.begin(), name.end(), '/') != 1 || name.starts_with('.');
-  if (is_path) return reading.set(key, "model.chat_template", key.value);
-  reading.note_lost(key, fmt::format("the template of a model on the hub is not loaded: `sftrun "
-                                     "download {}`, and set `model.chat_template` to the directory",
-                                     name));
+  if (is_path) return conversion.set(key, "model.chat_template", key.value);
+  conversion.note_lost(key,
+                       fmt::format("the template of a model on the hub is not loaded: `sftrun "
+                                   "download {}`, and set `model.chat_template` to the directory",
+                                   name));
 }
 
-void trl_activations(Reading& reading, const SourceKey& key) {
-  if (!is_off(key.value)) set_offload_of_activations(reading, key);
+void trl_activations(Conversion& conversion, const SourceKey& key) {
+  if (!is_off(key.value)) set_offload_of_activations(conversion, key);
 }
 
-void trl_deepspeed(Reading& reading, const SourceKey& key) {
+void trl_deepspeed(Conversion& conversion, const SourceKey& key) {
   if (!is_off(key.value))
-    reading.set(key, "parallel.deepspeed", reading.path_beside(key.value.text).string());
+    conversion.set(key, "parallel.deepspeed", conversion.path_beside(key.value.text).string());
 }
 
 /// Without a limit nothing is cut off there.
-void note_unlimited(Reading& reading) {
+void note_unlimited(Conversion& conversion) {
   for (const char* name : {"max_length", "max_seq_length"}) {
-    const auto key = reading.find_named(name);
+    const auto key = conversion.find_named(name);
     if (key && key->value.kind == Value::Kind::kNull)
-      reading.note_lost(*key,
-                        "there is always a limit: set `model.max_seq_len` to the longest example");
+      conversion.note_lost(
+          *key, "there is always a limit: set `model.max_seq_len` to the longest example");
   }
 }
 
 /// The objective, what it trains on, and the defaults that depend on them.
-void trl_finish(Reading& reading) {
+void trl_finish(Conversion& conversion) {
   constexpr int64_t kLoggingSteps = 10;
-  note_unlimited(reading);
-  complete_eval_steps(reading, kLoggingSteps);
-  const auto dpo_key = dpo_key_of_trl(reading);
+  note_unlimited(conversion);
+  complete_eval_steps(conversion, kLoggingSteps);
+  const auto dpo_key = dpo_key_of_trl(conversion);
   const bool is_dpo = dpo_key.has_value();
   if (is_dpo)
-    reading.set(*dpo_key, "train.objective",
-                std::string(preference_objective(reading, "dpo", "loss_type")->name));
+    conversion.set(*dpo_key, "train.objective",
+                   std::string(preference_objective(conversion, "dpo", "loss_type")->name));
   else
-    reading.set_default("train.objective", "sft");
-  if (!reading.has("train.learning_rate"))
-    reading.set_default("train.learning_rate", is_dpo ? "1e-6" : "2e-5");
+    conversion.set_default("train.objective", "sft");
+  if (!conversion.has("train.learning_rate"))
+    conversion.set_default("train.learning_rate", is_dpo ? "1e-6" : "2e-5");
   const bool is_half =
-      reading.has("train.bf16") || reading.has("train.fp16") || reading.has("model.dtype");
-  if (!is_half) reading.set_default("train.bf16", "true");
-  if (reading.has("tuning.mode") && !reading.has("tuning.lora.target_modules"))
-    reading.set_default("tuning.lora.target_modules",
-                        value_from_json(Json::array({"q_proj", "v_proj"})));
-  if (!is_dpo && !reading.has("tuning.lora.dropout"))
-    reading.set_default("tuning.lora.dropout", "0.05");
-  if (is_dpo || reading.has("data.loss_on")) return;
-  reading.set_default("data.loss_on", "all");
-  reading.not_carried.push_back(
+      conversion.has("train.bf16") || conversion.has("train.fp16") || conversion.has("model.dtype");
+  if (!is_half) conversion.set_default("train.bf16", "true");
+  if (conversion.has("tuning.mode") && !conversion.has("tuning.lora.target_modules"))
+    conversion.set_default("tuning.lora.target_modules",
+                           value_from_json(Json::array({"q_proj", "v_proj"})));
+  if (!is_dpo && !conversion.has("tuning.lora.dropout"))
+    conversion.set_default("tuning.lora.dropout", "0.05");
+  if (is_dpo || conversion.has("data.loss_on")) return;
+  conversion.set_default("data.loss_on", "all");
+  conversion.not_carried.push_back(
       {"assistant_only_loss, completion_only_loss",
        "without them TRL trains on every token of conversations and texts, which is `data.loss_on: "
        "all`, but on the completion alone of records of prompt and completion: for these set "
        "`data.loss_on: completion`",
-       reading.file().string()});
+       conversion.file().string()});
 }
 
-constexpr auto kTrlConversions = std::to_array<Conversion>({
+constexpr auto kTrlConverters = std::to_array<Converter>({
     {"dataset", trl_dataset},
     {"mixture", trl_mixture},
     {"mixer", trl_mixer},
@@ -240,7 +241,7 @@ const ToolCode& trl() {
                              .name = "TRL",
                              .word = "trl",
                              .table = kTrlTable,
-                             .conversions = kTrlConversions,
+                             .converters = kTrlConverters,
                              .finish = trl_finish};
   return code;
 }

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "config/config_test_base.h"
-#include "reading.h"
+#include "conversion.h"
 #include "sftrun/foreign/import.h"
 #include "sftrun/foreign/load.h"
 

@@ -38,10 +38,10 @@ std::string one_key(const ImportRule& rule) {
   return key;
 }
 
-Reading reading_of(const ImportTable& table, const ImportRule& rule, const Value& value) {
-  Reading reading(table, "file", document_with(one_key(rule), value));
-  reading.run();
-  return reading;
+Conversion conversion_of(const ImportTable& table, const ImportRule& rule, const Value& value) {
+  Conversion conversion(table, "file", document_with(one_key(rule), value));
+  conversion.run();
+  return conversion;
 }
 
 bool names(const Problems& problems, const std::string& key) {
@@ -50,11 +50,11 @@ bool names(const Problems& problems, const std::string& key) {
   });
 }
 
-const Given* given_for(const Reading& reading, std::string_view field) {
+const Given* given_for(const Conversion& conversion, std::string_view field) {
   const auto found = std::find_if(
-      reading.given.begin(), reading.given.end(),
+      conversion.given.begin(), conversion.given.end(),
       [&](const Given& one) { return one.assignment.key == field && !one.from.empty(); });
-  return found == reading.given.end() ? nullptr : &*found;
+  return found == conversion.given.end() ? nullptr : &*found;
 }
 
 class TablesTest : public ImportTest {
@@ -101,8 +101,8 @@ TEST_F(TablesTest, FieldsAreSetToTheValue) {
   for_rules(Effect::kField, [&](const ImportTable& table, const ImportRule& rule) {
     ASSERT_NE(fields_.find(std::string(rule.field)), nullptr) << rule.field;
     const Value value = parse_yaml_value(example_of(rule.field));
-    const Reading reading = reading_of(table, rule, value);
-    const Given* given = given_for(reading, rule.field);
+    const Conversion conversion = conversion_of(table, rule, value);
+    const Given* given = given_for(conversion, rule.field);
     ASSERT_NE(given, nullptr);
     EXPECT_TRUE(are_same(rule.field, given->assignment.value, value));
     EXPECT_EQ(given->from, rule.key);
@@ -116,14 +116,14 @@ TEST_F(TablesTest, WordsAreSetToTheirEquivalents) {
     ASSERT_NE(field, nullptr);
     EXPECT_FALSE(rule.words.empty());
     for (const auto& [theirs, ours] : rule.words) {
-      const Reading reading = reading_of(table, rule, Value::scalar(theirs));
-      const Given* given = given_for(reading, rule.field);
+      const Conversion conversion = conversion_of(table, rule, Value::scalar(theirs));
+      const Given* given = given_for(conversion, rule.field);
       ASSERT_EQ(given == nullptr, ours.empty()) << theirs;
       if (ours.empty()) continue;
       EXPECT_EQ(given->assignment.value.text, ours);
       EXPECT_FALSE(field->assign(Value::scalar(ours))) << ours;
     }
-    const Reading other = reading_of(table, rule, Value::scalar("no-such-word"));
+    const Conversion other = conversion_of(table, rule, Value::scalar("no-such-word"));
     EXPECT_EQ(given_for(other, rule.field), nullptr);
     EXPECT_TRUE(names(other.problems, std::string(rule.key)) ||
                 has_key(other.not_carried, std::string(rule.key)));
@@ -133,9 +133,9 @@ TEST_F(TablesTest, WordsAreSetToTheirEquivalents) {
 TEST_F(TablesTest, KeysWithoutAMeaningAreNamedWithTheReason) {
   for_rules(Effect::kNoMeaning, [&](const ImportTable& table, const ImportRule& rule) {
     EXPECT_FALSE(rule.note.empty());
-    const Reading reading = reading_of(table, rule, Value::scalar("true"));
-    EXPECT_TRUE(has_key(reading.no_meaning, one_key(rule)));
-    EXPECT_FALSE(names(reading.problems, one_key(rule)));
+    const Conversion conversion = conversion_of(table, rule, Value::scalar("true"));
+    EXPECT_TRUE(has_key(conversion.no_meaning, one_key(rule)));
+    EXPECT_FALSE(names(conversion.problems, one_key(rule)));
   });
 }
 
@@ -144,9 +144,9 @@ TEST_F(TablesTest, LostAndRefusedKeysAreHarmlessWhereTheyAreOff) {
     for_rules(effect, [&](const ImportTable& table, const ImportRule& rule) {
       EXPECT_FALSE(rule.note.empty());
       const auto is_named = [&](const Value& value) {
-        const Reading reading = reading_of(table, rule, value);
-        return effect == Effect::kLost ? has_key(reading.not_carried, one_key(rule))
-                                       : names(reading.problems, one_key(rule));
+        const Conversion conversion = conversion_of(table, rule, value);
+        return effect == Effect::kLost ? has_key(conversion.not_carried, one_key(rule))
+                                       : names(conversion.problems, one_key(rule));
       };
       EXPECT_TRUE(is_named(Value::scalar("cpu")));
       for (const char* off : {"false", "no", "none", "0", "null", ""})
@@ -161,12 +161,12 @@ TEST_F(TablesTest, ConvertedKeysTakeNothingAndAnythingWithoutAnException) {
   for (const Effect effect : {Effect::kConverted, Effect::kElsewhere}) {
     for_rules(effect, [&](const ImportTable& table, const ImportRule& rule) {
       EXPECT_EQ(rule.convert != nullptr, effect == Effect::kConverted);
-      const Reading nothing = reading_of(table, rule, Value{});
+      const Conversion nothing = conversion_of(table, rule, Value{});
       EXPECT_EQ(std::count_if(nothing.given.begin(), nothing.given.end(),
                               [](const Given& one) { return !one.from.empty(); }),
                 0);
       for (const char* text : {"[]", "{}", "[1]", "{a: [b]}", "-1", "1e300", "'\\n'", "[[{}]]"})
-        EXPECT_NO_THROW(reading_of(table, rule, parse_yaml_value(text))) << text;
+        EXPECT_NO_THROW(conversion_of(table, rule, parse_yaml_value(text))) << text;
     });
   }
 }
@@ -175,14 +175,14 @@ TEST_F(TablesTest, EachFunctionHasARowAndANameOfItsOwn) {
   std::set<Convert> used;
   for (const ImportTable* table : import_tables())
     for (const ImportRule& rule : table->rules) used.insert(rule.convert);
-  for (const Conversion& one : shared_conversions())
+  for (const Converter& one : shared_converters())
     EXPECT_TRUE(used.contains(one.function)) << one.name;
   for (const ToolCode* code : tools()) {
     std::set<std::string_view> names;
-    for (const std::span<const Conversion> list : {shared_conversions(), code->conversions})
-      for (const Conversion& one : list)
+    for (const std::span<const Converter> list : {shared_converters(), code->converters})
+      for (const Converter& one : list)
         EXPECT_TRUE(names.insert(one.name).second) << code->name << " " << one.name;
-    for (const Conversion& one : code->conversions)
+    for (const Converter& one : code->converters)
       EXPECT_TRUE(used.contains(one.function)) << code->name << " " << one.name;
   }
 }
@@ -222,9 +222,9 @@ TEST_F(TablesTest, NoKeyOfATrainerIsUnknown) {
   for (std::string tool, key; file >> tool >> key;) {
     const auto found = tool_of(tool.substr(0, tool.find('.')));  // "trl.SFTConfig"
     if (!found || *found == Tool::kAccelerate) continue;
-    Reading reading(table_of(*found), "file", document_with(key, Value::scalar("value")));
-    reading.run();
-    for (const ImportNote& note : reading.not_carried) {
+    Conversion conversion(table_of(*found), "file", document_with(key, Value::scalar("value")));
+    conversion.run();
+    for (const ImportNote& note : conversion.not_carried) {
       EXPECT_FALSE(note.why == "not known here" || note.why.starts_with("not a key of"))
           << tool << " " << key;
     }

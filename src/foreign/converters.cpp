@@ -7,7 +7,7 @@
 namespace sftrun::foreign {
 namespace {
 
-constexpr auto kSharedConversions = std::to_array<Conversion>({
+constexpr auto kSharedConverters = std::to_array<Converter>({
     {"bf16", set_bf16},
     {"checkpointing", set_checkpointing},
     {"fsdp_checkpoint_format", set_fsdp_checkpoint_format},
@@ -33,8 +33,8 @@ constexpr auto kSharedConversions = std::to_array<Conversion>({
 
 }  // namespace
 
-std::span<const Conversion> shared_conversions() {
-  return kSharedConversions;
+std::span<const Converter> shared_converters() {
+  return kSharedConverters;
 }
 
 }  // namespace sftrun::foreign

@@ -25,10 +25,10 @@ struct SourceKey {
   std::string source;  ///< "ds.json:4"
 };
 
-/// A file of another tool while its table is applied to it.
-class Reading {
+/// The conversion of a file of another tool to settings of a run, by the table of the tool.
+class Conversion {
  public:
-  Reading(const ImportTable& table, std::filesystem::path file, Value document);
+  Conversion(const ImportTable& table, std::filesystem::path file, Value document);
 
   /// Applies the table.
   void run();
@@ -74,7 +74,7 @@ class Reading {
   /// Two keys that cannot both be.
   void refuse(const SourceKey& key, const SourceKey& other, std::string message, std::string fix);
   /// Takes over what another file says that this one names.
-  void include(Reading&& other);
+  void include(Conversion&& other);
 
   std::vector<Given> given;
   MachineSettings launch;
@@ -128,6 +128,6 @@ void require_own_run(const Value& document, const std::filesystem::path& file);
 /// `problems` of the result.
 /// @throws ConfigError if the file is not YAML or JSON, or no tool is recognised; DataError if it
 /// cannot be read
-Reading read_foreign_file(const std::filesystem::path& file, std::optional<Tool> tool);
+Conversion read_foreign_file(const std::filesystem::path& file, std::optional<Tool> tool);
 
 }  // namespace sftrun::foreign

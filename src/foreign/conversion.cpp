@@ -1,4 +1,4 @@
-#include "reading.h"
+#include "conversion.h"
 
 #include <fmt/format.h>
 
@@ -111,7 +111,7 @@ Value interpolated(const Value& value, const Value& document) {
   return result;
 }
 
-Reading::Reading(const ImportTable& table, std::filesystem::path file, Value document)
+Conversion::Conversion(const ImportTable& table, std::filesystem::path file, Value document)
     : table_(table), file_(std::move(file)), document_(std::move(document)) {
   for (const auto& [section, beginning] : table_.prefixes)
     complete_keys(document_, section, beginning);
@@ -119,7 +119,7 @@ Reading::Reading(const ImportTable& table, std::filesystem::path file, Value doc
     document_ = interpolated(document_, document_);
 }
 
-void Reading::run() {
+void Conversion::run() {
   walk(document_, "");
   if (table_.finish != nullptr) table_.finish(*this);
   for (const ToolDefault& one : table_.defaults)
@@ -128,7 +128,7 @@ void Reading::run() {
   name_used_values();
 }
 
-void Reading::name_used_values() {
+void Conversion::name_used_values() {
   for (const auto& [note, field] : unused_) {
     const std::string value = used_value(field);
     not_carried[note].why += value.empty()
@@ -138,7 +138,7 @@ void Reading::name_used_values() {
   unused_.clear();
 }
 
-std::string Reading::used_value(const std::string& field) {
+std::string Conversion::used_value(const std::string& field) {
   nlohmann::ordered_json value;
   const Given* const one = find_given(field);
   if (one == nullptr || config::try_value(field, one->assignment.value, value)) {
@@ -148,19 +148,19 @@ std::string Reading::used_value(const std::string& field) {
   return value.is_null() || value.empty() || value == "" ? "" : config::yaml_text(value);
 }
 
-Given* Reading::find_given(std::string_view field) {
+Given* Conversion::find_given(std::string_view field) {
   const auto found = std::find_if(given.begin(), given.end(),
                                   [&](const Given& one) { return one.assignment.key == field; });
   return found == given.end() ? nullptr : &*found;
 }
 
-std::string Reading::given_text(std::string_view field) const {
+std::string Conversion::given_text(std::string_view field) const {
   for (const Given& one : given)
     if (one.assignment.key == field) return one.assignment.value.text;
   return {};
 }
 
-SourceKey Reading::key_of(std::string name, const MapKey& key, const Value& value) const {
+SourceKey Conversion::key_of(std::string name, const MapKey& key, const Value& value) const {
   const auto place = [&](Mark mark) {
     return fmt::format("{}:{}:{}", file_.string(), mark.line, mark.column);
   };
@@ -171,7 +171,7 @@ SourceKey Reading::key_of(std::string name, const MapKey& key, const Value& valu
           .source = fmt::format("{}:{}", file_.string(), key.mark.line)};
 }
 
-void Reading::walk(const Value& map, const std::string& section) {
+void Conversion::walk(const Value& map, const std::string& section) {
   for (size_t i = 0; i < map.items.size(); ++i) {
     const std::string name = section.empty() ? map.keys[i].text : section + "." + map.keys[i].text;
     const Value& value = map.items[i];
@@ -192,7 +192,7 @@ void Reading::walk(const Value& map, const std::string& section) {
   }
 }
 
-const ImportRule* Reading::find_rule(std::string_view name) const {
+const ImportRule* Conversion::find_rule(std::string_view name) const {
   const ImportRule* prefix = nullptr;
   for (const ImportRule& rule : table_.rules) {
     if (rule.key == name) return &rule;
@@ -201,13 +201,13 @@ const ImportRule* Reading::find_rule(std::string_view name) const {
   return prefix;
 }
 
-bool Reading::has_rule_inside(std::string_view name) const {
+bool Conversion::has_rule_inside(std::string_view name) const {
   const std::string inside = std::string(name) + ".";
   return std::any_of(table_.rules.begin(), table_.rules.end(),
                      [&](const ImportRule& rule) { return rule.key.starts_with(inside); });
 }
 
-void Reading::apply_rule(const ImportRule& rule, const SourceKey& key) {
+void Conversion::apply_rule(const ImportRule& rule, const SourceKey& key) {
   const bool is_harmless =
       is_off(key.value) || (!rule.harmless.empty() && equals_word(rule.harmless, key.value.text));
   switch (rule.effect) {
@@ -234,7 +234,7 @@ void Reading::apply_rule(const ImportRule& rule, const SourceKey& key) {
   }
 }
 
-void Reading::apply_words(const ImportRule& rule, const SourceKey& key) {
+void Conversion::apply_words(const ImportRule& rule, const SourceKey& key) {
   if (key.value.kind == Value::Kind::kNull) return;
   if (table_.is_strict && is_auto_word(key.value)) return note_auto(key);
   std::vector<std::string> theirs;
@@ -254,7 +254,7 @@ void Reading::apply_words(const ImportRule& rule, const SourceKey& key) {
     note_unused(key, why, rule.field);
 }
 
-void Reading::apply_unknown(const SourceKey& key) {
+void Conversion::apply_unknown(const SourceKey& key) {
   const std::string leaf = key.name.substr(key.name.rfind('.') + 1);
   if (table_.is_strict) {
     const bool is_shown = problems.size() < ReadLimits().problems;
@@ -295,20 +295,20 @@ void Reading::apply_unknown(const SourceKey& key) {
   }
 }
 
-std::vector<std::string> Reading::key_names() const {
+std::vector<std::string> Conversion::key_names() const {
   std::vector<std::string> names;
   for (const ImportRule& rule : table_.rules)
     if (!rule.key.ends_with('*')) names.push_back(rule.key);
   return names;
 }
 
-std::optional<SourceKey> Reading::find(std::string_view name) const {
+std::optional<SourceKey> Conversion::find(std::string_view name) const {
   auto key = find_named(name);
   if (key && key->value.kind == Value::Kind::kNull) key.reset();
   return key;
 }
 
-std::optional<SourceKey> Reading::find_named(std::string_view name) const {
+std::optional<SourceKey> Conversion::find_named(std::string_view name) const {
   const size_t dot = name.rfind('.');
   const Value* map =
       dot == std::string_view::npos ? &document_ : value_at(document_, name.substr(0, dot));
@@ -320,12 +320,12 @@ std::optional<SourceKey> Reading::find_named(std::string_view name) const {
   return std::nullopt;
 }
 
-std::string Reading::text_of(std::string_view name) const {
+std::string Conversion::text_of(std::string_view name) const {
   const auto key = find(name);
   return key ? key->value.text : "";
 }
 
-std::optional<int64_t> Reading::count_of(std::string_view name, int64_t min) {
+std::optional<int64_t> Conversion::count_of(std::string_view name, int64_t min) {
   const auto key = find(name);
   if (!key || is_auto_word(key->value)) return std::nullopt;
   const auto number = key->value.kind == Value::Kind::kScalar ? parse_int(key->value.text)
@@ -338,26 +338,26 @@ std::optional<int64_t> Reading::count_of(std::string_view name, int64_t min) {
   return std::nullopt;
 }
 
-std::filesystem::path Reading::path_beside(const std::string& name) const {
+std::filesystem::path Conversion::path_beside(const std::string& name) const {
   std::filesystem::path path = name;
   if (path.is_absolute() || leads_to_file(path)) return path;
   std::filesystem::path beside = (file_.parent_path() / path).lexically_normal();
   return leads_to_file(beside) ? beside : path;
 }
 
-bool Reading::has(std::string_view field) const {
+bool Conversion::has(std::string_view field) const {
   return std::any_of(given.begin(), given.end(),
                      [&](const Given& one) { return one.assignment.key == field; });
 }
 
-void Reading::set(const SourceKey& key, std::string_view field, std::string_view text,
-                  bool is_firm) {
+void Conversion::set(const SourceKey& key, std::string_view field, std::string_view text,
+                     bool is_firm) {
   Value value = Value::scalar(std::string(text));
   value.mark = key.value.mark;
   set(key, field, std::move(value), is_firm);
 }
 
-void Reading::set(const SourceKey& key, std::string_view field, Value value, bool is_firm) {
+void Conversion::set(const SourceKey& key, std::string_view field, Value value, bool is_firm) {
   if (table_.is_strict && is_auto_word(value)) return note_auto(key);
   if (!accept(key, field, value)) return;
   given.push_back(
@@ -371,11 +371,11 @@ void Reading::set(const SourceKey& key, std::string_view field, Value value, boo
        .is_firm = is_firm});
 }
 
-void Reading::set_default(std::string_view field, std::string_view text) {
+void Conversion::set_default(std::string_view field, std::string_view text) {
   set_default(field, Value::scalar(std::string(text)));
 }
 
-void Reading::set_default(std::string_view field, Value value) {
+void Conversion::set_default(std::string_view field, Value value) {
   const std::string source = fmt::format("the default of {}", table_.name);
   given.push_back({.assignment = Assignment{.key = std::string(field),
                                             .value = std::move(value),
@@ -387,7 +387,7 @@ void Reading::set_default(std::string_view field, Value value) {
                    .is_firm = false});
 }
 
-bool Reading::accept(const SourceKey& key, std::string_view field, const Value& value) {
+bool Conversion::accept(const SourceKey& key, std::string_view field, const Value& value) {
   nlohmann::ordered_json wanted, earlier;
   if (const auto complaint = config::try_value(field, value, wanted)) {
     const std::string what = fmt::format("`{}` {}", key.name, complaint->what);
@@ -417,24 +417,24 @@ bool Reading::accept(const SourceKey& key, std::string_view field, const Value& 
   return false;
 }
 
-void Reading::note_auto(const SourceKey& key) {
+void Conversion::note_auto(const SourceKey& key) {
   from_run.push_back({key.name, "auto: the run's value is used", key.place});
 }
 
-void Reading::note_no_meaning(const SourceKey& key, std::string why) {
+void Conversion::note_no_meaning(const SourceKey& key, std::string why) {
   no_meaning.push_back({key.name, std::move(why), key.place});
 }
 
-void Reading::note_lost(const SourceKey& key, std::string why) {
+void Conversion::note_lost(const SourceKey& key, std::string why) {
   not_carried.push_back({key.name, std::move(why), key.place});
 }
 
-void Reading::note_unused(const SourceKey& key, std::string why, std::string_view field) {
+void Conversion::note_unused(const SourceKey& key, std::string why, std::string_view field) {
   unused_.emplace_back(not_carried.size(), field);
   note_lost(key, std::move(why));
 }
 
-void Reading::take_back(std::string_view field, const std::string& why) {
+void Conversion::take_back(std::string_view field, const std::string& why) {
   std::erase_if(given, [&](const Given& one) {
     if (one.assignment.key != field) return false;
     if (!one.from.empty()) no_meaning.push_back({one.from, why, one.assignment.place});
@@ -442,22 +442,22 @@ void Reading::take_back(std::string_view field, const std::string& why) {
   });
 }
 
-bool Reading::is_reported(const std::string& place) {
+bool Conversion::is_reported(const std::string& place) {
   while (num_reported_ < problems.size()) reported_.insert(problems[num_reported_++].where);
   return reported_.contains(place);
 }
 
-void Reading::refuse(const SourceKey& key, std::string message, std::string fix) {
+void Conversion::refuse(const SourceKey& key, std::string message, std::string fix) {
   if (is_reported(key.value_place)) return;  // a consequence of what is wrong with it
   problems.push_back({std::move(message), key.value_place, std::move(fix)});
 }
 
-void Reading::refuse(const SourceKey& key, const SourceKey& other, std::string message,
-                     std::string fix) {
+void Conversion::refuse(const SourceKey& key, const SourceKey& other, std::string message,
+                        std::string fix) {
   problems.push_back({std::move(message), key.place + "; " + other.place, std::move(fix)});
 }
 
-void Reading::include(Reading&& other) {
+void Conversion::include(Conversion&& other) {
   for (Given& one : other.given) {
     const Assignment& assignment = one.assignment;
     const SourceKey key{.name = one.from,
