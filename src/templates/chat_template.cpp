@@ -56,19 +56,15 @@ Rendered ChatTemplate::render_prefix(const Json& messages, size_t num_messages,
   const int64_t now =
       options.now_unix_s >= 0 ? options.now_unix_s : static_cast<int64_t>(std::time(nullptr));
   jinja::Runtime runtime(jinja::Limits{}, now);
-  int line = 0;
   try {
     ChatContext context(impl_->parsed.symbols, messages, num_messages, options);
     jinja::Interpreter interpreter(impl_->parsed, runtime, context.take_variables());
-    try {
-      return context.rendered(interpreter.run());
-    } catch (const jinja::TemplateError&) {
-      line = interpreter.line();
-      throw;
-    }
+    return context.rendered(interpreter.run());
   } catch (const jinja::WorkLimitError& error) {
+    const int line = runtime.line();
     throw TemplateWorkError(error.what(), line > 0 ? impl_->where(line) : impl_->name);
   } catch (const jinja::TemplateError& error) {
+    const int line = runtime.line();
     const std::string where =
         line > 0 ? impl_->where(error.line() > 0 ? error.line() : line) : impl_->name;
     throw DataError(excerpt(error.what()), where);

@@ -5,13 +5,13 @@
 
 namespace sftrun::templates::jinja {
 
-/// An error in a template. The interpreter adds the line; the public API converts it to a
+/// An error in a template. The runtime knows the line; the public API converts it to a
 /// DataError.
 class TemplateError : public std::runtime_error {
  public:
   explicit TemplateError(const std::string& message, int line = 0)
       : std::runtime_error(message), line_(line) {}
-  int line() const { return line_; }  ///< from 1; 0: the current line of the interpreter
+  int line() const { return line_; }  ///< from 1; 0: the line of the runtime
 
  private:
   int line_;

@@ -46,6 +46,10 @@ class Runtime {
   }
   int64_t now_unix_s() const { return now_unix_s_; }
 
+  /// The line of the template that runs now; 0: none does yet.
+  int line() const { return line_; }
+  void set_line(int line) { line_ = line; }
+
   /// Counts one level of nesting for as long as it lives.
   class Nesting {
    public:
@@ -68,7 +72,7 @@ class Runtime {
   int64_t now_unix_s_;
   std::vector<ObjectPtr> kept_;
   size_t work_ = 0;
-  int depth_ = 0;
+  int depth_ = 0, line_ = 0;
 };
 
 /// Calls anything callable. @throws TemplateError "'str' object is not callable"

@@ -1,20 +1,21 @@
-// The interpreter's expressions.
+#include "jinja/evaluator.h"
+
 #include <fmt/format.h>
 
 #include "jinja/access.h"
 #include "jinja/filters.h"
-#include "jinja/interpreter.h"
+#include "jinja/objects.h"
 #include "jinja/operators.h"
 #include "jinja/print.h"
 #include "jinja/tests.h"
 
 namespace sftrun::templates::jinja {
 
-Value Interpreter::evaluate(const Expr& expr, const FramePtr& frame) {
+Value Evaluator::evaluate(const Expr& expr, Frame& frame) {
   if (expr.kind == ExprKind::kConst) return expr.constant;
   if (expr.kind == ExprKind::kName) return evaluate_name(expr, frame);
   const Runtime::Nesting nesting(runtime_);
-  line_ = expr.line;
+  runtime_.set_line(expr.line);
   const auto operand = [&](size_t index) { return evaluate(*expr.operands[index], frame); };
   switch (expr.kind) {
     case ExprKind::kConst:
@@ -43,7 +44,7 @@ Value Interpreter::evaluate(const Expr& expr, const FramePtr& frame) {
       return evaluate_compare(expr, frame);
     case ExprKind::kBinary: {
       const Value left = operand(0), right = operand(1);
-      line_ = expr.line;
+      runtime_.set_line(expr.line);
       return binary(runtime_, expr.name, left, right);
     }
     case ExprKind::kNegate:
@@ -56,7 +57,7 @@ Value Interpreter::evaluate(const Expr& expr, const FramePtr& frame) {
       return get_attribute(runtime_, operand(0), expr.name);
     case ExprKind::kItem: {
       const Value object = operand(0), key = operand(1);
-      line_ = expr.line;
+      runtime_.set_line(expr.line);
       return get_item(runtime_, object, key);
     }
     case ExprKind::kSlice:
@@ -71,17 +72,17 @@ Value Interpreter::evaluate(const Expr& expr, const FramePtr& frame) {
   return Value();
 }
 
-Value Interpreter::evaluate_name(const Expr& expr, const FramePtr& frame) const {
-  runtime_.charge(frame->num_slots());  // each slot is checked
-  if (const Frame::Slot* slot = frame->find(expr.symbol)) {
+Value Evaluator::evaluate_name(const Expr& expr, Frame& frame) const {
+  runtime_.charge(frame.num_slots());  // each slot is checked
+  if (const Frame::Slot* slot = frame.find(expr.symbol)) {
     if (slot->value) return *slot->value;
   } else if (const auto& given = context_[static_cast<size_t>(expr.symbol)]) {
     return *given;
   }
-  return Value::undefined(fmt::format("'{}' is undefined", template_.symbols.name(expr.symbol)));
+  return Value::undefined(fmt::format("'{}' is undefined", symbols_.name(expr.symbol)));
 }
 
-Value Interpreter::evaluate_condition(const Expr& expr, const FramePtr& frame) {
+Value Evaluator::evaluate_condition(const Expr& expr, Frame& frame) {
   if (truthy(evaluate(*expr.operands[0], frame))) return evaluate(*expr.operands[1], frame);
   if (expr.operands[2]) return evaluate(*expr.operands[2], frame);
   return Value::undefined(
@@ -89,18 +90,18 @@ Value Interpreter::evaluate_condition(const Expr& expr, const FramePtr& frame) {
 }
 
 /// a < b < c holds if both do; operands after the first comparison that fails are not evaluated.
-Value Interpreter::evaluate_compare(const Expr& expr, const FramePtr& frame) {
+Value Evaluator::evaluate_compare(const Expr& expr, Frame& frame) {
   Value left = evaluate(*expr.operands[0], frame);
   for (size_t i = 0; i < expr.operators.size(); ++i) {
     Value right = evaluate(*expr.operands[i + 1], frame);
-    line_ = expr.line;
+    runtime_.set_line(expr.line);
     if (!compare(runtime_, expr.operators[i], left, right)) return Value::boolean(false);
     left = std::move(right);
   }
   return Value::boolean(true);
 }
 
-Value Interpreter::evaluate_concat(const Expr& expr, const FramePtr& frame) {
+Value Evaluator::evaluate_concat(const Expr& expr, Frame& frame) {
   TaggedText out;
   for (const Value& part : evaluate_all(expr.operands, frame)) {
     const TaggedText text = to_text(runtime_, part);
@@ -111,7 +112,7 @@ Value Interpreter::evaluate_concat(const Expr& expr, const FramePtr& frame) {
   return Value::string(std::move(out));
 }
 
-Value Interpreter::evaluate_dict(const Expr& expr, const FramePtr& frame) {
+Value Evaluator::evaluate_dict(const Expr& expr, Frame& frame) {
   Dict dict;
   for (size_t i = 0; i + 1 < expr.operands.size(); i += 2) {
     Value key = evaluate(*expr.operands[i], frame);
@@ -120,7 +121,7 @@ Value Interpreter::evaluate_dict(const Expr& expr, const FramePtr& frame) {
   return Value::dict(std::move(dict));
 }
 
-Value Interpreter::evaluate_slice(const Expr& expr, const FramePtr& frame) {
+Value Evaluator::evaluate_slice(const Expr& expr, Frame& frame) {
   const auto part = [&](size_t index) {
     return expr.operands[index] ? evaluate(*expr.operands[index], frame) : Value();
   };
@@ -128,15 +129,14 @@ Value Interpreter::evaluate_slice(const Expr& expr, const FramePtr& frame) {
   return get_slice(runtime_, object, start, stop, step);
 }
 
-std::vector<Value> Interpreter::evaluate_all(const std::vector<ExprPtr>& exprs,
-                                             const FramePtr& frame) {
+std::vector<Value> Evaluator::evaluate_all(const std::vector<ExprPtr>& exprs, Frame& frame) {
   std::vector<Value> values;
   values.reserve(exprs.size());
   for (const ExprPtr& expr : exprs) values.push_back(evaluate(*expr, frame));
   return values;
 }
 
-Args Interpreter::evaluate_arguments(const Arguments& arguments, const FramePtr& frame) {
+Args Evaluator::evaluate_arguments(const Arguments& arguments, Frame& frame) {
   Args args;
   args.positional = evaluate_all(arguments.positional, frame);
   for (const auto& [name, expr] : arguments.named)
@@ -156,15 +156,14 @@ Args Interpreter::evaluate_arguments(const Arguments& arguments, const FramePtr&
   return args;
 }
 
-Value Interpreter::evaluate_call(const Expr& expr, const FramePtr& frame) {
+Value Evaluator::evaluate_call(const Expr& expr, Frame& frame) {
   const Value callee = evaluate(*expr.operands[0], frame);
   const Args args = evaluate_arguments(*expr.arguments, frame);
-  line_ = expr.line;
+  runtime_.set_line(expr.line);
   return call_value(runtime_, callee, args);
 }
 
-/// @param block_text the operand if the filter is that of a block
-Value Interpreter::apply_filters(const Expr& expr, const Value* block_text, const FramePtr& frame) {
+Value Evaluator::apply_filters(const Expr& expr, const Value* block_text, Frame& frame) {
   const bool innermost = expr.operands[0] == nullptr;
   const bool of_block =
       innermost || (block_text != nullptr && expr.operands[0]->kind == ExprKind::kFilter);
@@ -172,19 +171,43 @@ Value Interpreter::apply_filters(const Expr& expr, const Value* block_text, cons
                       : of_block ? apply_filters(*expr.operands[0], block_text, frame)
                                  : evaluate(*expr.operands[0], frame);
   const Args args = evaluate_arguments(*expr.arguments, frame);
-  line_ = expr.line;
+  runtime_.set_line(expr.line);
   if (expr.filter == nullptr) fail("No filter named '" + expr.name + "' found.");
   runtime_.step();
   return expr.filter(runtime_, value, args);
 }
 
-Value Interpreter::evaluate_test(const Expr& expr, const FramePtr& frame) {
+Value Evaluator::evaluate_test(const Expr& expr, Frame& frame) {
   const Value value = evaluate(*expr.operands[0], frame);
   const Args args = evaluate_arguments(*expr.arguments, frame);
-  line_ = expr.line;
+  runtime_.set_line(expr.line);
   if (expr.test == nullptr) fail("No test named '" + expr.name + "' found.");
   runtime_.step();
   return Value::boolean(expr.test(runtime_, value, args));
+}
+
+// ---- Assignment
+
+void Evaluator::assign(const Expr& target, const Value& value, Frame& frame) {
+  runtime_.charge(frame.slots.size());  // each slot is checked
+  if (target.kind == ExprKind::kName) return frame.set(target.symbol, value);
+  if (target.kind == ExprKind::kTuple) return unpack(target, value, frame);
+  auto* name_space = evaluate_name(target, frame).object_as<Namespace>();
+  if (name_space == nullptr) fail("cannot assign attribute on non-namespace object");
+  name_space->set(target.name, value);
+}
+
+void Evaluator::unpack(const Expr& target, const Value& value, Frame& frame) {
+  const IteratorPtr iterator = iterate(value);
+  if (!iterator) fail(fmt::format("cannot unpack non-iterable {} object", type_name(value)));
+  const size_t wanted = target.operands.size();
+  std::vector<Value> items;
+  for (Value item; items.size() <= wanted && iterator->next(item);) items.push_back(item);
+  if (items.size() > wanted) fail(fmt::format("too many values to unpack (expected {})", wanted));
+  if (items.size() < wanted) {
+    fail(fmt::format("not enough values to unpack (expected {}, got {})", wanted, items.size()));
+  }
+  for (size_t i = 0; i < wanted; ++i) assign(*target.operands[i], items[i], frame);
 }
 
 }  // namespace sftrun::templates::jinja
