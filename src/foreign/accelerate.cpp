@@ -48,7 +48,7 @@ void accelerate_environment(Conversion& conversion, const SourceKey& key) {
 /// A file of DeepSpeed, beside this one or in the current directory.
 void accelerate_deepspeed_file(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
-  const std::filesystem::path path = conversion.path_beside(key.value.text);
+  const std::filesystem::path path = conversion.source().path_beside(key.value.text);
   if (!is_plain_file(path)) {
     return conversion.refuse(
         key, fmt::format("`{}`: no such file: {}", key.name, shown_path(key.value.text)),

@@ -446,7 +446,8 @@ void axolotl_curriculum(Conversion& conversion, const SourceKey& key) {
 
 void axolotl_deepspeed(Conversion& conversion, const SourceKey& key) {
   if (!is_off(key.value))
-    conversion.set(key, "parallel.deepspeed", conversion.path_beside(key.value.text).string());
+    conversion.set(key, "parallel.deepspeed",
+                   conversion.source().path_beside(key.value.text).string());
 }
 
 void axolotl_trainable(Conversion& conversion, const SourceKey& key) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -14,46 +13,34 @@
 #include "sftrun/config/assignment.h"
 #include "sftrun/config/problem.h"
 #include "sftrun/config/value.h"
+#include "source_document.h"
 
 namespace sftrun::foreign {
 
-/// A key of the file, in dots.
-struct SourceKey {
-  std::string name;
-  const Value& value;
-  std::string place, value_place;
-  std::string source;  ///< "ds.json:4"
-};
-
-/// The conversion of a file of another tool to settings of a run, by the table of the tool.
+/// The conversion of a file of another tool to settings of a run, by the table of the tool. Functions
+/// of the table read the file and set fields, note keys that set none, or refuse values.
 class Conversion {
  public:
-  Conversion(const ImportTable& table, std::filesystem::path file, Value document);
+  Conversion(const ImportTable& table, std::filesystem::path file, Value document)
+      : table_(table), source_(table, std::move(file), std::move(document)) {}
 
   /// Applies the table.
   void run();
-  /// Takes back what has no use with the file's own tuning.mode, and gives what several keys say
-  /// together one form.
-  void settle();
-  /// Takes back which of `parallel.offload.base` and `params` has no use with this tuning.mode ("": it
-  /// is not known), and notes where the strategy keeps trained weights on the device.
-  void settle_weights_on_host(std::string_view mode);
 
-  // ---- The file
-  /// nullopt: the file has no such key, or its value is empty.
-  std::optional<SourceKey> find(std::string_view name) const;
-  /// Also a key without a value.
-  std::optional<SourceKey> find_named(std::string_view name) const;
-  std::string text_of(std::string_view name) const;  ///< "" if there is no such key
+  // ---- The file (source_document.h)
+  const SourceDocument& source() const { return source_; }
+  std::optional<SourceKey> find(std::string_view name) const { return source_.find(name); }
+  std::string text_of(std::string_view name) const { return source_.text_of(name); }
   /// A whole number of at least `min`; other values are reported.
   std::optional<int64_t> count_of(std::string_view name, int64_t min);
-  const std::filesystem::path& file() const { return file_; }
+  const std::filesystem::path& file() const { return source_.file(); }
   Tool tool() const { return table_.tool; }
-  /// As given if it exists, else beside this file.
-  std::filesystem::path path_beside(const std::string& name) const;
 
   // ---- What it becomes
-  bool has(std::string_view field) const;
+  bool has(std::string_view field) const { return find_given(field) != nullptr; }
+  const Given* find_given(std::string_view field) const;  ///< nullptr: not given
+  Given* find_given(std::string_view field);
+  std::string given_text(std::string_view field) const;  ///< "": not given
   /// @param field "train.batch_size"
   void set(const SourceKey& key, std::string_view field, Value value, bool is_firm = true);
   void set(const SourceKey& key, std::string_view field, std::string_view text,
@@ -85,42 +72,19 @@ class Conversion {
 
  private:
   bool is_reported(const std::string& place);
-  Given* find_given(std::string_view field);  ///< nullptr: not given
-  void settle_quantised_base();
-  void settle_checkpoints();
-  void settle_validation();
-  void settle_deepspeed();
-  std::string given_text(std::string_view field) const;  ///< "": not given
-  void walk(const Value& map, const std::string& section);
-  void apply_rule(const ImportRule& rule, const SourceKey& key);
-  void apply_words(const ImportRule& rule, const SourceKey& key);
-  /// A key without a rule.
-  void apply_unknown(const SourceKey& key);
-  bool has_rule_inside(std::string_view name) const;
-  const ImportRule* find_rule(std::string_view name) const;
-  SourceKey key_of(std::string name, const MapKey& key, const Value& value) const;
   /// Reports a value that the field does not take, and values that contradict each other.
   bool accept(const SourceKey& key, std::string_view field, const Value& value);
-  std::vector<std::string> key_names() const;
   /// Completes the notes of `note_unused`, when all keys are read.
   void name_used_values();
   /// The value of a field after the import, as YAML; "": none.
-  std::string used_value(const std::string& field);
+  std::string used_value(const std::string& field) const;
 
   const ImportTable& table_;
-  std::filesystem::path file_;
-  Value document_;
+  SourceDocument source_;
   std::unordered_set<std::string> reported_;  ///< places of the first `num_reported_` problems
   size_t num_reported_ = 0;
   std::vector<std::pair<size_t, std::string>> unused_;  ///< indices in not_carried, and fields
 };
-
-/// Whether the value means that a feature is off: null, false, "no", "none", 0, an empty list or map.
-bool is_off(const Value& value);
-/// `value` with each `${key}` replaced by the text of that key of `document`.
-Value interpolated(const Value& value, const Value& document);
-/// A value inside nested maps; nullptr: there is none. @param name in dots
-const Value* value_at(const Value& document, std::string_view name);
 
 /// @throws ConfigError if the file that is given as a run's YAML is of another tool
 void require_own_run(const Value& document, const std::filesystem::path& file);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "conversion.h"
+#include "settle.h"
 #include "sftrun/config/assignment.h"
 #include "sftrun/config/problem.h"
 #include "sftrun/config/yaml_text.h"
@@ -123,7 +123,7 @@ Json notes_json(const std::vector<ImportNote>& notes) {
 
 Import import_config(const std::filesystem::path& file, std::optional<Tool> tool) {
   Conversion conversion = read_foreign_file(file, tool);
-  conversion.settle();
+  settle(conversion);
   const Applied result = applied(conversion);
   if (conversion.problems.empty())
     conversion.problems.insert(conversion.problems.end(), result.problems.begin(),

@@ -88,7 +88,8 @@ void factory_neat_packing(Conversion& conversion, const SourceKey& key) {
 
 void factory_deepspeed(Conversion& conversion, const SourceKey& key) {
   if (!is_off(key.value))
-    conversion.set(key, "parallel.deepspeed", conversion.path_beside(key.value.text).string());
+    conversion.set(key, "parallel.deepspeed",
+                   conversion.source().path_beside(key.value.text).string());
 }
 
 bool is_stage(const Conversion& conversion, std::string_view stage) {
@@ -276,7 +277,7 @@ std::vector<std::string> factory_names(const Value& value) {
 
 std::filesystem::path factory_info(const Conversion& conversion) {
   const auto given = conversion.find("dataset_dir");
-  return conversion.path_beside(given ? given->value.text : "data") / "dataset_info.json";
+  return conversion.source().path_beside(given ? given->value.text : "data") / "dataset_info.json";
 }
 
 void factory_max_samples(Conversion& conversion, const SourceKey& key) {
@@ -319,7 +320,7 @@ void factory_eval_dataset(Conversion& conversion, const SourceKey& key) {
 /// The number of layers of a model on this machine.
 std::optional<int64_t> num_layers(const Conversion& conversion) {
   const std::filesystem::path config =
-      conversion.path_beside(conversion.text_of("model_name_or_path")) / "config.json";
+      conversion.source().path_beside(conversion.text_of("model_name_or_path")) / "config.json";
   if (!is_plain_file(config)) return std::nullopt;
   const Json model = Json::parse(read_text_file(config), nullptr, /*allow_exceptions=*/false);
   for (const Json* part :

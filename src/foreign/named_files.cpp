@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "conversion.h"
+#include "settle.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/short_quotes.h"
@@ -60,7 +60,7 @@ NamedFiles read_named_files(const AssignmentLayers& layers,
                       "YAML file");
     }
     Conversion conversion = read_foreign_file(file, tool);
-    conversion.settle_weights_on_host(mode_of(layers));
+    settle_weights_on_host(conversion, mode_of(layers));
     take(named, file, conversion);
     if (all)
       all->include(std::move(conversion));

@@ -14,7 +14,7 @@ inline void set_offload(Conversion& conversion, const SourceKey& key, std::strin
   else
     conversion.set(key, field, key.value);
 }
-/// Frozen weights and trained ones: which of them a run has, `Conversion::settle_weights_on_host` sees.
+/// Frozen weights and trained ones: which of them a run has, `settle_weights_on_host` sees.
 inline void set_offload_of_weights(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
   conversion.weights_on_host.push_back({key.name, {}, key.place});

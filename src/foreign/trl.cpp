@@ -155,7 +155,8 @@ void trl_loss(Conversion& conversion, const SourceKey& key) {
 void trl_template(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
   const std::string& name = key.value.text;
-  const bool is_path = name.ends_with(".jinja") || leads_to_file(conversion.path_beside(name)) ||
+  const bool is_path = name.ends_with(".jinja") ||
+                       leads_to_file(conversion.source().path_beside(name)) ||
                        std::count(name.begin(), name.end(), '/') != 1 || name.starts_with('.');
   if (is_path) return conversion.set(key, "model.chat_template", key.value);
   conversion.note_lost(key,
@@ -170,13 +171,14 @@ void trl_activations(Conversion& conversion, const SourceKey& key) {
 
 void trl_deepspeed(Conversion& conversion, const SourceKey& key) {
   if (!is_off(key.value))
-    conversion.set(key, "parallel.deepspeed", conversion.path_beside(key.value.text).string());
+    conversion.set(key, "parallel.deepspeed",
+                   conversion.source().path_beside(key.value.text).string());
 }
 
 /// Without a limit nothing is cut off there.
 void note_unlimited(Conversion& conversion) {
   for (const char* name : {"max_length", "max_seq_length"}) {
-    const auto key = conversion.find_named(name);
+    const auto key = conversion.source().find_named(name);
     if (key && key->value.kind == Value::Kind::kNull)
       conversion.note_lost(
           *key, "there is always a limit: set `model.max_seq_len` to the longest example");
