@@ -7,7 +7,9 @@ namespace sftrun::model {
 SequenceCache::SequenceCache(Decoder& decoder) {
   const auto options =
       at::TensorOptions().dtype(decoder.options().dtype).device(decoder.options().device);
-  for (const Layer& layer : decoder.layers()) layers_.push_back(layer.mixer->make_cache(options));
+  const layers::UnitRange held = decoder.held_units();
+  for (const Layer& layer : decoder.layers())
+    layers_.push_back(held.contains(layer.unit) ? layer.mixer->make_cache(options) : nullptr);
 }
 
 namespace {

@@ -30,7 +30,8 @@ class SequenceCache {
   std::span<const std::unique_ptr<layers::LayerCache>> layers() const { return layers_; }
 
  private:
-  std::vector<std::unique_ptr<layers::LayerCache>> layers_;  // null: the layer keeps nothing
+  std::vector<std::unique_ptr<layers::LayerCache>>
+      layers_;  // null: it keeps nothing, or another stage has it
   int64_t rows_ = 0, capacity_ = 0;
 };
 

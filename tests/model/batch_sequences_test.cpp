@@ -70,5 +70,17 @@ TEST(BatchSequences, CacheGrowsNotBeyondTheLongestSequence) {
   EXPECT_EQ(sequences.cache_bytes(0, 0), 0U);
 }
 
+TEST(BatchSequences, CacheHasTheLayersOfThisStageOnly) {
+  const auto whole = cached_model();
+  DecoderOptions options;
+  options.held = {whole->layer_unit(1), whole->head_unit() + 1};
+  const auto stage = Decoder::load(
+      weights::Checkpoint::open(std::filesystem::path(SFTRUN_TEST_DATA) / "families" / "llama"),
+      options);
+  const auto layers = static_cast<uint64_t>(whole->layers().size());
+  EXPECT_EQ(BatchSequences(*stage, 8).cache_bytes(1, 64) * layers,
+            BatchSequences(*whole, 8).cache_bytes(1, 64) * (layers - 1));
+}
+
 }  // namespace
 }  // namespace sftrun::model
