@@ -45,12 +45,12 @@ class WholeUnits {
       : strategy_(strategy), decoder_(decoder), units_(units_of(decoder)) {
     for (const int64_t unit : units_) {
       strategy_.before(unit, layers::UnitPass::kForward);
-      decoder_.unit_arrived(unit);
+      decoder_.joints().unit_arrived(unit);
     }
   }
   ~WholeUnits() {
     for (const int64_t unit : units_) {
-      decoder_.unit_leaves(unit);
+      decoder_.joints().unit_leaves(unit);
       strategy_.after(unit, layers::UnitPass::kForward);
     }
   }

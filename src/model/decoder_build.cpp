@@ -120,7 +120,7 @@ class DecoderBuilder {
 
   /// Joins linears, which replaces their weights, and lists the frozen tensors of a unit.
   void register_frozen(int64_t unit) {
-    d_.join_linears(unit, reader_.unread());
+    d_.joints_.join_unit(unit, reader_.unread());
     layers::FrozenStorage& frozen = d_.units_[static_cast<size_t>(unit)].frozen;
     const auto add = [&](const at::Tensor& tensor) {
       if (!tensor.defined()) return;

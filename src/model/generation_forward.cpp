@@ -7,7 +7,7 @@ namespace sftrun::model {
 at::Tensor GenerationForward::run(GenerationInputs& inputs,
                                   std::span<const std::unique_ptr<layers::LayerCache>> caches) {
   using Pass = layers::DequantPrefetcher::Pass;
-  decoder_.prepare_joints(inputs.has_prefill() ? Pass::kForward : Pass::kDecoding, hooks());
+  decoder_.joints().prepare(inputs.has_prefill() ? Pass::kForward : Pass::kDecoding, hooks());
   layers::BatchContext context = inputs.context();
   at::Tensor hidden = input(inputs.tokens(decoder_.options().device), context);
   const layers::GenerationPass pass = inputs.pass(context, caches);

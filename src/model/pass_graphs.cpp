@@ -155,10 +155,10 @@ std::string PassGraphs::capture(Pass& pass, const PackedBatch& batch) {
     pass.loss = at::zeros({}, pass.batch.staged.options().dtype(at::kDouble));
     pass.graph = kernels::capture(decoder_.options().device, any_graph(), [&] {
       pass.loss.copy_(Stage(decoder_).forward_backward(pass.batch, {}));
-      decoder_.join_prefetch();
+      decoder_.joints().join_prefetch();
     });
   } catch (const c10::Error& error) {
-    decoder_.forget_prefetch();
+    decoder_.joints().forget_prefetch();
     const std::string text = error.what_without_backtrace();
     return text.substr(0, std::min<size_t>(text.find('\n'), kMaxOfAnError));
   }
@@ -194,8 +194,8 @@ at::Tensor PassGraphs::forward_backward(const PackedBatch& batch, const PassOpti
   SFTRUN_CHECK(options.grad_scale == 1 && options.aux == nullptr &&
                !options.row_factors.defined() && !options.needs_span_gradients &&
                batch.spans.empty());
-  decoder_.refresh_joints();
-  decoder_.join_prefetch();  // work in the graph does not wait for events before the graph
+  decoder_.joints().refresh();
+  decoder_.joints().join_prefetch();  // work in the graph does not wait for events before the graph
   Pass& pass = passes_[{*batch.sizes, batch.staged.nbytes()}];
   if (!is_ready(pass, batch)) return stage_.forward_backward(batch, options);
   // Both passes are one launch; most of its time is the backward pass's.

@@ -103,7 +103,7 @@ void Stage::forward(MicroBatchRuns runs) const {
     run->layers.resize(static_cast<size_t>(decoder_.arch().num_layers));
     if (run->is_empty()) continue;
     using Unpacking = layers::DequantPrefetcher::Pass;
-    decoder_.prepare_joints(run->trains ? Unpacking::kTraining : Unpacking::kForward, hooks_);
+    decoder_.joints().prepare(run->trains ? Unpacking::kTraining : Unpacking::kForward, hooks_);
   }
   if (has_embedding()) {
     for_runs(runs, decoder_.embedding_unit(), UnitPass::kForward,

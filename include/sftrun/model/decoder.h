@@ -19,6 +19,7 @@
 #include "sftrun/layers/parameter.h"
 #include "sftrun/layers/per_layer_inputs.h"
 #include "sftrun/layers/unit.h"
+#include "sftrun/model/decoder_joints.h"
 #include "sftrun/model/packed_batch.h"
 #include "sftrun/spec/arch_spec.h"
 #include "sftrun/spec/lora_spec.h"
@@ -136,23 +137,8 @@ class Decoder {
   const layers::Head& head() const { return head_; }
   layers::Head& head() { return head_; }
   layers::Embedding& embedding() { return embedding_; }
-  /// Updates the joint linears after a change of the adapters, and starts unpacking ahead. Must be
-  /// called before layers run one by one (generation).
-  /// @param hooks that this pass calls; null: none, or units stay in memory while it runs
-  void prepare_joints(
-      layers::DequantPrefetcher::Pass pass = layers::DequantPrefetcher::Pass::kForward,
-      layers::UnitHooks* hooks = nullptr);
-  /// Must be called after `UnitHooks::before` and before `UnitHooks::after`. Where the memory of
-  /// units is released, the joint linears' copies of the adapters exist between these calls.
-  void unit_arrived(int64_t unit);
-  void unit_leaves(int64_t unit);
-  /// The first part of `prepare_joints`, which a captured graph does not contain.
-  void refresh_joints();
-  /// Makes the current stream wait for matrices unpacked ahead: before a captured pass and at its
-  /// end.
-  void join_prefetch();
-  /// Call after the capture of a pass failed.
-  void forget_prefetch();
+  /// Products of several linears that are computed as one.
+  DecoderJoints& joints() { return joints_; }
   /// @param adapters false: without the embedding's adapter
   at::Tensor embed(const at::Tensor& tokens, bool adapters = true) const;
   /// Embeddings, with NEFTune noise if enabled.
@@ -184,13 +170,6 @@ class Decoder {
  private:
   Decoder(spec::ArchSpec arch, DecoderOptions options);
   void build(const WeightSource& source);
-  /// On CUDA, joins linears with the same input where only attention or the gated activation reads
-  /// their outputs, and makes adapters part of the product.
-  /// @param unread weights without memory   @pre the unit is loaded
-  void join_linears(int64_t unit, layers::UnreadStorages& unread);
-  void join_linears(Layer& layer, layers::UnreadStorages& unread);
-  void join(layers::JointLinears& joint, const std::vector<layers::Linear*>& linears, int64_t unit,
-            layers::UnreadStorages& unread);
   /// Rounds to the compute dtype, as Gemma does with the scale of embeddings.
   double rounded(double scale) const;
 
@@ -207,15 +186,7 @@ class Decoder {
   bool shares_keys_ = false;
   std::map<std::string, at::Tensor> principal_parts_;
   std::vector<Layer> layers_;
-  layers::JointAdapters joint_adapters_;
-  /// Adapters' copies in the joint linears of a unit, if buffers are per unit.
-  struct UnitJoints {
-    layers::JointAdapters beside_weights, in_memory;
-    layers::FrozenStorage memory;  // of those whose weights are quantised
-  };
-  std::map<int64_t, UnitJoints> unit_joints_;
-  std::unique_ptr<layers::DequantPrefetcher> prefetcher_;  // null: no quantised joint linears
-  uint64_t joints_version_ = 0;  // `store_.version()` when the joints were last updated
+  DecoderJoints joints_{options_, store_, layers_};
   layers::Head head_;
   uint64_t base_bytes_ = 0;
   std::shared_ptr<uint64_t> file_bytes_ = std::make_shared<uint64_t>(0);  // readers add to it

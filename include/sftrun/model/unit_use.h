@@ -16,9 +16,9 @@ void use_unit(Decoder& decoder, layers::UnitHooks* hooks, int64_t unit, layers::
   if (hooks == nullptr) return body();
   for (const int64_t other : used.also_reads) hooks->before(other, pass);
   hooks->before(unit, pass);
-  decoder.unit_arrived(unit);
+  decoder.joints().unit_arrived(unit);
   body();
-  decoder.unit_leaves(unit);
+  decoder.joints().unit_leaves(unit);
   hooks->after(unit, pass);
   for (const int64_t other : used.also_reads) hooks->after(other, pass);
 }

@@ -36,7 +36,7 @@ struct StepContext {
   spec::LoraSpec lora;
   bool trains_base;  ///< weights of the model, all or some of them
   bool trains_all, has_dora, has_dropout;
-  bool joins_linears;  ///< products of several linears are one (`model::Decoder::join_linears`)
+  bool joins_linears;  ///< products of several linears are one (`model::DecoderJoints`)
 };
 
 /// Bytes of a block in a training step.
