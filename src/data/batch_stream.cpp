@@ -10,6 +10,7 @@
 #include "sampled_hash.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/hash.h"
+#include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/rng.h"
 #include "sftrun/data/data_problems.h"

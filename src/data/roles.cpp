@@ -58,4 +58,10 @@ std::string fix_of_role(const std::string& role) {
       "data.fields: {{roles: {{{}: ROLE}}}}, where ROLE is user, assistant, system or tool", key);
 }
 
+std::string advice_on_role(const std::string& role) {
+  const std::string likely = likely_role(role);
+  return (likely.empty() ? "" : fmt::format("did you mean `{}`? ", likely)) +
+         "only turns of `assistant` are trained on; rename it by " + fix_of_role(role);
+}
+
 }  // namespace sftrun::data

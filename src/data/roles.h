@@ -19,4 +19,7 @@ std::string likely_role(const std::string& role);
 /// The setting that gives a role its known name: "data.fields: {roles: {GPT: assistant}}".
 std::string fix_of_role(const std::string& role);
 
+/// What to do about an unknown role, for a warning.
+std::string advice_on_role(const std::string& role);
+
 }  // namespace sftrun::data

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bad_records.h"
+#include "endings.h"
+#include "sftrun/config/run_config.h"
+#include "sftrun/data/dataset.h"
+#include "tally.h"
+#include "tokenized_source.h"
+
+namespace sftrun::data {
+
+/// What the checks of a data set depend on besides its records.
+struct CheckContext {
+  CheckContext(const TextModel& model, const config::DataConfig& data, RecordFormat format,
+               const LengthRule& rule);
+
+  /// Whether examples without their ends are refused.
+  bool trains_ends() const;
+
+  const TextModel model;
+  const config::DataConfig data;
+  const bool is_text, is_preference;
+  const LengthRule rule;
+  const bool expects_bos;  ///< conversations should begin with the BOS of the tokenizer
+};
+
+/// Counts of the records of a data set while it is read.
+struct DatasetTallies {
+  void add(const std::vector<Outcome>& record, const std::string& place,
+           const CheckContext& context);
+
+  DatasetStats stats;
+  int64_t num_stop = 0;
+  std::optional<EndToken> end_token;  ///< other than a stop token; of a last answer if any has one
+  std::optional<Example> first_kept;
+  std::string first_kept_place;
+  std::optional<std::pair<std::string, std::string>> first_without_labels;  ///< text, place
+  std::optional<std::pair<int64_t, std::string>> shortest_too_long;         ///< length, place
+  Tally without_end, empty_thinking, tool_calls, reasoning, earlier_reasoning, tools, answer_texts,
+      messages, differs_in_class, control_tokens, empty_answers, begins_with_answer, missing_bos,
+      too_long, truncated, labels_cut_off, without_labels, others_left_out, equal_pairs,
+      two_systems, null_arguments;
+  std::map<std::string, Tally> unknown_roles, unread_columns, unread_turn_keys, absent_fields;
+  BadRecords bad;
+
+ private:
+  void add(const Outcome& outcome, const std::string& place, const CheckContext& context);
+  void add_contents(const Outcome& outcome, const std::string& place);
+  void add_fate(const Outcome& outcome, const std::string& place);
+  void add_ending(const Outcome& outcome, const std::string& place, const CheckContext& context);
+};
+
+}  // namespace sftrun::data
