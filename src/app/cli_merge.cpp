@@ -76,10 +76,10 @@ void resolve_format(MergeOptions& options) {
 }
 
 void check_unused(const MergeOptions& options, const CLI::App& command) {
-  const auto refuse = [&](const char* flag, const std::string& of) {
+  const auto refuse = [&](const char* flag, const std::string& subject) {
     if (command.count(flag) == 0) return;
     throw ConfigError(
-        fmt::format("{} is only for {}, but --format is {}", flag, of, options.format),
+        fmt::format("{} is only for {}, but --format is {}", flag, subject, options.format),
         fmt::format("{} on the command line", flag), "remove it");
   };
   const auto refuse_of_model = [&](const char* flag) {

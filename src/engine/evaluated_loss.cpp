@@ -75,11 +75,11 @@ std::vector<LabelSums> label_sums(const LoadedModel& model, const data::Dataset&
   rank.comm().barrier("losses of " + name);  // one rank may take long
   std::vector<LabelSums> totals(dataset.parts().size());
   const auto ranks = rank.comm().all_gather(own);
-  for (size_t of = 0; of < ranks.size(); ++of) {
-    if (!mesh.counts_loss_of(static_cast<int>(of))) continue;
+  for (size_t from = 0; from < ranks.size(); ++from) {
+    if (!mesh.counts_loss_of(static_cast<int>(from))) continue;
     for (size_t i = 0; i < totals.size(); ++i) {
-      totals[i] += {ranks[of][3 * i], static_cast<int64_t>(ranks[of][3 * i + 1]),
-                    static_cast<int64_t>(ranks[of][3 * i + 2])};
+      totals[i] += {ranks[from][3 * i], static_cast<int64_t>(ranks[from][3 * i + 1]),
+                    static_cast<int64_t>(ranks[from][3 * i + 2])};
     }
   }
   return totals;

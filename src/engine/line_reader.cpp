@@ -38,9 +38,9 @@ struct LineReader::Editor {
     ::history(history, &event, H_SETSIZE, kLines);
     ::el_set(line, EL_CLIENTDATA, this);
     ::el_set(
-        line, EL_PROMPT, +[](EditLine* of) {
+        line, EL_PROMPT, +[](EditLine* edit_line) {
           Editor* self = nullptr;
-          ::el_get(of, EL_CLIENTDATA, &self);
+          ::el_get(edit_line, EL_CLIENTDATA, &self);
           return self->prompt.data();
         });
     ::el_set(line, EL_EDITOR, "emacs");

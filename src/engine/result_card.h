@@ -26,7 +26,7 @@ struct TrainedResult {
   bool leaves_template_unused = false;  ///< see data::leaves_template_unused
 };
 /// With the metrics of the run's directory.
-std::string card_text(const TrainedResult& of);
+std::string card_text(const TrainedResult& training);
 
 /// The settings that a complete run was trained with, from its directory. Those of this command,
 /// which may name other data, if the file was removed or edited.

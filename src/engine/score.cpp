@@ -137,9 +137,9 @@ int score(std::vector<ScoredRecord>& records, const LoadedModel& model, Rank& ra
     score(records, first, end, stage, own);
   }
   const auto ranks = rank.comm().all_gather(own);
-  for (size_t of = 0; of < ranks.size(); ++of) {
-    if (!mesh.counts_loss_of(static_cast<int>(of))) continue;
-    for (size_t i = 0; i < records.size(); ++i) records[i].logprob += ranks[of][i];
+  for (size_t from = 0; from < ranks.size(); ++from) {
+    if (!mesh.counts_loss_of(static_cast<int>(from))) continue;
+    for (size_t i = 0; i < records.size(); ++i) records[i].logprob += ranks[from][i];
   }
   for (ScoredRecord& scored : records)
     for (size_t token = 1; token < scored.tokens.size(); ++token)

@@ -30,9 +30,9 @@ struct Sources {
 
 /// Whether values that were dequantised from one format are rounded to the same codes again, or
 /// nearly so.
-bool gives_same_codes(QuantFormat of, const std::string& dtype) {
+bool gives_same_codes(QuantFormat base_format, const std::string& dtype) {
   const QuantFormatInfo* format = find_quant_format(dtype);
-  return format != nullptr && format->layout == quant_info(of).layout;
+  return format != nullptr && format->layout == quant_info(base_format).layout;
 }
 
 Sources open_adapter(const MergeOptions& options) {

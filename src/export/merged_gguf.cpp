@@ -70,9 +70,9 @@ weights::GgufTensorToWrite computed(const weights::GgufPiece& piece,
                                     const weights::GgmlTypeInfo& type, const std::string& name,
                                     const std::function<at::Tensor()>& values) {
   return {piece.name, piece.shape, type, [&piece, &type, name, values](std::byte* destination) {
-            const at::Tensor of = values();
-            require_finite(name, of);
-            quantize_piece(piece, type, of, destination);
+            const at::Tensor computed_values = values();
+            require_finite(name, computed_values);
+            quantize_piece(piece, type, computed_values, destination);
           }};
 }
 

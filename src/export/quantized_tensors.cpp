@@ -109,11 +109,11 @@ void QuantizedTensors::add_rows(const Matrix& matrix, DType dtype, const char* s
                                 std::vector<weights::TensorToWrite>& tensors) {
   const weights::TensorInfo& info = *matrix.info;
   put(
-      info.file_name(), dtype, info.shape, matrix, [](const auto& of) { return of.packed; },
+      info.file_name(), dtype, info.shape, matrix, [](const auto& source) { return source.packed; },
       tensors);
   put(
       module_of(info) + scales, DType::kF32, std::move(scales_shape), matrix,
-      [](const auto& of) { return of.absmax; }, tensors);
+      [](const auto& source) { return source.absmax; }, tensors);
 }
 
 /// As compressed-tensors does.
@@ -137,8 +137,9 @@ void QuantizedTensors::add_four_bits(const Matrix& matrix,
   const std::string& name = info.file_name();
   const int64_t numel = info.numel(),
                 blocks = (numel + options_.block_size - 1) / options_.block_size;
-  const auto put = [&](const std::string& part, DType dtype, std::vector<int64_t> shape, Part of) {
-    this->put(name + part, dtype, std::move(shape), matrix, of, tensors);
+  const auto put = [&](const std::string& part, DType dtype, std::vector<int64_t> shape,
+                       Part source) {
+    this->put(name + part, dtype, std::move(shape), matrix, source, tensors);
   };
   put("", DType::kU8, {(numel + 1) / 2, 1}, [](const auto& matrix) { return matrix.packed; });
   put(".quant_map", DType::kF32, {16}, [](const auto& matrix) {

@@ -81,15 +81,15 @@ void ParameterStore::allocate(at::ScalarType compute_dtype, at::Device device,
     FlatValues flat{at::empty({size}, fp32), at::empty({size}, fp32), {}};
     flat.compute =
         compute_dtype == at::kFloat ? flat.master : at::empty({size}, fp32.dtype(compute_dtype));
-    for (const at::Tensor* of : {&flat.master, &flat.grad, &flat.compute})
-      layout.is_per_unit ? release_memory(*of) : void(of->zero_());
+    for (const at::Tensor* buffer : {&flat.master, &flat.grad, &flat.compute})
+      layout.is_per_unit ? release_memory(*buffer) : void(buffer->zero_());
     buffers_.push_back(std::move(flat));
   }
   for (Parameter& parameter : parameters_) {
     if (!layout.holds(parameter.unit)) continue;
     const FlatValues& flat = *buffers_of(parameter.unit);
-    const auto view = [&](const at::Tensor& of) {
-      return of.narrow(0, parameter.offset, parameter.numel).view(parameter.shape);
+    const auto view = [&](const at::Tensor& buffer) {
+      return buffer.narrow(0, parameter.offset, parameter.numel).view(parameter.shape);
     };
     parameter.grad = view(flat.grad);
     parameter.compute = view(parameter.in_fp32 ? flat.master : flat.compute);
@@ -102,9 +102,9 @@ void ParameterStore::allocate(at::ScalarType compute_dtype, at::Device device,
 void ParameterStore::reserve_unit(int64_t unit) {
   const FlatValues* flat = buffers_of(unit);
   if (flat == nullptr) return;
-  for (const at::Tensor* of : {&flat->master, &flat->grad, &flat->compute}) {
-    reserve_memory(*of);
-    of->zero_();
+  for (const at::Tensor* buffer : {&flat->master, &flat->grad, &flat->compute}) {
+    reserve_memory(*buffer);
+    buffer->zero_();
   }
 }
 
@@ -173,10 +173,10 @@ void OwnedValues::refresh_compute(const Piece& piece) const {
     piece.whole_in(flat.compute).copy_(piece.whole_in(flat.master));
 }
 
-OwnedValues::OwnedValues(ParameterStore& of)
-    : store(&of), flat{of.master(), of.grad(), of.compute()} {
-  for (Parameter& parameter : of.parameters()) {
-    const int64_t numel = of.owns(parameter.unit) ? parameter.numel : 0;
+OwnedValues::OwnedValues(ParameterStore& owner)
+    : store(&owner), flat{owner.master(), owner.grad(), owner.compute()} {
+  for (Parameter& parameter : owner.parameters()) {
+    const int64_t numel = owner.owns(parameter.unit) ? parameter.numel : 0;
     pieces.push_back({&parameter, 0, numel, numel == 0 ? 0 : parameter.offset});
   }
 }

@@ -76,7 +76,7 @@ bool RopeCache::Variant::grow(int64_t positions) {
   return true;
 }
 
-RopeCache::Table::Table(const spec::RopeSpec& of) : rope(of) {
+RopeCache::Table::Table(const spec::RopeSpec& rope_spec) : rope(rope_spec) {
   const int64_t last_short = last_short_length(rope);
   std::vector<int64_t> lengths = {last_short};
   if (rope.type == spec::RopeType::kLongRope) lengths.push_back(last_short + 1);

@@ -9,9 +9,9 @@
 namespace sftrun::parallel {
 namespace {
 
-void count(CollectiveCount& of, const at::Tensor& sent) {
-  ++of.calls;
-  of.bytes += sent.nbytes();
+void count(CollectiveCount& total, const at::Tensor& sent) {
+  ++total.calls;
+  total.bytes += sent.nbytes();
 }
 
 /// @param state keeps the backend alive

@@ -20,7 +20,7 @@ const Family& stored_family(const ArchSpec& arch, const std::string& where) {
 }
 
 /// One number if all layers have the same, else one per layer.
-json by_layer(const ArchSpec& arch, const std::function<int64_t(int64_t layer)>& of) {
+json by_layer(const ArchSpec& arch, const std::function<int64_t(int64_t layer)>& value_of) {
   std::vector<int64_t> sizes;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) sizes.push_back(of(layer));
   const bool same =

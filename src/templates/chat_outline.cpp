@@ -246,11 +246,11 @@ std::string ChatOutline::render(const Conversation& conversation) const {
   for (size_t i = 0; i < conversation.size(); ++i) {
     const PlainMessage& message = conversation[i];
     const bool is_last = i + 1 == conversation.size();
-    const std::optional<Turn>& of = turn(message.role, place_of(conversation, i));
-    if (of) {
-      text += of->open;
-      text += trimmed(message.text, of->trims_start, of->trims_end);
-      if (!is_last || message.role != Role::kAssistant) text += of->close;
+    const std::optional<Turn>& known = turn(message.role, place_of(conversation, i));
+    if (known) {
+      text += known->open;
+      text += trimmed(message.text, known->trims_start, known->trims_end);
+      if (!is_last || message.role != Role::kAssistant) text += known->close;
     }
     if (is_last && message.role != Role::kAssistant) text += generation_prompt;
   }

@@ -67,8 +67,8 @@ class StageSchedule final : public MicroBatchSchedule {
  private:
   /// A micro-batch between its forward and its backward pass.
   struct UnderWay {
-    UnderWay(model::PackedBatch of, const model::PassOptions& options)
-        : batch(std::move(of)), run(batch, options) {}
+    UnderWay(model::PackedBatch packed, const model::PassOptions& options)
+        : batch(std::move(packed)), run(batch, options) {}
     model::PackedBatch batch;
     model::MicroBatchRun run;
   };

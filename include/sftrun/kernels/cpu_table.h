@@ -84,9 +84,9 @@ struct Gating {
   Activation activation = Activation::kSilu;
   float alpha = 1.702F, limit = 7.0F;  ///< kClampedSwiglu only
   // NOLINTNEXTLINE(google-explicit-constructor): the other activations have no parameters
-  constexpr Gating(Activation of = Activation::kSilu) : activation(of) {}
-  constexpr Gating(Activation of, float alpha_of, float limit_of)
-      : activation(of), alpha(alpha_of), limit(limit_of) {}
+  constexpr Gating(Activation kind = Activation::kSilu) : activation(kind) {}
+  constexpr Gating(Activation kind, float alpha_of, float limit_of)
+      : activation(kind), alpha(alpha_of), limit(limit_of) {}
 };
 
 /// Number format of an 8-bit code (QuantFormat::kFp8, kInt8).

@@ -22,9 +22,9 @@ struct ExpertStack {
   int64_t experts = 0;
 
   // NOLINTNEXTLINE(google-explicit-constructor): a tensor is an expert stack
-  ExpertStack(at::Tensor of) : dense(std::move(of)), experts(dense.size(0)) {}
-  ExpertStack(const QuantizedMatrix& of, int64_t num_experts)
-      : quantized(&of), experts(num_experts) {}
+  ExpertStack(at::Tensor matrices) : dense(std::move(matrices)), experts(dense.size(0)) {}
+  ExpertStack(const QuantizedMatrix& matrices, int64_t num_experts)
+      : quantized(&matrices), experts(num_experts) {}
 
   int64_t rows() const { return quantized ? quantized->rows / experts : dense.size(1); }
   int64_t columns() const { return quantized ? quantized->columns : dense.size(2); }

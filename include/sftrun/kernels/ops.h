@@ -197,8 +197,8 @@ at::Tensor attention_sinks_grad(const at::Tensor& d_out, const AttentionOutput& 
 /// Multiplier of a loss's gradient.
 struct GradScale {
   // NOLINTNEXTLINE(google-explicit-constructor): a number is a gradient scale
-  GradScale(double of, at::Tensor times = {}, at::Tensor of_rows = {})
-      : value(of), factor(std::move(times)), row_factors(std::move(of_rows)) {}
+  GradScale(double constant, at::Tensor times = {}, at::Tensor of_rows = {})
+      : value(constant), factor(std::move(times)), row_factors(std::move(of_rows)) {}
   double value;
   at::Tensor factor;  ///< [1] fp32 on the device, multiplies `value`; undefined: 1; CUDA only
   /// [N] fp32 on the device, multiplies the gradient of each row's loss; undefined: 1.

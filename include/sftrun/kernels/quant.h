@@ -119,9 +119,9 @@ struct Matrix {
   const QuantizedMatrix* quantized = nullptr;
 
   // NOLINTNEXTLINE(google-explicit-constructor): a tensor is a matrix
-  Matrix(at::Tensor of) : dense(std::move(of)) {}
+  Matrix(at::Tensor matrix) : dense(std::move(matrix)) {}
   // NOLINTNEXTLINE(google-explicit-constructor)
-  Matrix(const QuantizedMatrix& of) : quantized(&of) {}
+  Matrix(const QuantizedMatrix& matrix) : quantized(&matrix) {}
   int64_t size(int64_t dim) const {
     if (quantized == nullptr) return dense.size(dim);
     return dim == 0 ? quantized->rows : quantized->columns;

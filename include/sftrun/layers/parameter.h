@@ -153,7 +153,7 @@ struct OwnedValues {
   OwnedValues() = default;
   /// All values that the store holds.   @pre one set of buffers for all units
   // NOLINTNEXTLINE(google-explicit-constructor): an optimizer updates a store
-  OwnedValues(ParameterStore& of);
+  OwnedValues(ParameterStore& owner);
   /// Copies the masters of a parameter to the compute copies, if these are other tensors.
   /// @pre piece.is_whole()
   void refresh_compute(const Piece& piece) const;

@@ -38,13 +38,13 @@ struct PassOptions {
 struct MicroBatchRun {
   /// A forward pass without gradients.
   /// @param of must outlive the run   @param adapters false: by the base model alone
-  explicit MicroBatchRun(const PackedBatch& of, bool adapters = true)
-      : batch(of), context(of.context) {
+  explicit MicroBatchRun(const PackedBatch& packed, bool adapters = true)
+      : batch(packed), context(packed.context) {
     context.adapters = adapters;
   }
   /// A forward pass that a backward pass follows.
-  MicroBatchRun(const PackedBatch& of, const PassOptions& options)
-      : batch(of), trains(true), options(options), context(of.context) {}
+  MicroBatchRun(const PackedBatch& packed, const PassOptions& options)
+      : batch(packed), trains(true), options(options), context(packed.context) {}
   explicit MicroBatchRun(PackedBatch&&, bool = true) = delete;  // it keeps a reference
   MicroBatchRun(PackedBatch&&, const PassOptions&) = delete;
   MicroBatchRun(const MicroBatchRun&) = delete;

@@ -59,7 +59,7 @@ class RopeCache {
   };
   /// One RoPE variant of the model. The device table is the concatenation of its `variants`.
   struct Table {
-    explicit Table(const spec::RopeSpec& of);
+    explicit Table(const spec::RopeSpec& rope_spec);
     spec::RopeSpec rope;
     std::vector<Variant> variants;  // LongRoPE: short, then long documents; else one
     kernels::RopeAngles on_device;  // undefined after a variant has grown

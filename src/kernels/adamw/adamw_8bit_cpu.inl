@@ -14,11 +14,14 @@ inline float fused_multiply_add(float a, float b, float c) {
 #ifdef __AVX512BW__
 /// values[code] for sixteen 8-bit codes.
 inline __m512 sixteen_states(const uint8_t* codes, const float* values) {
-  const __m512i of = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
-  const auto bit = [&](int value) { return _mm512_test_epi32_mask(of, _mm512_set1_epi32(value)); };
+  const __m512i indices =
+      _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+  const auto bit = [&](int value) {
+    return _mm512_test_epi32_mask(indices, _mm512_set1_epi32(value));
+  };
   const __mmask16 bit5 = bit(32), bit6 = bit(64), bit7 = bit(128);
   const auto of_32 = [&](int part) {
-    return _mm512_permutex2var_ps(_mm512_loadu_ps(values + 32 * part), of,
+    return _mm512_permutex2var_ps(_mm512_loadu_ps(values + 32 * part), indices,
                                   _mm512_loadu_ps(values + 32 * part + 16));
   };
   const auto of_128 = [&](int part) {

@@ -80,7 +80,7 @@ __device__ __forceinline__ Query query_at(const AttentionProblem& p, const Atten
 template <typename Role, typename P>
 struct Queries {
   static constexpr int kPairs = Role::kRowsAreQueries ? P::kRowTiles : P::kScoreTiles;
-  Query of[kPairs][2];
+  Query queries[kPairs][2];
 
   /// @param first index of the tile's first query
   __device__ __forceinline__ void read(const AttentionProblem& p, const AttentionGradient& g,
@@ -90,15 +90,15 @@ struct Queries {
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         const int at = Role::kRowsAreQueries ? block.row_of(i, 2 * n) : block.score_column(i, n);
-        of[i][n] = query_at(p, g, head, first + at);
+        queries[i][n] = query_at(p, g, head, first + at);
       }
     }
   }
   __device__ __forceinline__ const Query& at(int i, int j, int e) const {
     if constexpr (Role::kRowsAreQueries)
-      return of[i][e / 2];
+      return queries[i][e / 2];
     else
-      return of[j][e % 2];
+      return queries[j][e % 2];
   }
 };
 
@@ -170,18 +170,19 @@ __global__ void __launch_bounds__(GradientTiles<Role, T, kDepth>::kThreads, 1)
   using P = GradientTiles<Role, T, kDepth>;
   const AttentionBlock<P> block;
   const GradientWork work = gradient_work<Role, P>(p);
-  const GradientMatrices<T> of = matrices_of<T>(p, g, work, are_in_pieces);
-  const HeadMatrix<T>& first_kept = Role::kRowsAreQueries ? of.q : of.k;
+  const GradientMatrices<T> matrices = matrices_of<T>(p, g, work, are_in_pieces);
+  const HeadMatrix<T>& first_kept = Role::kRowsAreQueries ? matrices.q : matrices.k;
   T* second_tile = block.kept + P::kKeptSize;
   load_rows<P::kRows, P::kDepth, P::kThreads>(block.kept, P::kKeptLead, first_kept, work.row, 0);
   if constexpr (Role::kSumsDs) {
-    load_rows<P::kRows, P::kDepth, P::kThreads>(
-        second_tile, P::kKeptLead, Role::kRowsAreQueries ? of.d_out : of.v, work.row, 0);
+    load_rows<P::kRows, P::kDepth, P::kThreads>(second_tile, P::kKeptLead,
+                                                Role::kRowsAreQueries ? matrices.d_out : matrices.v,
+                                                work.row, 0);
   }
   const int step = Role::kRowsAreQueries ? 0 : static_cast<int>(p.depth);
-  ChunkFeed<P, Role> feed(block.stages, Role::kRowsAreQueries ? of.k : of.q,
-                          Role::kRowsAreQueries ? of.v : of.d_out, step, work.begin, work.end,
-                          work.heads);
+  ChunkFeed<P, Role> feed(block.stages, Role::kRowsAreQueries ? matrices.k : matrices.q,
+                          Role::kRowsAreQueries ? matrices.v : matrices.d_out, step, work.begin,
+                          work.end, work.heads);
   const int chunks = chunks_of<P>(static_cast<int>(p.depth));
   const ScoreRule rule(p);
   ChannelSums<P> of_p, of_ds;
@@ -221,7 +222,7 @@ __global__ void __launch_bounds__(GradientTiles<Role, T, kDepth>::kThreads, 1)
   }
   if constexpr (Role::kSumsP) {
     T* out = static_cast<T*>(g.dv) + to;
-    store_rows<P::kRows, P::kThreads>(out, stride, tile_of_p, P::kKeptLead, work.row, of.v);
+    store_rows<P::kRows, P::kThreads>(out, stride, tile_of_p, P::kKeptLead, work.row, matrices.v);
   }
 }
 

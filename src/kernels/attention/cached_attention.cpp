@@ -23,7 +23,9 @@ void attend(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& value
             at::Tensor& out) {
   const int64_t kv_heads = shape.num_kv_heads, group = shape.num_heads / kv_heads,
                 depth = shape.head_dim, capacity = keys.size(2), num_groups = q.size(0) * kv_heads;
-  const auto of = [](const at::Tensor& x) { return static_cast<const T*>(x.const_data_ptr()); };
+  const auto pointer = [](const at::Tensor& x) {
+    return static_cast<const T*>(x.const_data_ptr());
+  };
   const T *from = of(q), *first_key = of(keys), *first_value = of(values);
   auto* to = static_cast<T*>(out.data_ptr());
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());

@@ -89,7 +89,7 @@ AttentionOutput cudnn_attention_forward(const at::Tensor& q, const at::Tensor& k
                                         const AttentionShape& s) {
   const EqualDocuments documents = equal_documents(batch.cu_seqlens);
   SFTRUN_CHECK(documents.count > 0);
-  const auto of = [&](const at::Tensor& x) { return by_document(x, documents, s.head_dim); };
+  const auto padded = [&](const at::Tensor& x) { return by_document(x, documents, s.head_dim); };
   const auto [out, lse, ends_q, ends_k, max_q, max_k, seed, offset, mask] =
       at::_cudnn_attention_forward(of(q), of(k), of(v), /*attn_bias=*/std::nullopt,
                                    /*cum_seq_q=*/std::nullopt, /*cum_seq_k=*/std::nullopt,
@@ -105,7 +105,7 @@ AttentionGrads cudnn_attention_backward(const at::Tensor& d_out, const at::Tenso
                                         const AttentionShape& s) {
   const EqualDocuments documents = equal_documents(batch.cu_seqlens);
   SFTRUN_CHECK(documents.count > 0);
-  const auto of = [&](const at::Tensor& x) { return by_document(x, documents, s.head_dim); };
+  const auto padded = [&](const at::Tensor& x) { return by_document(x, documents, s.head_dim); };
   // LibTorch caches plans by the strides of q, k and v only, so d_out and out must have the same
   // strides in every call.
   auto [dq, dk, dv] = at::_cudnn_attention_backward(

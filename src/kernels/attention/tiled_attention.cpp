@@ -123,8 +123,8 @@ Operands<T> operands_of(const at::Tensor& q, const at::Tensor& k, const at::Tens
 /// Forward pass of one query tile of one head.
 template <typename L, typename T = typename L::Value, typename Packed = typename L::Packed>
 void forward_tile(const Operands<T>& in, const TiledDocument& doc, int64_t head, int64_t q_tile,
-                  const TileScores& of, const Packed* k_packed, const Packed* v_packed, T* out,
-                  float* lse) {
+                  const TileScores& tile_scores, const Packed* k_packed, const Packed* v_packed,
+                  T* out, float* lse) {
   const auto& kernels = kernels_for<T>();
   const int64_t depth = in.depth, packed_size = L::size(kTile, depth);
   const Scratch<Packed> queries(packed_size), room(L::size(kTile, kTile));
@@ -135,12 +135,12 @@ void forward_tile(const Operands<T>& in, const TiledDocument& doc, int64_t head,
   maximum.fill(-1e30F);  // finite, because inf - inf is NaN
   const int64_t row = doc.begin + q_tile * kTile, valid = doc.rows_in(q_tile);
   L::pack_left(in.q + row * in.q_stride + head * depth, in.q_stride, valid, depth, queries.data());
-  for (int64_t k_tile = of.first_key_tile(q_tile); k_tile <= q_tile; ++k_tile) {
+  for (int64_t k_tile = tile_scores.first_key_tile(q_tile); k_tile <= q_tile; ++k_tile) {
     L::product(kTile, kTile, depth, false, queries.data(), k_packed + k_tile * packed_size,
                scores.data());
-    of.cap(scores.data());
-    kernels.softmax_tile(scores.data(), of.left_scale(), of.mask(q_tile, k_tile), depth,
-                         maximum.data(), sum.data(), acc.data(), p.data());
+    tile_scores.cap(scores.data());
+    kernels.softmax_tile(scores.data(), tile_scores.left_scale(), tile_scores.mask(q_tile, k_tile),
+                         depth, maximum.data(), sum.data(), acc.data(), p.data());
     L::product(kTile, depth, kTile, true, L::left_square(p.data(), room.data()),
                v_packed + k_tile * packed_size, acc.data());
   }
@@ -261,7 +261,7 @@ BackwardHead<L> pack_head(const Operands<T>& in, const T* d_out, const T* out, c
 /// dq of one head, and its contribution to dk and dv [tiles * kTile, depth] fp32.
 template <typename L, typename T = typename L::Value>
 void backward_head(const Operands<T>& in, BackwardHead<L>& h, const TiledDocument& doc,
-                   int64_t head, const TileScores& of, T* dq, float* dk, float* dv) {
+                   int64_t head, const TileScores& tile_scores, T* dq, float* dk, float* dv) {
   using Packed = typename L::Packed;
   const auto& kernels = kernels_for<T>();
   const int64_t depth = in.depth, size = kTile * depth, packed_size = L::size(kTile, depth),
@@ -272,17 +272,18 @@ void backward_head(const Operands<T>& in, BackwardHead<L>& h, const TiledDocumen
   const Scratch<Packed> room(L::size(kTile, kTile));
   for (int64_t k_tile = 0; k_tile < tiles; ++k_tile) {
     const int64_t k_at = k_tile * packed_size;
-    for (int64_t q_tile = k_tile; q_tile <= of.last_query_tile(k_tile, tiles); ++q_tile) {
+    for (int64_t q_tile = k_tile; q_tile <= tile_scores.last_query_tile(k_tile, tiles); ++q_tile) {
       const bool add = q_tile != k_tile;
       const int64_t q_at = q_tile * packed_size;
       L::product(kTile, kTile, depth, false, h.k.data() + k_at, h.q_transposed.data() + q_at,
                  scores.data());
       L::product(kTile, kTile, depth, false, h.v.data() + k_at, h.d_out_transposed.data() + q_at,
                  dp.data());
-      of.cap(scores.data());
+      tile_scores.cap(scores.data());
       kernels.softmax_tile_backward(scores.data(), dp.data(), h.lse.data() + q_tile * kTile,
-                                    h.delta.data() + q_tile * kTile, of.scale(), of.softcap(),
-                                    of.mask(q_tile, k_tile), p.data(), ds.data());
+                                    h.delta.data() + q_tile * kTile, tile_scores.scale(),
+                                    tile_scores.softcap(), tile_scores.mask(q_tile, k_tile),
+                                    p.data(), ds.data());
       L::product(kTile, depth, kTile, add, L::left_square(p.data(), room.data()),
                  h.d_out.data() + q_at, dv + k_tile * size);
       L::product(kTile, depth, kTile, add, L::left_square(ds.data(), room.data()),

@@ -63,9 +63,9 @@ SFTRUN_HOST_DEVICE Pair gated_gradient(Gating gating, float dh, float gate, floa
     gate = at_most(gate, gating.limit);
     up = within(up, gating.limit) + 1.0F;
   }
-  const GateSlope of = gate_slope(gating, gate);
-  const float s = sigmoid(of.inner);
-  return {gate_passes ? dh * up * s * (1.0F + gate * (1.0F - s) * of.slope) : 0.0F,
+  const GateSlope at_gate = gate_slope(gating, gate);
+  const float s = sigmoid(at_gate.inner);
+  return {gate_passes ? dh * up * s * (1.0F + gate * (1.0F - s) * at_gate.slope) : 0.0F,
           up_passes ? dh * gate * s : 0.0F};
 }
 
@@ -107,9 +107,9 @@ SFTRUN_HOST_DEVICE DropoutBits dropout_bits(const DropoutParams& params, TokenKe
 /// differs from those of dropout, which count from 0.
 SFTRUN_HOST_DEVICE DropoutBits noise_bits(const NoiseParams& params, TokenKey token,
                                           uint32_t block) {
-  DropoutParams of;
-  of.seed = params.seed, of.step = params.step, of.module = 0xFFFFFFFFU;
-  return dropout_bits(of, token, block);
+  DropoutParams dropout;
+  dropout.seed = params.seed, dropout.step = params.step, dropout.module = 0xFFFFFFFFU;
+  return dropout_bits(dropout, token, block);
 }
 /// The high 24 bits as a value in [-1, 1), exact in fp32.
 SFTRUN_HOST_DEVICE float signed_unit(uint32_t word) {

@@ -53,20 +53,20 @@ struct TypedSums {
 };
 
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads) sum_rows(TypedSums<T> sums, TokenRows of) {
-  const int64_t token = blockIdx.x, top_k = of.top_k;
+__global__ void __launch_bounds__(kThreads) sum_rows(TypedSums<T> sums, TokenRows token_rows) {
+  const int64_t token = blockIdx.x, top_k = token_rows.top_k;
   const float share = sums.logits == nullptr ? 1.0F : sigmoid(load(sums.logits + token));
-  for (int64_t column = static_cast<int64_t>(threadIdx.x) * kWidth; column < of.columns;
+  for (int64_t column = static_cast<int64_t>(threadIdx.x) * kWidth; column < token_rows.columns;
        column += kThreads * kWidth) {
     float sum[kWidth] = {}, values[kWidth];
 #pragma unroll 4
     for (int64_t place = 0; place < top_k; ++place) {
       const int64_t slot = token * top_k + place;
       const float weight = sums.weights == nullptr ? 1.0F : sums.weights[slot];
-      load_values<kWidth>(sums.x + of.rows[slot] * of.columns + column, values);
+      load_values<kWidth>(sums.x + token_rows.rows[slot] * token_rows.columns + column, values);
       for (int k = 0; k < kWidth; ++k) sum[k] = fmaf(weight, values[k], sum[k]);
     }
-    const int64_t at = token * of.columns + column;
+    const int64_t at = token * token_rows.columns + column;
     if (sums.beside != nullptr) {
       load_values<kWidth>(sums.beside + at, values);
       for (int k = 0; k < kWidth; ++k) sum[k] = fmaf(share, values[k], sum[k]);
@@ -217,36 +217,38 @@ void for_type_and_width(Type type, bool is_in_eights, Body&& body) {
 }
 
 template <typename Word>
-void launch_spread_words(const void* x, void* y, const TokenRows& of, int64_t words,
+void launch_spread_words(const void* x, void* y, const TokenRows& token_rows, int64_t words,
                          Stream stream) {
-  launch(spread_rows<Word>, blocks(of.tokens), kThreads, stream, static_cast<const Word*>(x),
-         static_cast<Word*>(y), of.rows, of.top_k, words);
+  launch(spread_rows<Word>, blocks(token_rows.tokens), kThreads, stream,
+         static_cast<const Word*>(x), static_cast<Word*>(y), token_rows.rows, token_rows.top_k,
+         words);
 }
 
 }  // namespace
 
-void launch_spread_rows(Type type, const void* x, void* y, const TokenRows& of, Stream stream) {
-  if (of.tokens == 0 || of.columns == 0) return;
+void launch_spread_rows(Type type, const void* x, void* y, const TokenRows& token_rows,
+                        Stream stream) {
+  if (token_rows.tokens == 0 || token_rows.columns == 0) return;
   const int64_t size = type == Type::kFloat32 ? 4 : 2;
-  if (in_eights(of.columns, {x, y}))
-    launch_spread_words<uint4>(x, y, of, of.columns * size / 16, stream);
+  if (in_eights(token_rows.columns, {x, y}))
+    launch_spread_words<uint4>(x, y, token_rows, token_rows.columns * size / 16, stream);
   else if (type == Type::kFloat32)
-    launch_spread_words<uint32_t>(x, y, of, of.columns, stream);
+    launch_spread_words<uint32_t>(x, y, token_rows, token_rows.columns, stream);
   else
-    launch_spread_words<uint16_t>(x, y, of, of.columns, stream);
+    launch_spread_words<uint16_t>(x, y, token_rows, token_rows.columns, stream);
 }
 
-void launch_sum_rows(Type type, const RowSums& sums, const TokenRows& of, Stream stream) {
-  if (of.tokens == 0 || of.columns == 0) return;
+void launch_sum_rows(Type type, const RowSums& sums, const TokenRows& token_rows, Stream stream) {
+  if (token_rows.tokens == 0 || token_rows.columns == 0) return;
   for_type_and_width(
-      type, in_eights(of.columns, {sums.x, sums.residual, sums.beside, sums.y}),
+      type, in_eights(token_rows.columns, {sums.x, sums.residual, sums.beside, sums.y}),
       [&](auto* null, auto width) {
         using T = Element<decltype(null)>;
-        launch(sum_rows<T, decltype(width)::value>, blocks(of.tokens), kThreads, stream,
+        launch(sum_rows<T, decltype(width)::value>, blocks(token_rows.tokens), kThreads, stream,
                {static_cast<const T*>(sums.x), sums.weights, static_cast<const T*>(sums.residual),
                 static_cast<const T*>(sums.beside), static_cast<const T*>(sums.logits),
                 static_cast<T*>(sums.y)},
-               of);
+               token_rows);
       });
 }
 

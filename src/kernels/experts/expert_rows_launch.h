@@ -14,7 +14,8 @@ struct TokenRows {
   int64_t tokens, top_k, columns;
 };
 /// y [tokens * top_k, columns]: copies each token's row of x [tokens, columns] to its top_k rows.
-void launch_spread_rows(Type type, const void* x, void* y, const TokenRows& of, Stream stream);
+void launch_spread_rows(Type type, const void* x, void* y, const TokenRows& token_rows,
+                        Stream stream);
 /// y [tokens, columns] = sum over a token's rows of weight * x, plus `beside` and `residual`;
 /// summed in fp32 in slot order, rounded once.
 struct RowSums {
@@ -25,7 +26,7 @@ struct RowSums {
   const void* logits;    ///< [tokens]: `beside` is multiplied by their sigmoid; null: by 1
   void* y;
 };
-void launch_sum_rows(Type type, const RowSums& sums, const TokenRows& of, Stream stream);
+void launch_sum_rows(Type type, const RowSums& sums, const TokenRows& token_rows, Stream stream);
 /// y [rows, columns] += bias[expert of the row]; bias [experts, columns].
 void launch_add_expert_bias(Type type, void* y, const void* bias, const int32_t* experts,
                             int64_t rows, int64_t columns, Stream stream);

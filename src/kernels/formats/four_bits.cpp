@@ -212,11 +212,11 @@ at::Tensor thin_product_of_blocks(const at::Tensor& x, const QuantizedMatrix& w)
                     last = (first + n - 1) / w.block_size;
       if (w.is_nested())
         w.block_scales(block, {nested.data(), static_cast<size_t>(last - block + 1)});
-      FourBitRow of = any;
-      of.packed += first / 2;
-      of.first = first % w.block_size;
-      of.scales = w.is_nested() ? nested.data() : any.scales + block;
-      dots.dot_4bit(of, n, tokens.x, tokens.count, out);
+      FourBitRow part = any;
+      part.packed += first / 2;
+      part.first = first % w.block_size;
+      part.scales = w.is_nested() ? nested.data() : any.scales + block;
+      dots.dot_4bit(part, n, tokens.x, tokens.count, out);
     };
   });
 }

@@ -89,11 +89,11 @@ struct ProductOutput {
   const T* bias;      ///< [num_columns], or null
   const float *row_factors, *column_factors;
 
-  ProductOutput(const at::Tensor& of, const at::Tensor& residual_of, const at::Tensor& bias_of,
+  ProductOutput(const at::Tensor& target, const at::Tensor& residual_of, const at::Tensor& bias_of,
                 const SumFactors& factors)
-      : out(static_cast<T*>(of.data_ptr())),
-        num_rows(of.size(0)),
-        num_columns(of.size(1)),
+      : out(static_cast<T*>(target.data_ptr())),
+        num_rows(target.size(0)),
+        num_columns(target.size(1)),
         residual(values_of(residual_of)),
         bias(values_of(bias_of)),
         row_factors(floats_of(factors.rows)),
@@ -115,10 +115,10 @@ struct ProductOutput {
              int64_t columns) const {
     if (row_factors == nullptr && column_factors == nullptr) return;
     for (int64_t r = 0; r < rows; ++r) {
-      float* of = sums + r * width;
+      float* target = sums + r * width;
       const float factor = row_factors == nullptr ? 1.0F : row_factors[row + r];
       for (int64_t c = 0; c < columns; ++c)
-        of[c] *= column_factors == nullptr ? factor : factor * column_factors[column + c];
+        target[c] *= column_factors == nullptr ? factor : factor * column_factors[column + c];
     }
   }
   static const T* values_of(const at::Tensor& tensor) {

@@ -16,8 +16,8 @@ struct UnpackedRows {
   T* y;
   int64_t columns, stride;
 
-  UnpackedRows(const ValueRows& to, int64_t of)
-      : y(static_cast<T*>(to.y)), columns(of), stride(to.stride) {}
+  UnpackedRows(const ValueRows& to, int64_t num_columns)
+      : y(static_cast<T*>(to.y)), columns(num_columns), stride(to.stride) {}
 
   /// Address of value i of the whole matrix.
   __device__ T* value(int64_t i) const {

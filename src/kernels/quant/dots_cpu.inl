@@ -190,19 +190,19 @@ void in_fours(int64_t tokens, int64_t n, const float* x, float* out, const Dots&
 }  // namespace
 
 void dot_4bit(const FourBitRow& row, int64_t n, const float* x, int64_t tokens, float* out) {
-  in_fours(tokens, n, x, out, [&](auto count, const float* of, float* to) {
-    dots_4bit<decltype(count)::value>(row, n, of, to);
+  in_fours(tokens, n, x, out, [&](auto count, const float* first_token, float* to) {
+    dots_4bit<decltype(count)::value>(row, n, first_token, to);
   });
 }
 void dot_8bit(const EightBitRow& row, int64_t n, const float* x, int64_t tokens, float* out) {
-  in_fours(tokens, n, x, out, [&](auto count, const float* of, float* to) {
-    dots_8bit<decltype(count)::value>(row, n, of, to);
+  in_fours(tokens, n, x, out, [&](auto count, const float* first_token, float* to) {
+    dots_8bit<decltype(count)::value>(row, n, first_token, to);
   });
 }
 void dot_ggml(uint32_t type, const uint8_t* blocks, int64_t n, const float* x, int64_t tokens,
               float* out) {
-  in_fours(tokens, n, x, out, [&](auto count, const float* of, float* to) {
-    dots_ggml<decltype(count)::value>(type, blocks, n, of, to);
+  in_fours(tokens, n, x, out, [&](auto count, const float* first_token, float* to) {
+    dots_ggml<decltype(count)::value>(type, blocks, n, first_token, to);
   });
 }
 

@@ -135,11 +135,11 @@ struct InVectors<ggml::Q2_K> {
   static SFTRUN_INLINE ScalesOf16 scales(const uint8_t* block) {
     const __m128i packed = sixteen_bytes(block), low = _mm_set1_epi8(15);
     const __m128 both = two_halves(block + 80);
-    ScalesOf16 of;
-    store_sixteen(of.scales, first_of(both) * whole_numbers(_mm_and_si128(packed, low)));
-    store_sixteen(of.shifts, first_of(_mm_movehdup_ps(both)) *
-                                 whole_numbers(_mm_and_si128(_mm_srli_epi16(packed, 4), low)));
-    return of;
+    ScalesOf16 result;
+    store_sixteen(result.scales, first_of(both) * whole_numbers(_mm_and_si128(packed, low)));
+    store_sixteen(result.shifts, first_of(_mm_movehdup_ps(both)) *
+                                     whole_numbers(_mm_and_si128(_mm_srli_epi16(packed, 4), low)));
+    return result;
   }
   static SFTRUN_INLINE __m256i codes(const uint8_t* block, int group) {
     return bits_of(thirty_two_bytes(block + 16 + 32 * (group / 4)), 2 * (group % 4), 3);
@@ -159,10 +159,10 @@ struct InVectors<ggml::Q3_K> {
                                          _mm_setr_epi32(0, 2, 4, 6));
     const __m128i packed = _mm_or_si128(_mm_and_si128(lows, _mm_set1_epi8(15)),
                                         _mm_slli_epi16(_mm_and_si128(highs, _mm_set1_epi8(3)), 4));
-    ScalesOf16 of;
-    store_sixteen(of.scales, all(ggml::half_at(block + 108)) *
-                                 whole_numbers(_mm_sub_epi8(packed, _mm_set1_epi8(32))));
-    return of;
+    ScalesOf16 result;
+    store_sixteen(result.scales, all(ggml::half_at(block + 108)) *
+                                     whole_numbers(_mm_sub_epi8(packed, _mm_set1_epi8(32))));
+    return result;
   }
   static SFTRUN_INLINE __m256i codes(const uint8_t* block, int group) {
     const __m256i low =
@@ -195,9 +195,9 @@ struct InVectors<ggml::Q4_K> {
     const __m128i numbers =
         _mm_setr_epi32(static_cast<int>(packed[0]), static_cast<int>(packed[1]),
                        static_cast<int>(packed[2]), static_cast<int>(packed[3]));
-    ScalesOf32 of;
-    store_sixteen(of.scales_shifts, eight_of_each(two_halves(block)) * whole_numbers(numbers));
-    return of;
+    ScalesOf32 result;
+    store_sixteen(result.scales_shifts, eight_of_each(two_halves(block)) * whole_numbers(numbers));
+    return result;
   }
   static SFTRUN_INLINE __m256i codes(const uint8_t* block, int group) {
     return bits_of(thirty_two_bytes(block + 16 + 32 * (group / 2)), 4 * (group % 2), 15);
@@ -219,10 +219,10 @@ struct InVectors<ggml::Q6_K> {
   static constexpr Shift kShift = Shift::kNone;
   static bool is_finite(const uint8_t* block) { return is_finite_half(block + 208); }
   static SFTRUN_INLINE ScalesOf16 scales(const uint8_t* block) {
-    ScalesOf16 of;
-    store_sixteen(of.scales,
+    ScalesOf16 result;
+    store_sixteen(result.scales,
                   all(ggml::half_at(block + 208)) * whole_numbers(sixteen_bytes(block + 192)));
-    return of;
+    return result;
   }
   static SFTRUN_INLINE __m256i codes(const uint8_t* block, int group) {
     const int half = group / 4, part = group % 4;

@@ -6,11 +6,11 @@ inline void quantize_4bit(const float* values, int64_t n, int64_t block_size, co
                           const uint8_t* order, uint8_t* packed, float* absmax) {
   constexpr int64_t kPart = 64;
   for (int64_t block = 0; block < n / block_size; ++block) {
-    const float* of = values + block * block_size;
+    const float* block_values = values + block * block_size;
     float largest = 0;
 #pragma omp simd reduction(max : largest)
     for (int64_t i = 0; i < block_size; ++i) {
-      const float magnitude = of[i] < 0 ? -of[i] : of[i];
+      const float magnitude = block_values[i] < 0 ? -block_values[i] : block_values[i];
       largest = magnitude > largest ? magnitude : largest;
     }
     absmax[block] = largest;
@@ -20,7 +20,7 @@ inline void quantize_4bit(const float* values, int64_t n, int64_t block_size, co
       int32_t codes[kPart];
 #pragma omp simd
       for (int64_t i = 0; i < count; ++i) {
-        float scaled = of[first + i] * inverse;
+        float scaled = block_values[first + i] * inverse;
         scaled = scaled > 1.0F ? 1.0F : scaled;
         scaled = scaled < -1.0F ? -1.0F : scaled;
         int32_t code = 0;

@@ -15,9 +15,9 @@ inline __m512 sixteen_at(const uint16_t* from) {
 /// after the second the result is the nearest value (P. Markstein, IBM J. Res. Dev. 34-1, 1990).
 /// @pre inverse is 1 / scale, rounded; the remainders are not subnormal
 inline __m512 quotient(__m512 x, __m512 scale, __m512 inverse) {
-  __m512 of = _mm512_mul_ps(x, inverse);
-  of = _mm512_fmadd_ps(_mm512_fnmadd_ps(of, scale, x), inverse, of);
-  return _mm512_fmadd_ps(_mm512_fnmadd_ps(of, scale, x), inverse, of);
+  __m512 quotient = _mm512_mul_ps(x, inverse);
+  quotient = _mm512_fmadd_ps(_mm512_fnmadd_ps(quotient, scale, x), inverse, quotient);
+  return _mm512_fmadd_ps(_mm512_fnmadd_ps(quotient, scale, x), inverse, quotient);
 }
 
 /// Rounds to three fraction bits, and no finer than 2^-9, by adding and subtracting a power of two

@@ -133,14 +133,14 @@ at::Tensor projections_backward(const DeltaNet& net, const DeltaRun& run,
                                 const ProjectionGrads& grads, const at::Tensor& x,
                                 const BatchContext& batch, bool needs_dx) {
   const LinearGroup all = projections(net);
-  const at::Tensor* of[] = {&grads.qkv, &grads.z, &grads.b, &grads.a};
+  const at::Tensor* sources[] = {&grads.qkv, &grads.z, &grads.b, &grads.a};
   LinearGroup group;
   std::vector<at::Tensor> d;
   LowRank low;
   for (size_t i = 0; i < all.size(); ++i) {
     if (!needs_dx && !all[i]->trains()) continue;
     group.push_back(all[i]);
-    d.push_back(*of[i]);
+    d.push_back(*sources[i]);
     low.push_back(run.low[i]);
   }
   return linears_backward(d, x, low, group, batch, needs_dx);

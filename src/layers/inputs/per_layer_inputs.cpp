@@ -21,10 +21,10 @@ at::Tensor per_layer_forward(const PerLayerInputs& inputs, const at::Tensor& tok
   const at::Tensor projected = linears_forward(embedded, {&inputs.projection}, batch, &low)[0]
                                    .mul_(inputs.projection_scale)
                                    .view({-1, inputs.size()});
-  const Normed of = normed(projected, inputs.norm);
+  const Normed scaled = normed(projected, inputs.norm);
   const at::Tensor rows = inputs.table.weight.index_select(0, tokens) * inputs.table_scale;
-  if (keep) *keep = {embedded, projected, of.rstd, low};
-  const at::Tensor sum = of.y.view({tokens.size(0), -1, inputs.size()}) +
+  if (keep) *keep = {embedded, projected, scaled.rstd, low};
+  const at::Tensor sum = scaled.y.view({tokens.size(0), -1, inputs.size()}) +
                          rows.view({tokens.size(0), -1, inputs.size()});
   return sum * kHalf;
 }

@@ -31,11 +31,11 @@ void ShardedGradients::hold(int64_t unit) {
 }
 
 void ShardedGradients::start_sum(int64_t unit) {
-  UnitState& of = state(unit);
-  if (!std::exchange(of.holds_whole, false)) return;
+  UnitState& state_of_unit = state(unit);
+  if (!std::exchange(state_of_unit.holds_whole, false)) return;
   finish_sum();
   before_summing_(unit);
-  const bool adds = std::exchange(of.is_summed, true);
+  const bool adds = std::exchange(state_of_unit.is_summed, true);
   if (kept_.are_on_host()) return start_sum_to_host(unit, adds);
   const at::Tensor& to = kept(unit);
   sum_.unit = unit;
@@ -71,7 +71,7 @@ void ShardedGradients::finish_sum() {
 }
 
 void ShardedGradients::begin_step() {
-  for (UnitState& of : states_) of.is_summed = false;
+  for (UnitState& state_of_unit : states_) state_of_unit.is_summed = false;
 }
 
 void ShardedGradients::finish_step() {

@@ -29,8 +29,9 @@ ShardedValues::ShardedValues(bool gathers_masters, MeshGroups& groups,
 
 StoredBytes ShardedValues::stored_bytes() const {
   StoredBytes bytes;
-  for (const KeptValues::OfUnit& of : kept_.units())
-    if (of.values.master.defined() && !kept_.are_on_host()) bytes += stored_bytes_of(of.values);
+  for (const KeptValues::OfUnit& unit_state : kept_.units())
+    if (unit_state.values.master.defined() && !kept_.are_on_host())
+      bytes += stored_bytes_of(unit_state.values);
   const Sharding& sharding = shards_->sharding();
   const auto add = [&](uint64_t& sum, const at::Tensor& flat) {
     sum += flat.nbytes();
@@ -51,33 +52,34 @@ StoredBytes ShardedValues::stored_bytes() const {
 }
 
 bool ShardedValues::is_here(int64_t unit) const {
-  const UnitState& of = states_[static_cast<size_t>(unit)];
-  const bool has_frozen = of.has_frozen || !shards_->parts(unit).frozen.defined();
-  return has_frozen && of.version == model_.parameters.version();
+  const UnitState& unit_state = states_[static_cast<size_t>(unit)];
+  const bool has_frozen = unit_state.has_frozen || !shards_->parts(unit).frozen.defined();
+  return has_frozen && unit_state.version == model_.parameters.version();
 }
 
 void ShardedValues::start_gathering(int64_t unit) {
   // Outdated values, which were gathered ahead in vain: Gloo's threads could write them last.
   finish_gathering(unit);
-  UnitState& of = state(unit);
+  UnitState& unit_state = state(unit);
   const at::Tensor& frozen = shards_->parts(unit).frozen;
-  if (frozen.defined() && !std::exchange(of.has_frozen, true))
-    bring(of, model_.units[static_cast<size_t>(unit)].frozen.bytes(), frozen,
+  if (frozen.defined() && !std::exchange(unit_state.has_frozen, true))
+    bring(unit_state, model_.units[static_cast<size_t>(unit)].frozen.bytes(), frozen,
           shards_->frozen_parts());
-  if (std::exchange(of.version, model_.parameters.version()) == model_.parameters.version()) return;
+  if (std::exchange(unit_state.version, model_.parameters.version()) == model_.parameters.version())
+    return;
   const FlatValues* flat = buffers(unit);
   if (flat == nullptr) return;
   tell_reading(unit);
   const int64_t parts = shards_->mesh().sizes().dp_shard;
   const KeptValues::OfUnit& kept = kept_.unit(unit);
-  if (kept.reads_masters) bring(of, flat->master, kept.values.master, parts);
+  if (kept.reads_masters) bring(unit_state, flat->master, kept.values.master, parts);
   if (!flat->compute.is_same(flat->master) && !gathers_masters_)
-    bring(of, flat->compute, kept.values.compute, parts);
+    bring(unit_state, flat->compute, kept.values.compute, parts);
 }
 
 /// Starts to gather a unit's values into `flat`. What waits in host memory is copied on a stream of
 /// its own first.   @param part of this rank, one of `parts`
-void ShardedValues::bring(UnitState& of, const at::Tensor& flat, const at::Tensor& part,
+void ShardedValues::bring(UnitState& unit_state, const at::Tensor& flat, const at::Tensor& part,
                           int64_t parts) {
   layers::reserve_memory(flat);
   // The values are those that a forward pass may have saved, so autograd must not count a change:
@@ -85,23 +87,23 @@ void ShardedValues::bring(UnitState& of, const at::Tensor& flat, const at::Tenso
   const at::Tensor whole = flat.variable_data();
   const bool is_on_host = part.device() != whole.device();
   if (!is_on_host && parts == shard_group_.size()) {
-    of.gathering.push_back(shard_group_.all_gather_into_async(whole, part));
+    unit_state.gathering.push_back(shard_group_.all_gather_into_async(whole, part));
     return;
   }
   const c10::OptionalStreamGuard guard(stream_of(copies_));
   const at::Tensor own = shards_->part_of(whole, parts);
   own.copy_(part, /*non_blocking=*/true);
   if (parts > 1)
-    of.gathering.push_back(shard_group_.all_gather_into_async(whole, own));
+    unit_state.gathering.push_back(shard_group_.all_gather_into_async(whole, own));
   else if (copies_)
-    of.gathering.emplace_back(copies_->until_now());
+    unit_state.gathering.emplace_back(copies_->until_now());
 }
 
 void ShardedValues::finish_gathering(int64_t unit) {
-  UnitState& of = state(unit);
-  if (of.gathering.empty()) return;
-  for (StartedCollective& collective : of.gathering) collective.wait();
-  of.gathering.clear();
+  UnitState& unit_state = state(unit);
+  if (unit_state.gathering.empty()) return;
+  for (StartedCollective& collective : unit_state.gathering) collective.wait();
+  unit_state.gathering.clear();
   const FlatValues* flat = buffers(unit);
   if (flat == nullptr || !gathers_masters_ || flat->compute.is_same(flat->master)) return;
   layers::reserve_memory(flat->compute);
@@ -134,23 +136,23 @@ void ShardedValues::after(int64_t unit, UnitPass pass) {
 }
 
 bool ShardedValues::await_frozen(int64_t unit) {
-  const UnitState& of = state(unit);
+  const UnitState& unit_state = state(unit);
   if (!shards_->parts(unit).frozen.defined()) return true;
-  if (!of.has_frozen) return false;
-  for (const StartedCollective& collective : of.gathering) collective.wait_beside();
+  if (!unit_state.has_frozen) return false;
+  for (const StartedCollective& collective : unit_state.gathering) collective.wait_beside();
   return true;
 }
 
 void ShardedValues::release(int64_t unit) {
-  UnitState& of = state(unit);
-  if (std::exchange(of.has_frozen, false))
+  UnitState& unit_state = state(unit);
+  if (std::exchange(unit_state.has_frozen, false))
     layers::release_memory(model_.units[static_cast<size_t>(unit)].frozen.bytes());
   if (!shards_->sharding().releases_trained()) return;
   if (const FlatValues* flat = buffers(unit)) {
     layers::release_memory(flat->master);
     layers::release_memory(flat->compute);
   }
-  of.version = 0;
+  unit_state.version = 0;
 }
 
 }  // namespace sftrun::parallel

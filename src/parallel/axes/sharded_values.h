@@ -59,7 +59,7 @@ class ShardedValues final : public Values {
   /// Whether its current values are here or arriving.
   bool is_here(int64_t unit) const;
   void start_gathering(int64_t unit);
-  void bring(UnitState& of, const at::Tensor& flat, const at::Tensor& part, int64_t parts);
+  void bring(UnitState& unit_state, const at::Tensor& flat, const at::Tensor& part, int64_t parts);
   void finish_gathering(int64_t unit);
   void gather_ahead(const Use& current);
   void release(int64_t unit);

@@ -105,10 +105,10 @@ void TensorParts::sum_gradients_of_unit(const layers::ParameterStore& parameters
 
 at::Tensor TensorParts::counted(const layers::OwnedValues& owned, const at::Tensor& flat) const {
   if (parts_.rank() == 0) return flat;
-  std::vector<at::Tensor> views =
-      views_of(owned.pieces, flat, [](const layers::Parameter& of) -> std::vector<IndexRange> {
-        if (!of.slice) return {};
-        return elements_of(of, [](const IndexRange& range) { return range.copy == 0; });
+  std::vector<at::Tensor> views = views_of(
+      owned.pieces, flat, [](const layers::Parameter& parameter) -> std::vector<IndexRange> {
+        if (!parameter.slice) return {};
+        return elements_of(parameter, [](const IndexRange& range) { return range.copy == 0; });
       });
   views.push_back(flat.narrow(0, 0, 0));
   return at::cat(views);
