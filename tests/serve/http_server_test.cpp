@@ -54,6 +54,18 @@ class Client {
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return -1;
     return size > 12 ? std::stoi(text.substr(9, 3)) : 0;
   }
+  /// What the server sends until it has sent `end` so often, or closes the connection.
+  std::string read_until(std::string_view end, int count) {
+    std::string text, part(1024, '\0');
+    for (int found = 0; found < count;) {
+      const ssize_t size = ::recv(socket_, part.data(), part.size(), 0);
+      if (size <= 0) break;
+      text.append(part, 0, static_cast<size_t>(size));
+      found = 0;
+      for (size_t at = 0; (at = text.find(end, at)) != std::string::npos; at += end.size()) ++found;
+    }
+    return text;
+  }
 
  private:
   int socket_;
@@ -265,6 +277,73 @@ TEST(HttpServerTest, ABodyMayBeInChunksAlone) {
   EXPECT_EQ(status("Chunked"), 200);
   EXPECT_EQ(status("gzip, chunked"), 501);
   EXPECT_EQ(status("gzip"), 501);
+}
+
+TEST(HttpServerTest, AConnectionHasOneRequestAfterTheOther) {
+  const HttpServer server({.port = 0}, [](HttpRequest& request) {
+    return HttpResponse{.body = "<" + request.path + request.body + ">"};
+  });
+  const auto request = [](const std::string& path, const std::string& body) {
+    return "POST " + path +
+           " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) +
+           "\r\n\r\n" + body;
+  };
+  Client client(server);
+  client.send(request("/1", "a") + request("/2", "") + request("/3", "c"));  // pipelined
+  std::string text = client.read_until(">", 3);
+  client.send(request("/4", "d"));
+  text += client.read_until(">", 1);
+  size_t at = 0;
+  for (const char* body : {"</1a>", "</2>", "</3c>", "</4d>"}) {
+    at = text.find(body, at);
+    ASSERT_NE(at, std::string::npos) << body << " in " << text;
+  }
+}
+
+TEST(HttpServerTest, ARequestMayComeByteByByte) {
+  const HttpServer server({.port = 0}, [](HttpRequest& request) {
+    return HttpResponse{.body = "<" + request.header("x-name") + request.body + ">"};
+  });
+  Client client(server);
+  for (const char byte : head(3, "X-Name: value\r\n") + "abc") client.send({&byte, 1});
+  EXPECT_NE(client.read_until(">", 1).find("<valueabc>"), std::string::npos);
+}
+
+TEST(HttpServerTest, MalformedRequestsDoNotReachTheHandler) {
+  std::atomic<int> num_handled{0};
+  const HttpServer server({.port = 0}, [&](HttpRequest& request) {
+    ++num_handled;
+    return length_of_body(request);
+  });
+  for (const std::string& request :
+       {std::string("nothing that HTTP has\r\n\r\n"), "GET\r\n\r\n" + std::string(),
+        "GET / HTTP/1.1\r\nno colon\r\n\r\n" + std::string(),
+        "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n" + std::string(),
+        "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999999\r\n\r\n" +
+            std::string(),
+        "GET / HTTP/1.1\r\nX: " + std::string(1 << 20, 'x') + "\r\n\r\n"}) {
+    Client client(server);
+    client.send(request);
+    const int status = client.status();
+    EXPECT_TRUE(status == 0 || (status >= 400 && status < 600))
+        << status << " for " << request.substr(0, 60);
+  }
+  EXPECT_EQ(num_handled, 0);
+  Client sound(server);
+  sound.send(kWhole);
+  EXPECT_EQ(sound.status(), 200);
+}
+
+TEST(HttpServerTest, ABodyAboveTheLimitIsRefused) {
+  const HttpServer server({.port = 0, .max_body_bytes = 1000}, length_of_body);
+  Client at_most(server), above(server), in_chunks(server);
+  at_most.send(head(1000) + std::string(1000, 'a'));
+  EXPECT_EQ(at_most.status(), 200);
+  above.send(head(1001) + std::string(1001, 'a'));
+  EXPECT_EQ(above.status(), 413);
+  in_chunks.send("POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n" +
+                 std::string(1001, 'a') + "\r\n0\r\n\r\n");
+  EXPECT_EQ(in_chunks.status(), 413);
 }
 
 TEST(HttpServerTest, ItEndsWhileClientsWait) {
