@@ -7,10 +7,10 @@ namespace sftrun::plan {
 namespace {
 
 std::optional<QuantFormat> format_of(const spec::QuantizationConfig& config) {
-  if (config.method == "bitsandbytes")
-    return config.load_in_8bit ? QuantFormat::kInt8 : QuantFormat::kNf4;
-  if (config.is_fp8() || config.method == "fp8") return QuantFormat::kFp8;
-  return std::nullopt;
+  if (config.method == "fp8") return QuantFormat::kFp8;  // scales of tiles, about as many bytes
+  const QuantLayout layout = config.layout();
+  if (layout == QuantLayout::kNone) return std::nullopt;
+  return first_format_of(layout).format;
 }
 
 /// Blocks of 32 values of 4 bits share a scale of 8.

@@ -17,8 +17,10 @@ using nlohmann::json;
 void refuse_quantized(const json& config, const std::string& where, const Family& family) {
   const auto quantization = read_quantization_config(config, where);
   if (!quantization) return;
+  const QuantLayout layout = quantization->layout();
   for (const std::string& strategy : quantization->strategies) {
-    if (!quantization->is_fp8() || strategy == "channel" || strategy == "tensor") continue;
+    if (layout != QuantLayout::kCompressedFp8 || strategy == "channel" || strategy == "tensor")
+      continue;
     throw DataError(
         fmt::format(
             "the checkpoint's FP8 scales use the strategy \"{}\"; supported: one scale per row "
@@ -28,7 +30,7 @@ void refuse_quantized(const json& config, const std::string& where, const Family
   }
   const std::string& method = quantization->method;
   if (method == "mxfp4" && family.reads_mxfp4) return;
-  if (method == "bitsandbytes" || quantization->is_fp8()) return;
+  if (layout != QuantLayout::kNone) return;
   throw DataError(
       fmt::format("the checkpoint is quantised by \"{}\", which is not supported", method), where,
       "use the unquantised checkpoint; `tuning.quant` quantises it when it is loaded");

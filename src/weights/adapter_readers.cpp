@@ -28,10 +28,7 @@ QuantLayout layout_of_directory(const fs::path& base) {
   if (!is_folder(base)) return QuantLayout::kNone;
   const nlohmann::json config = parse_json(read_text_file(base / "config.json"), base.string());
   const auto quantization = spec::read_quantization_config(config, base.string());
-  if (!quantization) return QuantLayout::kNone;
-  if (quantization->method == "bitsandbytes")
-    return quantization->load_in_8bit ? QuantLayout::kBitsandbytes8 : QuantLayout::kBitsandbytes4;
-  return quantization->is_fp8() ? QuantLayout::kCompressedFp8 : QuantLayout::kNone;
+  return quantization ? quantization->layout() : QuantLayout::kNone;
 }
 
 /// Of the base that a reader of the adapter loads, if its linear layers are quantised.
@@ -45,20 +42,6 @@ bool has_unwritten_base(const WrittenAdapter& adapter) {
   return !adapter.quantised_to.empty() && !adapter.unwritten_because.empty();
 }
 
-std::string_view peft_name_of(QuantLayout layout) {
-  switch (layout) {
-    case QuantLayout::kNone:
-      return "";
-    case QuantLayout::kBitsandbytes4:
-      return "4 bits";
-    case QuantLayout::kBitsandbytes8:
-      return "int8";
-    case QuantLayout::kCompressedFp8:
-      return "FP8";
-  }
-  return "";
-}
-
 bool saves_linear_layers(const WrittenAdapter& adapter) {
   const std::vector<std::string> modules = spec::quantised_modules(adapter.arch);
   return std::any_of(modules.begin(), modules.end(), [&](const std::string& module) {
@@ -68,12 +51,12 @@ bool saves_linear_layers(const WrittenAdapter& adapter) {
 
 /// What PEFT does not support on a quantised base, unlike this program; empty: nothing.
 std::string beyond_peft(const WrittenAdapter& adapter) {
-  const QuantLayout layout = layout_of_base(adapter);
-  if (layout == QuantLayout::kNone) return {};
+  const QuantLayoutInfo& base = layout_info(layout_of_base(adapter));
+  if (base.layout == QuantLayout::kNone) return {};
   if (saves_linear_layers(adapter))
-    return fmt::format("it does not support modules_to_save over {}", peft_name_of(layout));
-  if (adapter.config.lora.dora && layout != QuantLayout::kBitsandbytes4)
-    return fmt::format("it does not support DoRA over {}", peft_name_of(layout));
+    return fmt::format("it does not support modules_to_save over {}", base.peft_name);
+  if (adapter.config.lora.dora && !base.peft_has_dora)
+    return fmt::format("it does not support DoRA over {}", base.peft_name);
   return {};
 }
 

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +28,56 @@ struct QuantOptions {
 /// kNone: no such file exists. kBitsandbytes4, kBitsandbytes8: as transformers + bitsandbytes save
 /// them. kCompressedFp8: compressed-tensors with one scale per row.
 enum class QuantLayout : uint8_t { kNone, kBitsandbytes4, kBitsandbytes8, kCompressedFp8 };
+
+/// A `quantization_config` that stands for a layout.
+struct QuantMethod {
+  std::string_view name;             ///< `quant_method`
+  std::string_view format = {};      ///< `format`; empty: any
+  std::optional<bool> in_8bit = {};  ///< `load_in_8bit`; nullopt: any
+};
+
+struct QuantLayoutInfo {
+  QuantLayout layout;
+  std::string_view peft_name;          ///< in messages about what PEFT does not support
+  bool peft_has_dora = false;          ///< PEFT supports DoRA on a base in this layout
+  std::array<QuantMethod, 2> methods;  ///< of an unused one the name is empty
+
+  constexpr bool is_described_by(std::string_view method, std::string_view format,
+                                 bool in_8bit) const {
+    return std::any_of(methods.begin(), methods.end(), [&](const QuantMethod& one) {
+      return !one.name.empty() && one.name == method &&
+             (one.format.empty() || one.format == format) &&
+             one.in_8bit.value_or(in_8bit) == in_8bit;
+    });
+  }
+};
+
+/// In the order of the enumerators.
+inline constexpr auto kQuantLayouts = std::to_array<QuantLayoutInfo>({
+    {.layout = QuantLayout::kNone, .peft_name = "", .methods = {}},
+    {.layout = QuantLayout::kBitsandbytes4,
+     .peft_name = "4 bits",
+     .peft_has_dora = true,
+     .methods = {{{.name = "bitsandbytes", .in_8bit = false}}}},
+    {.layout = QuantLayout::kBitsandbytes8,
+     .peft_name = "int8",
+     .methods = {{{.name = "bitsandbytes", .in_8bit = true}}}},
+    {.layout = QuantLayout::kCompressedFp8,
+     .peft_name = "FP8",
+     .methods = {{{.name = "fbgemm_fp8"},
+                  {.name = "compressed-tensors", .format = "float-quantized"}}}},
+});
+
+constexpr const QuantLayoutInfo& layout_info(QuantLayout layout) {
+  return kQuantLayouts[static_cast<size_t>(layout)];
+}
+static_assert([] {
+  for (size_t i = 0; i < kQuantLayouts.size(); ++i)
+    if (kQuantLayouts[i].layout != static_cast<QuantLayout>(i)) return false;
+  return true;
+}());
+/// kNone: no layout that is read.
+QuantLayout layout_of_method(std::string_view method, std::string_view format, bool in_8bit);
 
 /// Scales of blocks that share a scale of their own if they are nested.
 inline constexpr int64_t kNestedBlock = 256;
@@ -120,6 +172,8 @@ static_assert([] {
 
 /// The format with `is_made` that has this name; null: there is none.
 const QuantFormatInfo* find_quant_format(std::string_view name);
+/// The first format whose matrices files hold in this layout.   @param layout not kNone
+const QuantFormatInfo& first_format_of(QuantLayout layout);
 /// The names of the formats with `is_made` for which `holds` is true, in the order of the table.
 /// @param holds a property of a row, such as &QuantFormatInfo::can_nest
 template <class Property>

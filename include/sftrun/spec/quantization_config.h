@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/core/quant_format.h"
+
 namespace sftrun::spec {
 
 /// The quantisation of a checkpoint's weights, from `quantization_config` in its config.json.
@@ -14,10 +16,8 @@ struct QuantizationConfig {
   bool load_in_8bit = false;            ///< bitsandbytes: 8 bits; else 4
   std::vector<std::string> strategies;  ///< of compressed-tensors' weights: "channel", "block", …
 
-  bool is_fp8() const {
-    return method == "fbgemm_fp8" ||
-           (method == "compressed-tensors" && format == "float-quantized");
-  }
+  /// Of the files; kNone: one that is not read, or MXFP4.
+  QuantLayout layout() const { return layout_of_method(method, format, load_in_8bit); }
 };
 
 /// nullopt if config.json has none.   @throws DataError naming a key of the wrong type
