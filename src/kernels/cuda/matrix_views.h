@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "../formats/cuda_formats.h"
 #include "../formats/format_ops.h"
 #include "packed.h"
 #include "sftrun/kernels/quant.h"
@@ -64,7 +65,7 @@ inline bool thin_product_serves(const at::Tensor& x, const QuantizedMatrix& w) {
   const bool tokens_are_aligned = reinterpret_cast<uintptr_t>(x.const_data_ptr()) % kLoad == 0 &&
                                   x.stride(0) * size % static_cast<int64_t>(kLoad) == 0;
   if (x.size(0) > kMaxThinTokens || x.stride(1) != 1 || !tokens_are_aligned) return false;
-  return ops_of(w).has_whole_cuda_groups(w);
+  return ops_of(w).cuda->has_whole_groups(w);
 }
 
 }  // namespace sftrun::kernels::cuda

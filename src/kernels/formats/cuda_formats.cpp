@@ -1,12 +1,12 @@
-#include <ATen/ATen.h>
+#include "formats/cuda_formats.h"
 
-#include <array>
+#include <ATen/ATen.h>
 
 #include "cuda/launch.h"
 #include "cuda/matrix_views.h"
-#include "formats/cuda_formats.h"
 #include "matmul/thin_product_launch.h"
 #include "quant/dequantize_launch.h"
+#include "sftrun/core/error.h"
 
 namespace sftrun::kernels {
 namespace {
@@ -24,27 +24,12 @@ const CudaEntry<decltype(cuda::launch_thin_product_8bit)> launch_thin_product_8b
 const CudaEntry<decltype(cuda::launch_thin_product_ggml)> launch_thin_product_ggml(
     "launch_thin_product_ggml");
 
-/// The launches for the matrices of one format.
-struct FormatLaunches {
-  void (*dequantize)(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
-                     cuda::Type type, const cuda::ValueRows& to, cuda::Stream stream);
-  void (*thin_product)(const cuda::ThinProduct& product, const QuantizedMatrix& w,
-                       const cuda::FourBitTables& tables, cuda::Stream stream);
-};
-
-constexpr FormatLaunches kFourBits = {
-    .dequantize =
-        [](const QuantizedMatrix& matrix, const cuda::FourBitTables& tables, cuda::Type type,
-           const cuda::ValueRows& to, cuda::Stream stream) {
-          launch_dequantize_4bit(type, cuda::four_bit_view(matrix), tables, to, stream);
-        },
-    .thin_product =
-        [](const cuda::ThinProduct& product, const QuantizedMatrix& w,
-           const cuda::FourBitTables& tables, cuda::Stream stream) {
-          launch_thin_product_4bit(product, cuda::four_bit_view(w), tables, stream);
-        }};
 template <EightBits kForm>
 constexpr FormatLaunches kEightBits = {
+    .has_whole_groups =
+        [](const QuantizedMatrix& matrix) {
+          return cuda::eight_bit_view(matrix, kForm).groups_are_whole();
+        },
     .dequantize =
         [](const QuantizedMatrix& matrix, const cuda::FourBitTables& /*tables*/, cuda::Type type,
            const cuda::ValueRows& to, cuda::Stream stream) {
@@ -55,7 +40,33 @@ constexpr FormatLaunches kEightBits = {
            const cuda::FourBitTables& /*tables*/, cuda::Stream stream) {
           launch_thin_product_8bit(product, cuda::eight_bit_view(w, kForm), stream);
         }};
-constexpr FormatLaunches kGgml = {
+
+const FormatLaunches& launches_of(const QuantizedMatrix& matrix) {
+  SFTRUN_CHECK(ops_of(matrix).cuda != nullptr);  // `QuantizedMatrix::to` refuses others
+  return *ops_of(matrix).cuda;
+}
+
+}  // namespace
+
+constinit const FormatLaunches kFourBitLaunches = {
+    .has_whole_groups =
+        [](const QuantizedMatrix& matrix) {
+          return cuda::four_bit_view(matrix).groups_are_whole();
+        },
+    .dequantize =
+        [](const QuantizedMatrix& matrix, const cuda::FourBitTables& tables, cuda::Type type,
+           const cuda::ValueRows& to, cuda::Stream stream) {
+          launch_dequantize_4bit(type, cuda::four_bit_view(matrix), tables, to, stream);
+        },
+    .thin_product =
+        [](const cuda::ThinProduct& product, const QuantizedMatrix& w,
+           const cuda::FourBitTables& tables, cuda::Stream stream) {
+          launch_thin_product_4bit(product, cuda::four_bit_view(w), tables, stream);
+        }};
+constinit const FormatLaunches kE4m3Launches = kEightBits<EightBits::kE4m3>;
+constinit const FormatLaunches kInt8Launches = kEightBits<EightBits::kInt8>;
+constinit const FormatLaunches kGgmlLaunches = {
+    .has_whole_groups = [](const QuantizedMatrix& /*matrix*/) { return true; },
     .dequantize =
         [](const QuantizedMatrix& matrix, const cuda::FourBitTables& /*tables*/, cuda::Type type,
            const cuda::ValueRows& to, cuda::Stream stream) {
@@ -69,21 +80,11 @@ constexpr FormatLaunches kGgml = {
                                    w.columns, stream);
         }};
 
-const FormatLaunches& launches_of(QuantFormat format) {
-  // In the order of the enumerators.
-  static constexpr std::array<FormatLaunches, kQuantFormats.size()> kAll =
-      std::to_array<FormatLaunches>({kFourBits, kFourBits, kEightBits<EightBits::kE4m3>,
-                                     kEightBits<EightBits::kInt8>, kGgml});
-  return kAll[static_cast<size_t>(format)];
-}
-
-}  // namespace
-
 void dequantize_on_cuda(const QuantizedMatrix& matrix, const at::Tensor& out) {
   const Launch launch(out);
   const cuda::ValueRows to{out.data_ptr(), out.stride(0)};
-  launches_of(matrix.format)
-      .dequantize(matrix, cuda::four_bit_tables(matrix), cuda_type_of(out), to, launch.stream());
+  launches_of(matrix).dequantize(matrix, cuda::four_bit_tables(matrix), cuda_type_of(out), to,
+                                 launch.stream());
   launch.check();
 }
 
@@ -95,7 +96,7 @@ at::Tensor thin_product_on_cuda(const at::Tensor& x, const QuantizedMatrix& w) {
                                   .tokens = x.size(0),
                                   .y = y.data_ptr()};
   const Launch launch(x);
-  launches_of(w.format).thin_product(product, w, cuda::four_bit_tables(w), launch.stream());
+  launches_of(w).thin_product(product, w, cuda::four_bit_tables(w), launch.stream());
   launch.check();
   return y;
 }

@@ -2,10 +2,29 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "../cuda/types.h"
 #include "sftrun/kernels/quant.h"
 
 /// The CUDA kernels of each format, for operands that the caller has checked.
 namespace sftrun::kernels {
+
+namespace cuda {
+struct FourBitTables;
+struct ThinProduct;
+struct ValueRows;
+}  // namespace cuda
+
+/// The launches for the matrices of one format, which its `FormatOps` names.
+struct FormatLaunches {
+  /// Whether rows are whole groups, so that the kernel of `thin_product` can decode them.
+  bool (*has_whole_groups)(const QuantizedMatrix& matrix);
+  void (*dequantize)(const QuantizedMatrix& matrix, const cuda::FourBitTables& tables,
+                     cuda::Type type, const cuda::ValueRows& to, cuda::Stream stream);
+  /// @pre has_whole_groups(w)
+  void (*thin_product)(const cuda::ThinProduct& product, const QuantizedMatrix& w,
+                       const cuda::FourBitTables& tables, cuda::Stream stream);
+};
+extern const FormatLaunches kFourBitLaunches, kE4m3Launches, kInt8Launches, kGgmlLaunches;
 
 /// @param out [rows, columns], with loose rows
 void dequantize_on_cuda(const QuantizedMatrix& matrix, const at::Tensor& out);

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "../cuda/matrix_views.h"
 #include "../operands.h"
 #include "../parallel.h"
 #include "../row_kernels.h"
+#include "cuda_formats.h"
 #include "format_ops.h"
 #include "require_finite.h"
 #include "sftrun/kernels/cpu_table.h"
@@ -100,11 +100,6 @@ bool has_whole_groups_of_bytes(const QuantizedMatrix& w) {
 }
 
 template <EightBits kCodes>
-bool has_whole_cuda_groups_of_bytes(const QuantizedMatrix& w) {
-  return cuda::eight_bit_view(w, kCodes).groups_are_whole();
-}
-
-template <EightBits kCodes>
 at::Tensor thin_product_of_rows(const at::Tensor& x, const QuantizedMatrix& w) {
   const DotKernels& dots = cpu_kernels().dots;
   const at::Tensor in_fp32 = x.to(at::kFloat).contiguous();
@@ -121,7 +116,8 @@ at::Tensor thin_product_of_rows(const at::Tensor& x, const QuantizedMatrix& w) {
 }
 
 template <EightBits kCodes>
-constexpr FormatOps ops_of_rows(QuantFormat format, decltype(FormatOps::quantize) quantize) {
+constexpr FormatOps ops_of_rows(QuantFormat format, decltype(FormatOps::quantize) quantize,
+                                const FormatLaunches& cuda) {
   return {.format = format,
           .quantize = quantize,
           .unpack_fp32 = unpack_rows<kCodes, float>,
@@ -134,15 +130,15 @@ constexpr FormatOps ops_of_rows(QuantFormat format, decltype(FormatOps::quantize
           .part = part_of_rows,
           .require_sizes = require_row_sizes,
           .has_whole_groups = has_whole_groups_of_bytes,
-          .has_whole_cuda_groups = has_whole_cuda_groups_of_bytes<kCodes>,
-          .thin_product = thin_product_of_rows<kCodes>};
+          .thin_product = thin_product_of_rows<kCodes>,
+          .cuda = &cuda};
 }
 
 }  // namespace
 
 constinit const FormatOps kFp8Ops =
-    ops_of_rows<EightBits::kE4m3>(QuantFormat::kFp8, quantize_to_e4m3);
+    ops_of_rows<EightBits::kE4m3>(QuantFormat::kFp8, quantize_to_e4m3, kE4m3Launches);
 constinit const FormatOps kInt8Ops =
-    ops_of_rows<EightBits::kInt8>(QuantFormat::kInt8, quantize_to_int8);
+    ops_of_rows<EightBits::kInt8>(QuantFormat::kInt8, quantize_to_int8, kInt8Launches);
 
 }  // namespace sftrun::kernels

@@ -8,10 +8,12 @@
 #include "sftrun/kernels/quant.h"
 
 /// The operations of each quantised format. A format has one `FormatOps`, which points to functions
-/// in a file of this folder, and one entry in format_ops.cpp. Formats that differ only in a table or
+/// in a file of this folder, and an entry in `kFormatOps`. Formats that differ only in a table or
 /// in rounding share a file. blocks.h has functions for formats with blocks. The other properties of
 /// a format are in sftrun/core/quant_format.h.
 namespace sftrun::kernels {
+
+struct FormatLaunches;  // cuda_formats.h
 
 /// Values [row, row + rows) x [column, column + columns): see `dequantize_part`.
 template <typename T>
@@ -37,16 +39,22 @@ struct FormatOps {
   QuantizedMatrix (*part)(const QuantizedMatrix& matrix, const TensorSlice& slice);
   /// Throws unless the tensors have the sizes that rows and columns imply.
   void (*require_sizes)(const QuantizedMatrix& matrix);
-  /// Whether rows are whole groups, so that `thin_product` and its CUDA kernel can decode them.
+  /// Whether rows are whole groups, so that `thin_product` can decode them.
   bool (*has_whole_groups)(const QuantizedMatrix& matrix);
-  bool (*has_whole_cuda_groups)(const QuantizedMatrix& matrix);
-  /// x w^T for few rows of x, on CPU.   @pre has_whole_groups(w)
+  /// x w^T for few rows of x, on CPU.   @pre has_whole_groups(w)   Null: no matrix has such rows
   at::Tensor (*thin_product)(const at::Tensor& x, const QuantizedMatrix& w);
-  std::span<const float> table = {};  ///< the codes' values; empty: they are computed
+  std::span<const float> table = {};     ///< the codes' values; empty: they are computed
+  const FormatLaunches* cuda = nullptr;  ///< null: matrices of the format stay on the CPU
 };
 
+extern const FormatOps kNf4Ops, kFp4Ops;   // four_bits.cpp
+extern const FormatOps kFp8Ops, kInt8Ops;  // eight_bits.cpp
+extern const FormatOps kGgmlOps;           // ggml_blocks.cpp
+
 /// One entry for each format, in the order of the enumerators.
-extern const std::array<const FormatOps*, kQuantFormats.size()> kFormatOps;
+inline constexpr auto kFormatOps =
+    std::to_array<const FormatOps*>({&kNf4Ops, &kFp4Ops, &kFp8Ops, &kInt8Ops, &kGgmlOps});
+static_assert(kFormatOps.size() == kQuantFormats.size());
 
 inline const FormatOps& ops_of(QuantFormat format) {
   return *kFormatOps[static_cast<size_t>(format)];
@@ -54,9 +62,5 @@ inline const FormatOps& ops_of(QuantFormat format) {
 inline const FormatOps& ops_of(const QuantizedMatrix& matrix) {
   return ops_of(matrix.format);
 }
-
-extern const FormatOps kNf4Ops, kFp4Ops;   // four_bits.cpp
-extern const FormatOps kFp8Ops, kInt8Ops;  // eight_bits.cpp
-extern const FormatOps kGgmlOps;           // ggml_blocks.cpp
 
 }  // namespace sftrun::kernels

@@ -7,11 +7,11 @@
 #include <cmath>
 #include <numeric>
 
-#include "../cuda/matrix_views.h"
 #include "../operands.h"
 #include "../parallel.h"
 #include "../row_kernels.h"
 #include "blocks.h"
+#include "cuda_formats.h"
 #include "format_ops.h"
 #include "require_finite.h"
 #include "sftrun/kernels/cpu_table.h"
@@ -189,10 +189,6 @@ bool has_whole_groups_of_codes(const QuantizedMatrix& w) {
   return w.columns % kGroup == 0 && w.block_size % kGroup == 0;
 }
 
-bool has_whole_cuda_groups_of_codes(const QuantizedMatrix& w) {
-  return cuda::four_bit_view(w).groups_are_whole();
-}
-
 template <const Table& kTable>
 at::Tensor thin_product_of_blocks(const at::Tensor& x, const QuantizedMatrix& w) {
   const DotKernels& dots = cpu_kernels().dots;
@@ -235,9 +231,9 @@ constexpr FormatOps ops_of_blocks(QuantFormat format) {
           .part = part_of_blocks,
           .require_sizes = require_block_sizes,
           .has_whole_groups = has_whole_groups_of_codes,
-          .has_whole_cuda_groups = has_whole_cuda_groups_of_codes,
           .thin_product = thin_product_of_blocks<kTable>,
-          .table = kTable};
+          .table = kTable,
+          .cuda = &kFourBitLaunches};
 }
 
 }  // namespace

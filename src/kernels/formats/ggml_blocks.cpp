@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "../row_kernels.h"
+#include "cuda_formats.h"
 #include "format_ops.h"
 #include "sftrun/kernels/cpu_table.h"
 #include "thin_rows.h"
@@ -42,10 +43,6 @@ bool has_whole_groups_of_32(const QuantizedMatrix& w) {
   return w.columns % kGroup == 0;
 }
 
-bool always(const QuantizedMatrix& /*w*/) {
-  return true;
-}
-
 at::Tensor thin_product_of_ggml(const at::Tensor& x, const QuantizedMatrix& w) {
   const DotKernels& dots = cpu_kernels().dots;
   const at::Tensor in_fp32 = x.to(at::kFloat).contiguous();
@@ -74,7 +71,7 @@ constinit const FormatOps kGgmlOps = {.format = QuantFormat::kGgml,
                                       .part = part_of_rows,
                                       .require_sizes = require_no_sizes,
                                       .has_whole_groups = has_whole_groups_of_32,
-                                      .has_whole_cuda_groups = always,
-                                      .thin_product = thin_product_of_ggml};
+                                      .thin_product = thin_product_of_ggml,
+                                      .cuda = &kGgmlLaunches};
 
 }  // namespace sftrun::kernels

@@ -69,6 +69,13 @@ void QuantizedMatrix::block_scales(int64_t first, std::span<float> scales) const
 }
 
 QuantizedMatrix QuantizedMatrix::to(at::Device device) const {
+  if (!device.is_cpu() && ops_of(*this).cuda == nullptr) {
+    throw DeviceError(
+        fmt::format("matrices in {} cannot be on a GPU: there are no CUDA kernels for "
+                    "the format",
+                    info().name),
+        {}, "run on the CPU (device: cpu), or choose another format");
+  }
   QuantizedMatrix moved = *this;
   for (at::Tensor* part : {&moved.packed, &moved.absmax, &moved.codes, &moved.nested_absmax})
     if (part->defined()) *part = part->to(device);
