@@ -8,22 +8,69 @@
 #include <algorithm>
 #include <cmath>
 
-#include "live_view.h"
 #include "oom.h"
 #include "sftrun/core/clock.h"
-#include "sftrun/core/presence.h"
 #include "sftrun/core/units.h"
 #include "sftrun/launch/stop_signals.h"
+#include "start_workers.h"
 
 namespace sftrun::launch {
 namespace {
 
-/// Of the live view. Faster is not readable, and slower looks as if nothing happened.
-constexpr double kMinBetweenDraws_s = 0.05, kMaxBetweenDraws_s = 1;
-
 std::string signal_name(int signal) {
   const char* name = ::sigabbrev_np(signal);
   return name ? std::string("SIG") + name : "signal " + std::to_string(signal);
+}
+
+using Workers = std::vector<std::unique_ptr<WorkerProcess>>;
+
+bool any_running(const Workers& workers) {
+  return std::any_of(workers.begin(), workers.end(),
+                     [](const auto& worker) { return worker->is_running(); });
+}
+
+bool is_generating(const Workers& workers) {
+  return std::any_of(workers.begin(), workers.end(), [](const auto& worker) {
+    const auto& status = worker->last_status();
+    return status && status->phase == Phase::kGenerating;
+  });
+}
+
+/// Whether rank 0 has saved everything, and waits for the user's commands (`callbacks`).
+bool runs_commands(const Workers& workers) {
+  return std::any_of(workers.begin(), workers.end(), [](const auto& worker) {
+    const auto& status = worker->last_status();
+    return worker->is_running() && status && status->phase == Phase::kCommands;
+  });
+}
+
+/// Whether a worker may have something to save: it reported that it trains, or has trained.
+bool has_trained(const Workers& workers) {
+  return std::any_of(workers.begin(), workers.end(),
+                     [](const auto& worker) { return worker->has_trained(); });
+}
+
+/// Whether the worker ended because it was told to after another had failed. Not if it crashed,
+/// even if the crash was noticed later.
+/// @param teardown_time since the epoch, when it was told; 0: never
+bool was_asked_to_stop(const WorkerProcess& worker, double teardown_time) {
+  const WorkerEnd& end = *worker.end();
+  const double time = end.error ? end.error->time : end.time;
+  if (teardown_time == 0 || time <= teardown_time) return false;
+  if (!WIFSIGNALED(end.wait_status)) return true;
+  const int signal = WTERMSIG(end.wait_status);
+  return signal == SIGTERM || (signal == SIGKILL && worker.was_killed());
+}
+
+/// 130 or 75 if a worker stopped on request, 0 if all were done before the request reached them.
+/// @param stop_signal 0: none came
+int stop_code(const std::vector<WorkerEnd>& ends, int stop_signal) {
+  if (std::all_of(ends.begin(), ends.end(),
+                  [](const WorkerEnd& end) { return has_exited_with(end, 0); }))
+    return 0;
+  if (stop_signal != 0) return exit_code_of_stop_signal(stop_signal);
+  const auto stopped = std::find_if(ends.begin(), ends.end(), has_stopped);
+  return WEXITSTATUS(stopped->wait_status);
 }
 
 }  // namespace
@@ -33,18 +80,13 @@ WorkerGroup::WorkerGroup(const SuperviseOptions& options, const WorkerCommand& c
                          const SignalFd& signals)
     : options_(options),
       console_(console),
-      warnings_(warnings),
       guardian_(guardian),
       signals_(signals),
       stalls_(options.stall_s, options.plan.nnodes == 1),
       progress_(options.grace_s, options.plan.nnodes == 1),
-      oom_kills_before_(num_oom_kills()) {
-  const LaunchPlan& plan = options.plan;
-  const int port = plan.master_port != 0 ? plan.master_port : pick_free_port();
-  for (int local_rank = 0; local_rank < plan.local_world_size; ++local_rank) {
-    start(command, local_rank, restart, port);
-  }
-}
+      oom_kills_before_(num_oom_kills()),
+      workers_(start_workers(options, command, restart, console, warnings, guardian)),
+      view_(workers_, console) {}
 
 WorkerGroup::~WorkerGroup() {
   std::vector<pid_t> groups;
@@ -55,46 +97,17 @@ WorkerGroup::~WorkerGroup() {
   for (const pid_t group : groups) guardian_.release(group);
 }
 
-void WorkerGroup::start(const WorkerCommand& command, int local_rank, int restart, int port) {
-  const LaunchPlan& plan = options_.plan;
-  const int rank = plan.rank_of(local_rank);
-  const auto logs = options_.run_dir / "logs";
-  WorkerProcess::Options worker{.rank = rank,
-                                .local_rank = local_rank,
-                                .filter = {.rank = rank,
-                                           .is_main = local_rank == 0,
-                                           .show_rank = plan.world_size() > 1,
-                                           .verbosity = log::verbosity(),
-                                           .hide_steps = console_.is_terminal(),
-                                           .warnings = &warnings_},
-                                .log = logs / fmt::format("rank-{}.log", rank),
-                                .error_file = logs / fmt::format("error-rank-{}.json", rank)};
-  std::error_code ignored;
-  std::filesystem::remove(worker.error_file, ignored);
-  ChildSpec spec{.executable = command.executable,
-                 .arguments = command.arguments,
-                 .environment = worker_environment(plan, options_.environment, local_rank, port)};
-  spec.environment["SFTRUN_ERROR_FILE"] = absolute_path(worker.error_file).string();
-  spec.environment["TORCHELASTIC_RESTART_COUNT"] = std::to_string(restart);
-  spec.environment["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(options_.max_restarts);
-  spec.has_terminal = options_.main_has_terminal && local_rank == 0;
-  if (!plan.cpus.empty()) spec.cpus = plan.cpus[static_cast<size_t>(local_rank)];
-  workers_.push_back(std::make_unique<WorkerProcess>(spec, worker, console_));
-  guardian_.watch(workers_.back()->pid());
-}
-
 GroupOutcome WorkerGroup::run() {
-  while (any_running()) {
+  while (any_running(workers_)) {
     wait_for_news();
     answer_signals();
     for (const auto& worker : workers_) worker->read_pipes();
-    show_progress();
+    view_.show();
     reap();
     mind_the_deadline();
     report_stalls();
   }
-  if (has_news_) console_.redraw();
-  console_.keep_live();
+  view_.finish();
   return outcome();
 }
 
@@ -111,8 +124,7 @@ void WorkerGroup::wait_for_news() {
 int WorkerGroup::poll_timeout_ms() const {
   double seconds = deadline_ == 0 ? stalls_.period_s() : deadline_ - monotonic_seconds();
   if (state_ == State::kStopping) seconds = std::min(seconds, progress_.period_s());
-  if (has_news_) seconds = std::min(seconds, kMinBetweenDraws_s);
-  if (drawn_at_ != 0) seconds = std::min(seconds, kMaxBetweenDraws_s);
+  seconds = view_.period_s(seconds);
   return static_cast<int>(std::clamp(std::ceil(seconds * 1e3), 0.0, 60e3));
 }
 
@@ -150,49 +162,28 @@ void WorkerGroup::answer_stop(int signal) {
   state_ = State::kStopping;
   stop_signal_ = signal;
   stop_time_ = now;
-  deadline_ = now + (has_trained() ? options_.grace_s
+  deadline_ =
+      now + (has_trained(workers_) ? options_.grace_s
                                    : std::min(options_.grace_s, options_.untrained_grace_s));
   console_.print(Stream::kErr, signal_name(signal) + ": " + words_of_stop(signal));
   signal_all(signal);
 }
 
 std::string WorkerGroup::words_of_stop(int signal) const {
-  if (has_trained()) {
+  if (has_trained(workers_)) {
     return fmt::format(
         "stopping {}; {} again to stop now",
-        runs_commands() ? "when the command of `callbacks` has ended" : "with a checkpoint",
+        runs_commands(workers_) ? "when the command of `callbacks` has ended" : "with a checkpoint",
         signal == SIGINT ? "press Ctrl-C" : "send it");
   }
-  if (is_generating()) return "stopping; what is finished is kept";
+  if (is_generating(workers_)) return "stopping; what is finished is kept";
   return options_.words.unsaved.empty() ? "stopping" : "stopping; " + options_.words.unsaved;
-}
-
-bool WorkerGroup::is_generating() const {
-  return std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
-    const auto& status = worker->last_status();
-    return status && status->phase == Phase::kGenerating;
-  });
-}
-
-/// Whether rank 0 has saved everything, and waits for the user's commands (`callbacks`).
-bool WorkerGroup::runs_commands() const {
-  return std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
-    const auto& status = worker->last_status();
-    return worker->is_running() && status && status->phase == Phase::kCommands;
-  });
-}
-
-/// Whether a worker may have something to save: it reported that it trains, or has trained.
-bool WorkerGroup::has_trained() const {
-  return std::any_of(workers_.begin(), workers_.end(),
-                     [](const auto& worker) { return worker->has_trained(); });
 }
 
 /// Ctrl-Z: the terminal's signal does not reach the workers, because they are in their own groups.
 void WorkerGroup::pause() {
   signal_all(SIGSTOP);
-  console_.keep_live();  // the shell writes below
-  drawn_at_ = 0;
+  view_.pause();                // the shell writes below
   ::kill(::getpid(), SIGSTOP);  // returns after SIGCONT
   signal_all(SIGCONT);
   stalls_.restart();
@@ -239,10 +230,10 @@ void WorkerGroup::mind_the_deadline() {
   if (deadline_ == 0) return;
   const double now = monotonic_seconds();
   const bool is_stopping = state_ == State::kStopping;
-  const bool saves = is_stopping && has_trained() && !runs_commands();
+  const bool saves = is_stopping && has_trained(workers_) && !runs_commands(workers_);
   if (saves) deadline_ = std::max(deadline_, progress_.last(workers_, now) + options_.grace_s);
   if (now < deadline_) return;
-  if (is_stopping && runs_commands()) {
+  if (is_stopping && runs_commands(workers_)) {
     console_.print(Stream::kErr,
                    fmt::format("the command of `callbacks` has not ended within {}: ending it; the "
                                "checkpoint is complete",
@@ -262,34 +253,6 @@ void WorkerGroup::kill_all() {
   for (const auto& worker : workers_) worker->kill_now();
 }
 
-void WorkerGroup::show_progress() {
-  if (!console_.is_terminal()) return;
-  const double now = monotonic_seconds();
-  for (const auto& worker : workers_) {
-    if (!worker->take_status()) continue;
-    has_news_ = true;
-    if (worker == workers_.front()) told_at_ = now;
-  }
-  // Between steps the remaining time counts down.
-  const double since_draw = now - drawn_at_;
-  if (has_news_ ? since_draw < kMinBetweenDraws_s
-                : drawn_at_ == 0 || since_draw < kMaxBetweenDraws_s)
-    return;
-  console_.set_live([this](TerminalSize size) { return view(size); });
-  drawn_at_ = now;
-  has_news_ = false;
-}
-
-std::vector<std::string> WorkerGroup::view(TerminalSize size) const {
-  std::vector<RankStatus> ranks;
-  for (const auto& worker : workers_)
-    ranks.push_back({worker->rank(), worker->last_status().value_or(Status{})});
-  Status& main = ranks.front().status;
-  if (main.eta_s)
-    main.eta_s = std::round(std::max(0.0, *main.eta_s - (monotonic_seconds() - told_at_)));
-  return live_view(ranks, size);
-}
-
 void WorkerGroup::report_stalls() {
   if (state_ != State::kRunning) return;
   if (const auto report = stalls_.check(workers_, monotonic_seconds()))
@@ -300,35 +263,19 @@ void WorkerGroup::signal_all(int signal) const {
   for (const auto& worker : workers_) worker->signal(signal);
 }
 
-bool WorkerGroup::any_running() const {
-  return std::any_of(workers_.begin(), workers_.end(),
-                     [](const auto& worker) { return worker->is_running(); });
-}
-
-/// Whether the worker ended because it was told to after another had failed. Not if it crashed,
-/// even if the crash was noticed later.
-bool WorkerGroup::was_asked_to_stop(const WorkerProcess& worker) const {
-  const WorkerEnd& end = *worker.end();
-  const double time = end.error ? end.error->time : end.time;
-  if (teardown_time_ == 0 || time <= teardown_time_) return false;
-  if (!WIFSIGNALED(end.wait_status)) return true;
-  const int signal = WTERMSIG(end.wait_status);
-  return signal == SIGTERM || (signal == SIGKILL && worker.was_killed());
-}
-
 GroupOutcome WorkerGroup::outcome() {
   std::vector<WorkerEnd> ends;
   const bool oom_happened = num_oom_kills() > oom_kills_before_;
   for (const auto& worker : workers_) {
     WorkerEnd end = *worker->end();
-    end.was_asked_to_stop = was_asked_to_stop(*worker);
+    end.was_asked_to_stop = was_asked_to_stop(*worker, teardown_time_);
     const bool by_sigkill = WIFSIGNALED(end.wait_status) && WTERMSIG(end.wait_status) == SIGKILL;
     end.oom_killed = by_sigkill && oom_happened && !worker->was_killed();
     ends.push_back(std::move(end));
   }
   const WorkerEnd* first = first_failure(ends);
   if (first && is_at_fault(*first)) return failed(ends, *first);
-  return {.end = {.exit_code = stop_code(ends), .wants_at_once = wants_at_once_}};
+  return {.end = {.exit_code = stop_code(ends, stop_signal_), .wants_at_once = wants_at_once_}};
 }
 
 GroupOutcome WorkerGroup::failed(const std::vector<WorkerEnd>& ends, const WorkerEnd& first) const {
@@ -345,16 +292,6 @@ GroupOutcome WorkerGroup::failed(const std::vector<WorkerEnd>& ends, const Worke
   return {.failure = std::move(failure),
           .stop_requested = stop_signal_ != 0,
           .does_not_fit = does_not_fit};
-}
-
-/// 130 or 75 if a worker stopped on request, 0 if all were done before the request reached them.
-int WorkerGroup::stop_code(const std::vector<WorkerEnd>& ends) const {
-  if (std::all_of(ends.begin(), ends.end(),
-                  [](const WorkerEnd& end) { return has_exited_with(end, 0); }))
-    return 0;
-  if (stop_signal_ != 0) return exit_code_of_stop_signal(stop_signal_);
-  const auto stopped = std::find_if(ends.begin(), ends.end(), has_stopped);
-  return WEXITSTATUS(stopped->wait_status);
 }
 
 }  // namespace sftrun::launch
