@@ -1,21 +1,17 @@
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
-#include <deque>
-#include <set>
 
 #include "checkpoint_base.h"
-#include "convert.h"
+#include "gguf_decode.h"
 #include "gguf_form.h"
-#include "gguf_names.h"
+#include "gguf_tensors.h"
 #include "gguf_vocab.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/xxh3.h"
 #include "sftrun/spec/gguf_description.h"
 #include "sftrun/weights/gguf.h"
 #include "shape_math.h"
-#include "tensor_check.h"
 
 namespace sftrun::weights {
 namespace {
@@ -27,9 +23,6 @@ constexpr const char* kRopeDivisors = spec::kGgufRopeDivisors;
 constexpr const char* kShortFactors = spec::kGgufShortFactors;
 constexpr const char* kLongFactors = spec::kGgufLongFactors;
 constexpr const char* kEmbedding = "token_embd.weight";
-constexpr int64_t kChunk =
-    8192;  ///< values converted at a time: a multiple of every block size; 32 KiB stay in cache
-
 void refuse_split(const GgufFile& file) {
   const auto count = file.metadata().find("split.count");
   if (count == file.metadata().end() || !count->is_number_integer() || count->get<int64_t>() <= 1)
@@ -92,19 +85,6 @@ spec::ArchSpec read_arch(const GgufFile& file) {
   return arch;
 }
 
-/// Number of layers, including those that predict further tokens. @pre read_arch accepted the
-/// metadata
-int64_t num_blocks(const GgufFile& file) {
-  const json& meta = file.metadata();
-  return meta.at(meta.at("general.architecture").get<std::string>() + ".block_count")
-      .get<int64_t>();
-}
-
-/// The float type, if the format is not a block format.
-std::optional<DType> plain_dtype(const GgmlTypeInfo& type) {
-  return float_dtype(type.name);
-}
-
 /// Excludes keys of the tokenizer and of the model's origin.
 bool may_decide_numbers(const std::string& key) {
   if (key == "general.architecture") return true;
@@ -114,14 +94,10 @@ bool may_decide_numbers(const std::string& key) {
                       [&](std::string_view prefix) { return key.starts_with(prefix); });
 }
 
+/// A model in a GGUF file. `GgufTensors` finds the tensors, gguf_decode.h reads their values.
 class GgufCheckpoint final : public CheckpointBase {
  public:
-  explicit GgufCheckpoint(const fs::path& path) : file_(path) {
-    where_ = file_.where();
-    refuse_split(file_);
-    arch_ = read_arch(file_);
-    num_blocks_ = num_blocks(file_);
-    names_ = gguf_names(arch_);
+  explicit GgufCheckpoint(const fs::path& path) : file_(path), found_(file_, describe()) {
     list_tensors();
   }
 
@@ -134,7 +110,7 @@ class GgufCheckpoint final : public CheckpointBase {
     if (forms_[i].is_same()) {
       decode(tensor, 0, tensor.numel(), dtype, out);
     } else {
-      read_in_form(tensor, forms_[i], dtype, out);
+      decode_in_form(tensor, forms_[i], dtype, out);
     }
     file_.release(tensor.bytes);
   }
@@ -269,48 +245,26 @@ class GgufCheckpoint final : public CheckpointBase {
     for (const GgufTensor* tensor : sources) file_.release(tensor->bytes);
   }
 
-  /// Row by row; a vector is one row, or one value per row if its values are reordered.
-  static void read_in_form(const GgufTensor& tensor, const GgufForm& form, DType dtype,
-                           std::byte* out) {
-    const bool is_one_row = tensor.shape.size() == 1 && form.rows.empty();
-    const int64_t rows = is_one_row ? 1 : tensor.shape[0], size = tensor.numel() / rows;
-    std::vector<float> stored(static_cast<size_t>(size)), values(stored.size());
-    for (int64_t row = 0; row < rows; ++row) {
-      const int64_t from = form.rows.empty() ? row : form.rows[static_cast<size_t>(row)];
-      if (form.value == GgufForm::Value::kSame && form.columns.empty()) {
-        decode(tensor, from * size, size, dtype, out + row * size * size_of(dtype));
-        continue;
-      }
-      decode(tensor, from * size, size, DType::kF32, reinterpret_cast<std::byte*>(stored.data()));
-      for (size_t i = 0; i < values.size(); ++i) {
-        const float value = stored[form.columns.empty() ? i : static_cast<size_t>(form.columns[i])];
-        values[i] = unstored(form.value, value);
-      }
-      convert(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), dtype,
-              out + row * size * size_of(dtype), size);
-    }
-  }
-
-  static float unstored(GgufForm::Value form, float value) {
-    if (form == GgufForm::Value::kPlusOne) return value - 1.0F;
-    return form == GgufForm::Value::kMinusExp ? std::log(-value) : value;
-  }
-
   bool is_apart(size_t i) const {
     return roles_[i] == spec::TensorRole::kExperts &&
            sources_[i][0]->shape.size() < tensors_[i].shape.size();
   }
 
+  /// Reads what the file says of the model.
+  const spec::ArchSpec& describe() {
+    where_ = file_.where();
+    refuse_split(file_);
+    arch_ = read_arch(file_);
+    return arch_;
+  }
+
   void list_tensors() {
     const std::vector<spec::TensorSpec> specs = spec::tensor_specs(arch_);
-    check_names(specs);
+    found_.check(specs);
     for (const spec::TensorSpec& spec : specs) {
-      std::vector<const GgufTensor*> sources;
+      std::vector<const GgufTensor*> sources = found_.sources_of(spec);
       uint64_t stored_bytes = 0;
-      for (const std::string& name : names_of(spec)) {
-        sources.push_back(source_of(spec, name));
-        stored_bytes += sources.back()->bytes.size();
-      }
+      for (const GgufTensor* source : sources) stored_bytes += source->bytes.size();
       add({.name = spec.name,
            .shape = spec.shape,
            .format = std::string(sources[0]->type.name),
@@ -324,116 +278,11 @@ class GgufCheckpoint final : public CheckpointBase {
     }
   }
 
-  std::vector<std::string> names_of(const spec::TensorSpec& spec) const {
-    if (!belongs_to_experts(spec)) return {names_.at(spec.name)};
-    if (are_apart(spec)) return gguf_single_expert_names(spec);
-    const std::string fused = gguf_fused_expert_name(spec);
-    return file_.find(fused) ? std::vector{fused} : gguf_expert_names(spec);
-  }
-
-  /// The fused tensor of q, k and v that contains this one; nullptr: stored separately.
-  const GgufTensor* fused_with(const spec::TensorSpec& spec) const {
-    return file_.find(names_of(spec)[0]) ? nullptr : file_.find(gguf_fused_name(names_of(spec)[0]));
-  }
-
-  const GgufTensor* source_of(const spec::TensorSpec& spec, const std::string& name) {
-    const GgufTensor* fused = fused_with(spec);
-    if (!fused) return require_readable(name);
-    const QkvRows rows = qkv_rows(arch_, spec.layer, name);
-    GgufTensor part = *require_readable(fused->name);
-    if (fused->numel() / rows.of_all % part.type.block_size != 0) {
-      throw DataError(fmt::format("tensor `{}` is stored as {}, whose blocks span its rows",
-                                  part.name, part.type.name),
-                      where_, "store biases as F32, as llama.cpp does");
-    }
-    const size_t row_bytes = fused->bytes.size() / static_cast<size_t>(rows.of_all);
-    part.shape = spec.shape;
-    part.bytes = fused->bytes.subspan(static_cast<size_t>(rows.first) * row_bytes,
-                                      static_cast<size_t>(spec.shape[0]) * row_bytes);
-    return &parts_of_fused_.emplace_back(std::move(part));
-  }
-
-  /// Whether the file stores each expert's matrices as separate tensors.
-  bool are_apart(const spec::TensorSpec& spec) const {
-    return spec.role == spec::TensorRole::kExperts && !file_.find(gguf_expert_names(spec)[0]) &&
-           file_.find(gguf_single_expert_names(spec)[0]);
-  }
-
-  /// Shape of one of the `count` file tensors that form an experts' tensor: one matrix of all
-  /// experts, or of one expert.
-  std::vector<int64_t> shape_of_source(const spec::TensorSpec& spec, size_t count) const {
-    std::vector<int64_t> shape = spec.shape;
-    const bool is_apart = are_apart(spec);
-    const auto matrices = static_cast<int64_t>(count) / (is_apart ? spec.shape[0] : 1);
-    if (matrices > 1) shape[1] /= matrices;
-    if (is_apart) shape.erase(shape.begin());
-    return shape;
-  }
-
-  const GgufTensor* require_readable(const std::string& name) const {
-    const GgufTensor* tensor = file_.find(name);
-    if (tensor->type.readable) return tensor;
-    throw DataError(
-        fmt::format("tensor `{}` is stored as {}, which is not supported", name, tensor->type.name),
-        where_, "supported: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K and MXFP4");
-  }
-
-  /// Whether a tensor belongs to a layer that predicts further tokens.
-  bool predicts_further(const std::string& name) const {
-    const int64_t layer = gguf_layer(name);
-    return layer >= arch_.num_layers && layer < num_blocks_;
-  }
-
-  /// With the file's own names, which users can look up.
-  void check_names(const std::vector<spec::TensorSpec>& wanted) const {
-    std::vector<spec::TensorSpec> specs;
-    for (const spec::TensorSpec& spec : wanted) {
-      const std::vector<std::string> names = names_of(spec);
-      for (const std::string& name : names) {
-        specs.push_back(spec);
-        specs.back().name = name;
-        specs.back().shape = shape_of_source(spec, names.size());
-        const GgufTensor* fused = fused_with(spec);
-        if (!fused) continue;
-        specs.back().name = fused->name;
-        specs.back().shape[0] = qkv_rows(arch_, spec.layer, name).of_all;
-      }
-    }
-    const std::set<std::string> unused = gguf_unused(arch_);
-    std::vector<FoundTensor> found;
-    for (const GgufTensor& tensor : file_.tensors()) {
-      const bool aside = tensor.name == kRopeDivisors || tensor.name == kShortFactors ||
-                         tensor.name == kLongFactors;
-      if (!aside && !unused.contains(tensor.name) && !predicts_further(tensor.name))
-        found.push_back({tensor.name, tensor.shape, where_});
-    }
-    check_tensors(specs, found, where_);
-  }
-
-  /// @param first, count multiples of the block size
-  static void decode(const GgufTensor& tensor, int64_t first, int64_t count, DType dtype,
-                     std::byte* out) {
-    const GgmlTypeInfo& type = tensor.type;
-    const std::byte* blocks = tensor.bytes.data() + first / type.block_size * type.block_bytes;
-    if (const std::optional<DType> plain = plain_dtype(type))
-      return convert(*plain, blocks, dtype, out, count);
-    if (dtype == DType::kF32) return dequantize(type, blocks, count, reinterpret_cast<float*>(out));
-    std::vector<float> chunk(static_cast<size_t>(std::min(count, kChunk)));
-    for (int64_t done = 0; done < count; done += kChunk) {
-      const int64_t size = std::min(count - done, kChunk);
-      dequantize(type, blocks + done / type.block_size * type.block_bytes, size, chunk.data());
-      convert(DType::kF32, reinterpret_cast<const std::byte*>(chunk.data()), dtype,
-              out + done * size_of(dtype), size);
-    }
-  }
-
   GgufFile file_;
-  std::map<std::string, std::string> names_;
+  GgufTensors found_;
   std::vector<std::vector<const GgufTensor*>> sources_;
   std::vector<spec::TensorRole> roles_;
   std::vector<GgufForm> forms_;
-  std::deque<GgufTensor> parts_of_fused_;  ///< a deque, because sources_ points to its elements
-  int64_t num_blocks_ = 0;
 };
 
 }  // namespace
