@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <set>
 
-#include "convert.h"
+#include "adapter_modules.h"
+#include "adapter_values.h"
+#include "expert_adapters.h"
 #include "json_text.h"
 #include "saved_rows.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
-#include "sftrun/core/finite.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/optional_file.h"
 #include "sftrun/core/presence.h"
@@ -23,62 +24,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight",
-                           kEmbeddingA = ".lora_embedding_A", kEmbeddingB = ".lora_embedding_B",
-                           kMagnitude = ".lora_magnitude_vector", kWeight = ".weight",
-                           kBaseLayer = ".base_layer";
 constexpr const char* kIncomplete = "the file is incomplete: copy or save the adapter again";
 constexpr const char* kTensorsFile = "adapter_model.safetensors";
 
-/// "model.layers.0.self_attn.q_proj" for the name of its A, B or magnitudes; empty for other names.
-std::string module_of_update(const std::string& name) {
-  for (const std::string_view ending : {kA, kB, kEmbeddingA, kEmbeddingB, kMagnitude}) {
-    if (name.ends_with(ending)) return name.substr(0, name.size() - ending.size());
-  }
-  return {};
-}
-
-/// A module of older transformers versions that is part of a larger tensor in newer ones.
-struct OldModule {
-  const spec::TensorSpec* whole = nullptr;  ///< the tensor that contains its weight
-  /// In an experts' tensor: index of the expert, and of its matrix
-  int64_t expert = 0, matrix = 0;
-  int64_t matrices = 1;  ///< matrices per expert in the tensor
-  int64_t rows = 0;
-};
-
-/// The modules of single experts' matrices and of renamed routers, by the names used in files.
-std::map<std::string, OldModule> old_modules(const std::map<std::string, spec::TensorSpec>& specs) {
-  std::map<std::string, OldModule> modules;
-  for (const auto& [name, spec] : specs) {
-    const bool is_experts = spec.role == spec::TensorRole::kExperts;
-    const auto count = static_cast<int64_t>(spec.parts.size());
-    const int64_t matrices = is_experts ? count / spec.shape[0] : 1;
-    for (int64_t i = 0; i < count; ++i) {
-      const spec::TensorPart& part = spec.parts[static_cast<size_t>(i)];
-      if (!part.name.ends_with(kWeight)) continue;
-      modules[part.name.substr(0, part.name.size() - kWeight.size())] = {
-          &spec, i / matrices, i % matrices, matrices, part.shape[0]};
-    }
-  }
-  return modules;
-}
-
-std::map<std::string, spec::TensorSpec> specs_by_name(const spec::ArchSpec& arch) {
-  std::map<std::string, spec::TensorSpec> specs;
-  for (spec::TensorSpec& spec : spec::tensor_specs(arch)) specs[spec.name] = std::move(spec);
-  return specs;
-}
-
+/// Reads the tensors of an adapter's file.
 class AdapterReader {
  public:
   AdapterReader(const fs::path& path, const AdapterConfig& config, const spec::ArchSpec& arch)
-      : where_(path.string()),
+      : values_(path.string()),
         config_(config),
         arch_(arch),
         file_(open_adapter_file(path)),
         specs_(specs_by_name(arch)),
         old_modules_(old_modules(specs_)),
+        experts_(values_, config.lora, specs_, old_modules_),
         embedding_(spec::embedding_module(arch)) {
     // A tied head may still have been saved or adapted separately.
     specs_.try_emplace("lm_head.weight",
@@ -92,80 +51,73 @@ class AdapterReader {
     for (const SafetensorsEntry& entry : file_.entries()) read_entry(entry, result);
     for (const auto& [module, pair] : result.lora) {
       const LoraNames names = pair.of_embedding ? embedding_lora_names(module) : lora_names(module);
-      if (pair.a.empty()) fail(names.b, "has no matching lora_A", kIncomplete);
-      if (pair.b.empty()) fail(names.a, "has no matching lora_B", kIncomplete);
+      if (pair.a.empty()) values_.fail(names.b, "has no matching lora_A", kIncomplete);
+      if (pair.b.empty()) values_.fail(names.a, "has no matching lora_B", kIncomplete);
       if (pair.magnitude.empty() == config_.lora.dora) {
-        fail(names.a, config_.lora.dora
-                          ? "has no matching lora_magnitude_vector, although `use_dora` is true"
-                          : "has a matching lora_magnitude_vector, although `use_dora` is false");
+        values_.fail(names.a,
+                     config_.lora.dora
+                         ? "has no matching lora_magnitude_vector, although `use_dora` is true"
+                         : "has a matching lora_magnitude_vector, although `use_dora` is false");
       }
     }
-    for (const auto& [module, count] : old_tensors_) {
-      const size_t matrices = specs_.at(module).parts.size();
-      if (count != 2 * matrices)
-        fail(module,
-             fmt::format("has {} of {} expected lora_A and lora_B tensors", count, 2 * matrices),
-             "an adapter of single experts must cover all experts of the layer");
-    }
+    experts_.require_all();
     if (result.lora.empty() && result.saved.empty())
-      throw DataError("the adapter has no tensors", where_);
+      throw DataError("the adapter has no tensors", values_.where());
     return result;
   }
 
  private:
-  [[noreturn]] void fail(const std::string& tensor, const std::string& what,
-                         const std::string& fix = {}) const {
-    throw DataError(fmt::format("tensor `{}` {}", tensor, what), where_, fix);
-  }
-
   /// A tensor of an adapter whose name is not LoRA's.
   [[noreturn]] void fail_update(const std::string& name) const {
     for (const std::string_view part : {".lora_A.", ".lora_B."}) {
       const size_t at = name.rfind(part);
-      if (at == std::string::npos || !name.ends_with(kWeight)) continue;
-      const size_t begin = at + part.size(), end = name.size() - kWeight.size();
+      if (at == std::string::npos || !name.ends_with(kWeightName)) continue;
+      const size_t begin = at + part.size(), end = name.size() - kWeightName.size();
       if (begin >= end) continue;
-      fail(name,
-           fmt::format("has the name of an adapter in it, `{}`",
-                       excerpt(name.substr(begin, end - begin))),
-           "save the adapter by PEFT's save_pretrained, or rename its tensors to ….lora_A.weight "
-           "and ….lora_B.weight");
+      values_.fail(
+          name,
+          fmt::format("has the name of an adapter in it, `{}`",
+                      excerpt(name.substr(begin, end - begin))),
+          "save the adapter by PEFT's save_pretrained, or rename its tensors to ….lora_A.weight "
+          "and ….lora_B.weight");
     }
-    fail(name, "belongs to an adapter type that is not supported",
-         "supported: LoRA, with rank-stabilised scaling (rsLoRA), DoRA and modules_to_save");
+    values_.fail(
+        name, "belongs to an adapter type that is not supported",
+        "supported: LoRA, with rank-stabilised scaling (rsLoRA), DoRA and modules_to_save");
   }
 
   void read_entry(const SafetensorsEntry& entry, AdapterTensors& result) {
     if (!entry.name.starts_with(kPeftPrefix))
-      fail(entry.name, "does not have a name of a PEFT adapter tensor");
+      values_.fail(entry.name, "does not have a name of a PEFT adapter tensor");
     const std::string name = entry.name.substr(kPeftPrefix.size());
     const std::string module = current_module(module_of_update(name));
-    if (read_single_expert(entry, name, result) || read_experts(entry, name, result)) return;
+    if (experts_.read(entry, name, result)) return;
     if (read_embedding(entry, name, result) || is_adapted_embedding_or_head(entry, name)) return;
     if (!module.empty()) {
       const spec::TensorSpec& base = base_of(entry, module);
       if (config_.left_out.covers(module))
-        fail(entry.name,
-             "is for a module that `exclude_modules` or `layers_to_transform` leaves out",
-             "adapter_config.json and adapter_model.safetensors must belong together");
+        values_.fail(entry.name,
+                     "is for a module that `exclude_modules` or `layers_to_transform` leaves out",
+                     "adapter_config.json and adapter_model.safetensors must belong together");
       // Patterns know a renamed router by its old name.
       const bool is_renamed = module != module_of_update(name);
       LoraPair& pair =
           pair_of(result, module, base,
                   is_renamed ? module_of_update(name) : spec::update_name(config_.lora, module));
-      if (name.ends_with(kA))
-        pair.a = values(entry, {pair.r, base.shape[1]}, pair.r);
-      else if (name.ends_with(kMagnitude))
-        pair.magnitude = values(entry, {base.shape[0]});
-      else if (!name.ends_with(kB))
-        fail(entry.name, "is an adapter tensor of an embedding, but the module is a linear layer");
+      if (name.ends_with(kLoraA))
+        pair.a = values_.read(entry, {pair.r, base.shape[1]}, pair.r);
+      else if (name.ends_with(kLoraMagnitude))
+        pair.magnitude = values_.read(entry, {base.shape[0]});
+      else if (!name.ends_with(kLoraB))
+        values_.fail(entry.name,
+                     "is an adapter tensor of an embedding, but the module is a linear layer");
       else
-        pair.b = values(entry, {base.shape[0], pair.r}, pair.r);
+        pair.b = values_.read(entry, {base.shape[0], pair.r}, pair.r);
     } else if (name.find(".lora_") != std::string::npos) {
       fail_update(entry.name);
     } else {
       const std::string tensor = without_wrapper(name);
-      result.saved[tensor] = values(entry, saved_shape(entry, tensor));
+      result.saved[tensor] = values_.read(entry, saved_shape(entry, tensor));
     }
   }
 
@@ -173,21 +125,22 @@ class AdapterReader {
   bool read_embedding(const SafetensorsEntry& entry, const std::string& name,
                       AdapterTensors& result) const {
     if (module_of_update(name) != embedding_) return false;
-    const std::vector<int64_t>& table = specs_.at(embedding_ + std::string(kWeight)).shape;
+    const std::vector<int64_t>& table = specs_.at(embedding_ + std::string(kWeightName)).shape;
     LoraPair& pair = result.lora[embedding_];
     pair.of_embedding = true;
     pair.r = config_.lora.r_of(embedding_);
     pair.scale = config_.lora.scale_of(embedding_);
     pair.in_features = table[0];
     pair.out_features = table[1];
-    if (name.ends_with(kEmbeddingA))
-      pair.a = values(entry, {pair.r, pair.in_features}, pair.r);
-    else if (name.ends_with(kEmbeddingB))
-      pair.b = values(entry, {pair.out_features, pair.r}, pair.r);
-    else if (name.ends_with(kMagnitude))
-      pair.magnitude = values(entry, {pair.out_features});
+    if (name.ends_with(kLoraEmbeddingA))
+      pair.a = values_.read(entry, {pair.r, pair.in_features}, pair.r);
+    else if (name.ends_with(kLoraEmbeddingB))
+      pair.b = values_.read(entry, {pair.out_features, pair.r}, pair.r);
+    else if (name.ends_with(kLoraMagnitude))
+      pair.magnitude = values_.read(entry, {pair.out_features});
     else
-      fail(entry.name, "is an adapter tensor of a linear layer, but the module is an embedding");
+      values_.fail(entry.name,
+                   "is an adapter tensor of a linear layer, but the module is an embedding");
     return true;
   }
 
@@ -195,7 +148,7 @@ class AdapterReader {
   /// open_adapter_base.
   bool is_adapted_embedding_or_head(const SafetensorsEntry& entry, const std::string& name) const {
     if (!is_embedding_or_head(name, config_, arch_)) return false;
-    const bool is_whole = name.ends_with(kWeight);
+    const bool is_whole = name.ends_with(kWeightName);
     const std::vector<int64_t> whole = {arch_.vocab_size, arch_.hidden_size};
     if (is_whole) require_not_resized(entry, whole);
     return true;
@@ -203,11 +156,12 @@ class AdapterReader {
 
   void require_not_resized(const SafetensorsEntry& entry, const std::vector<int64_t>& whole) const {
     if (entry.shape == whole) return;
-    fail(entry.name,
-         fmt::format("has the shape {}, but the base's has {}: the vocabulary was resized",
-                     shape_text(entry.shape), shape_text(whole)),
-         "merge the adapter into its base (sftrun merge, as safetensors or gguf) and use the "
-         "merged model");
+    values_.fail(
+        entry.name,
+        fmt::format("has the shape {}, but the base's has {}: the vocabulary was resized",
+                    shape_text(entry.shape), shape_text(whole)),
+        "merge the adapter into its base (sftrun merge, as safetensors or gguf) and use the "
+        "merged model");
   }
 
   /// A state dictionary that was not saved by PEFT contains the wrapper's name, too.
@@ -224,102 +178,7 @@ class AdapterReader {
     const auto old = old_modules_.find(module);
     if (old == old_modules_.end()) return module;
     const std::string& name = old->second.whole->name;
-    return name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : module;
-  }
-
-  /// Copies A or B of one expert's matrix into that of all experts.
-  bool read_single_expert(const SafetensorsEntry& entry, const std::string& name,
-                          AdapterTensors& result) {
-    const auto found = old_modules_.find(module_of_update(name));
-    if (found == old_modules_.end()) return false;
-    const OldModule& old = found->second;
-    if (old.whole->role != spec::TensorRole::kExperts) return false;
-    if (config_.lora.dora)
-      fail(entry.name, "belongs to a single expert's DoRA adapter, which is not supported");
-    const bool is_a = name.ends_with(kA);
-    const int64_t r = config_.lora.r_of(module_of_update(name));
-    const double scale = config_.lora.scale_of(module_of_update(name));
-    const std::vector<float> read =
-        is_a ? values(entry, {r, old.whole->shape[2]}, r) : values(entry, {old.rows, r}, r);
-    const auto others = result.lora.find(old.whole->name);
-    if (others != result.lora.end() &&
-        (others->second.r != old.matrices * r || others->second.scale != scale)) {
-      fail(entry.name,
-           "has another rank or scale than the layer's other experts, or than gate or up",
-           "use the same rank and scale for all of them (rank_pattern, alpha_pattern)");
-    }
-    LoraPair& pair = experts_pair(result, *old.whole, old.matrices * r);
-    pair.scale = scale;
-    pair.a.resize(static_cast<size_t>(pair.num_experts * pair.r * pair.in_features));
-    pair.b.resize(static_cast<size_t>(pair.out_features * pair.r * pair.num_experts));
-    is_a ? place_a(read, old, pair) : place_b(read, old, pair);
-    ++old_tensors_[old.whole->name];
-    return true;
-  }
-
-  /// Gate's rows, then up's.
-  static void place_a(const std::vector<float>& a, const OldModule& old, LoraPair& pair) {
-    const int64_t first = old.expert * pair.r + old.matrix * pair.r / old.matrices;
-    std::copy(a.begin(), a.end(), pair.a.begin() + first * pair.in_features);
-  }
-
-  /// Gate's columns in gate's rows, up's in up's, zeros elsewhere.
-  static void place_b(const std::vector<float>& b, const OldModule& old, LoraPair& pair) {
-    const int64_t r = pair.r / old.matrices;
-    for (int64_t row = 0; row < old.rows; ++row) {
-      for (int64_t i = 0; i < r; ++i) {
-        const int64_t to = (old.matrix * old.rows + row) * pair.r + old.matrix * r + i;
-        pair.b[static_cast<size_t>(to * pair.num_experts + old.expert)] =
-            b[static_cast<size_t>(row * r + i)];
-      }
-    }
-  }
-
-  static LoraPair& experts_pair(AdapterTensors& result, const spec::TensorSpec& spec, int64_t r) {
-    LoraPair& pair = result.lora[spec.name];
-    pair.num_experts = spec.shape[0];
-    pair.out_features = spec.shape[1];
-    pair.in_features = spec.shape[2];
-    pair.r = r;
-    return pair;
-  }
-
-  /// The experts' tensor for a module name of PEFT; nullptr: not in this model.
-  const spec::TensorSpec* experts_of(const std::string& module) const {
-    const std::string experts = module.substr(
-        0, module.ends_with(kBaseLayer) ? module.size() - kBaseLayer.size() : module.size());
-    const std::string gate_up = experts + ".gate_up_proj", down = experts + ".down_proj";
-    const bool both = is_target(gate_up) && is_target(down);
-    for (const std::string& parameter : {gate_up, down}) {
-      const auto found = specs_.find(parameter);
-      const bool is_experts =
-          found != specs_.end() && found->second.role == spec::TensorRole::kExperts;
-      if (is_experts && is_target(parameter) && peft_expert_module(parameter, both) == module)
-        return &found->second;
-    }
-    return nullptr;
-  }
-  bool is_target(const std::string& parameter) const {
-    return ends_with_any(parameter, config_.lora.target_parameters);
-  }
-  static bool ends_with_any(const std::string& name, const std::vector<std::string>& endings) {
-    return std::any_of(endings.begin(), endings.end(),
-                       [&](const std::string& ending) { return ends_with_name(name, ending); });
-  }
-
-  bool read_experts(const SafetensorsEntry& entry, const std::string& name,
-                    AdapterTensors& result) const {
-    const std::string module = module_of_update(name);
-    const spec::TensorSpec* spec = module.empty() ? nullptr : experts_of(module);
-    if (spec == nullptr) return false;
-    LoraPair& pair = experts_pair(result, *spec, config_.lora.r_of(spec->name));
-    pair.scale = config_.lora.scale_of(spec->name);
-    const int64_t ranks = pair.num_experts * pair.r;
-    if (name.ends_with(kA))
-      pair.a = values(entry, {ranks, pair.in_features}, pair.r);
-    else
-      pair.b = values(entry, {pair.out_features, ranks}, pair.r);
-    return true;
+    return name.ends_with(kWeightName) ? name.substr(0, name.size() - kWeightName.size()) : module;
   }
 
   /// @param name the name that patterns match
@@ -335,7 +194,7 @@ class AdapterReader {
 
   /// The weight that a LoRA pair is added to.
   const spec::TensorSpec& base_of(const SafetensorsEntry& entry, const std::string& module) const {
-    const auto found = specs_.find(module + std::string(kWeight));
+    const auto found = specs_.find(module + std::string(kWeightName));
     const bool linear = found != specs_.end() && (found->second.role == spec::TensorRole::kLinear ||
                                                   found->second.role == spec::TensorRole::kHead);
     if (!linear) fail_no_module(entry, module);
@@ -345,57 +204,35 @@ class AdapterReader {
   [[noreturn]] void fail_no_module(const SafetensorsEntry& entry, const std::string& module) const {
     std::vector<std::string> modules;
     for (const auto& [name, spec] : specs_) {
-      if (name.ends_with(kWeight) && spec.shape.size() == 2)
-        modules.push_back(name.substr(0, name.size() - kWeight.size()));
+      if (name.ends_with(kWeightName) && spec.shape.size() == 2)
+        modules.push_back(name.substr(0, name.size() - kWeightName.size()));
     }
     const std::string near = nearest(module, modules);
-    fail(entry.name, fmt::format("is for `{}`, which is not a linear layer of this model", module),
-         near.empty()
-             ? "the adapter was trained on another model"
-             : fmt::format("the nearest is `{}`: the adapter was trained on another model", near));
+    values_.fail(
+        entry.name, fmt::format("is for `{}`, which is not a linear layer of this model", module),
+        near.empty()
+            ? "the adapter was trained on another model"
+            : fmt::format("the nearest is `{}`: the adapter was trained on another model", near));
   }
 
   std::vector<int64_t> saved_shape(const SafetensorsEntry& entry, const std::string& name) const {
     const auto found = specs_.find(name);
     if (found == specs_.end() || !spec::is_saved(config_.lora.modules_to_save, name))
-      fail(entry.name, "is neither a LoRA tensor nor part of `modules_to_save`");
-    const bool is_end = name == embedding_ + std::string(kWeight) || name == "lm_head.weight";
+      values_.fail(entry.name, "is neither a LoRA tensor nor part of `modules_to_save`");
+    const bool is_end = name == embedding_ + std::string(kWeightName) || name == "lm_head.weight";
     if (is_end && entry.shape.size() == 2 && entry.shape[1] == arch_.hidden_size)
       require_not_resized(entry, found->second.shape);
     return found->second.shape;
   }
 
-  /// @param r rank of the adapter, for the message; 0: not an adapter
-  std::vector<float> values(const SafetensorsEntry& entry, const std::vector<int64_t>& shape,
-                            int64_t r = 0) const {
-    if (entry.shape != shape) {
-      const std::string because = r == 0 ? "" : fmt::format(" with r {}", r);
-      fail(entry.name,
-           fmt::format("has the shape {}, expected {}{}", shape_text(entry.shape),
-                       shape_text(shape), because),
-           "adapter_config.json, adapter_model.safetensors and the model must belong together");
-    }
-    const std::optional<DType> dtype = float_dtype(entry.dtype);
-    if (!dtype)
-      fail(entry.name, fmt::format("is stored as {}, which is not supported", entry.dtype));
-    std::vector<float> result(static_cast<size_t>(*checked_numel(shape)));
-    convert(*dtype, entry.bytes.data(), DType::kF32, reinterpret_cast<std::byte*>(result.data()),
-            static_cast<int64_t>(result.size()));
-    if (!all_finite(result)) {
-      fail(entry.name, "has NaN or infinite values",
-           "the training that wrote it diverged: use an earlier checkpoint");
-    }
-    return result;
-  }
-
-  std::string where_;
+  AdapterValues values_;
   const AdapterConfig& config_;
   const spec::ArchSpec& arch_;
   SafetensorsFile file_;
   std::map<std::string, spec::TensorSpec> specs_;
   std::map<std::string, OldModule> old_modules_;
-  std::string embedding_;                      // module name
-  std::map<std::string, size_t> old_tensors_;  // tensors read, by experts' tensor
+  ExpertAdapters experts_;
+  std::string embedding_;  // module name
 };
 
 /// Whether `file` also adapts linear modules that match a target other than single experts and
@@ -460,8 +297,8 @@ void keep_ends_tied(AdapterConfig& config, const spec::ArchSpec& arch) {
   const std::string embedding = spec::embedding_module(arch);
   spec::LoraSpec& lora = config.lora;
   std::erase_if(lora.modules_to_save, [&](const std::string& name) {
-    return spec::is_saved({name}, embedding + std::string(kWeight)) ||
-           spec::is_saved({name}, spec::kHeadModule + std::string(kWeight));
+    return spec::is_saved({name}, embedding + std::string(kWeightName)) ||
+           spec::is_saved({name}, spec::kHeadModule + std::string(kWeightName));
   });
   if (!spec::is_end_target(lora, embedding) || spec::is_end_target(lora, spec::kHeadModule)) return;
   if (lora.target_pattern)
@@ -478,7 +315,7 @@ std::set<std::string> targeted_modules(const spec::LoraSpec& lora, const spec::A
   if (arch.per_layer_size > 0 && spec::is_target(lora, projection, spec::LinearSpec{}, arch))
     names.insert(projection);
   std::erase_if(names, [&](const std::string& name) {  // what `target_parameters` names
-    return spec::is_target(lora, name) || spec::is_target(lora, name + std::string(kWeight));
+    return spec::is_target(lora, name) || spec::is_target(lora, name + std::string(kWeightName));
   });
   return names;
 }
@@ -562,7 +399,7 @@ void name_linears_by_module(AdapterConfig& config, const spec::ArchSpec& arch) {
       for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
         if (linear.is_router) continue;
         const std::string module = spec::name_in_layer(arch, layer, linear.module);
-        if (!ends_with_name(module + std::string(kWeight), target)) continue;
+        if (!ends_with_name(module + std::string(kWeightName), target)) continue;
         modules.insert(module);
         found = true;
       }
@@ -571,7 +408,7 @@ void name_linears_by_module(AdapterConfig& config, const spec::ArchSpec& arch) {
   };
   if (std::erase_if(lora.target_parameters, is_of_linear) == 0) return;
   for (const std::string& module : modules) {
-    const std::string parameter = module + std::string(kWeight);
+    const std::string parameter = module + std::string(kWeightName);
     const int64_t r = written.r_of(parameter);
     if (r != written.r_of(module) || written.scale_of(parameter) != written.scale_of(module))
       set_sizes(lora, module, r, written.alpha_for(parameter, r));
