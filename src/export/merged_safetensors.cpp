@@ -24,16 +24,15 @@ void take_from_base(Storage& storage, const weights::Checkpoint& base,
   for (const weights::TensorInfo& info : base.tensors()) {
     if (!storage.modules.take(info)) continue;
     const auto packed = base.packed(info.name);
-    const auto* matrix = packed ? std::get_if<weights::FourBits>(&*packed) : nullptr;
-    const bool is_in_eight = packed && std::holds_alternative<weights::EightBitRows>(*packed);
-    if (matrix == nullptr && !is_in_eight) {
+    const auto* matrix = packed ? std::get_if<weights::CodedMatrix>(&*packed) : nullptr;
+    if (matrix == nullptr) {
       dense.push_back(info.name.substr(0, info.name.rfind('.')));
       continue;
     }
     is_quantised = true;
-    if (is_in_eight) continue;
+    if (matrix->block_size == 0) continue;  // scales of rows
     storage.quant->block_size = matrix->block_size;
-    storage.quant->nested = matrix->nested;
+    storage.quant->nested = matrix->is_nested;
   }
   if (is_quantised) storage.modules = choose_modules(base.arch(), dense);
 }

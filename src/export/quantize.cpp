@@ -16,11 +16,11 @@ namespace {
 void refuse_quantised(const weights::Checkpoint& base, const fs::path& path) {
   for (const weights::TensorInfo& tensor : base.tensors()) {
     const auto packed = base.packed(tensor.name);
-    if (!packed) continue;
-    const bool is_four = std::holds_alternative<weights::FourBits>(*packed);
-    if (!is_four && !std::holds_alternative<weights::EightBitRows>(*packed)) continue;
-    throw DataError(fmt::format("the model is already quantised to {} bits", is_four ? 4 : 8),
-                    path.string(), "quantise the model that it was made from");
+    const auto* coded = packed ? std::get_if<weights::CodedMatrix>(&*packed) : nullptr;
+    if (coded == nullptr) continue;
+    throw DataError(
+        fmt::format("the model is already quantised to {} bits", quant_info(coded->format).bits),
+        path.string(), "quantise the model that it was made from");
   }
 }
 

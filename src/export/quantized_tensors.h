@@ -11,9 +11,9 @@
 #include "sftrun/kernels/quant.h"
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/safetensors.h"
+#include "sftrun/weights/stored_layout.h"
 
-/// Quantised models on disk: 4-bit and int8 as transformers + bitsandbytes save and load them, FP8 as
-/// compressed-tensors.
+/// Quantised models on disk, in the layouts of sftrun/weights/stored_layout.h.
 namespace sftrun::exporting {
 
 /// Which modules are quantised, and which linear modules are not.
@@ -40,7 +40,7 @@ class QuantizedTensors {
   /// @param values the matrix; empty: what the base holds
   void add(const weights::TensorInfo& info, const std::function<at::Tensor()>& values,
            std::vector<weights::TensorToWrite>& tensors);
-  /// As transformers' BitsAndBytesConfig writes itself, of FP8 as llm-compressor does.
+  /// `quantization_config`
   nlohmann::ordered_json config(const QuantizedModules& modules) const;
 
  private:
@@ -49,21 +49,8 @@ class QuantizedTensors {
     const weights::TensorInfo* info;
     Values values;
   };
-  using Part = at::Tensor (*)(const kernels::QuantizedMatrix&);
-  void put(const std::string& name, DType dtype, std::vector<int64_t> shape, const Matrix& matrix,
-           Part part, std::vector<weights::TensorToWrite>& tensors);
-  void add_four_bits(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors);
-  void add_rows(const Matrix& matrix, DType dtype, const char* scales,
-                std::vector<int64_t> scales_shape, std::vector<weights::TensorToWrite>& tensors);
-  void add_fp8(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors);
-  void add_int8(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors);
-  void add_state(const Matrix& matrix, std::vector<weights::TensorToWrite>& tensors);
-  nlohmann::ordered_json four_bits_config(const QuantizedModules& modules) const;
-  nlohmann::ordered_json fp8_config(const QuantizedModules& modules) const;
-  nlohmann::ordered_json int8_config(const QuantizedModules& modules) const;
   const kernels::QuantizedMatrix& quantised(const Matrix& matrix);
-  struct FileForm;
-  const FileForm& form() const;
+  const weights::StoredLayout& layout() const;
 
   const weights::Checkpoint& base_;
   QuantOptions options_;

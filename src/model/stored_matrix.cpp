@@ -40,22 +40,32 @@ void require_same(std::span<const std::byte> stored, std::span<const float> ours
   }
 }
 
-kernels::QuantizedMatrix from(const weights::FourBits& stored, const Shape& /*shape*/,
+/// One fp32 scale per row, which the file may hold in another dtype, or once for all rows.
+at::Tensor row_scales(const weights::CodedMatrix& stored) {
+  at::Tensor scales = at::empty({stored.rows}, at::kFloat);
+  for (int64_t row = 0; row < stored.rows; ++row)
+    scales.data_ptr<float>()[row] = stored.row_scale(row);
+  return scales;
+}
+
+kernels::QuantizedMatrix from(const weights::CodedMatrix& stored, const Shape& /*shape*/,
                               const std::string& name, const Checkpoint& checkpoint) {
   kernels::QuantizedMatrix matrix;
   matrix.format = stored.format;
   matrix.block_size = stored.block_size;
-  require_same(stored.table, kernels::quant_table(matrix.format), name, "quant_map");
-  matrix.packed = tensor_over(stored.packed, at::kByte, checkpoint);
-  if (!stored.nested) {
-    matrix.absmax = tensor_over(stored.absmax, at::kFloat, checkpoint);
+  if (!stored.table.empty())
+    require_same(stored.table, kernels::quant_table(matrix.format), name, "quant_map");
+  matrix.packed = tensor_over(stored.codes, at::kByte, checkpoint);
+  if (!stored.is_nested) {
+    matrix.absmax = stored.block_size == 0 ? row_scales(stored)
+                                           : tensor_over(stored.scales, at::kFloat, checkpoint);
     return matrix;
   }
   const at::Tensor& map = kernels::nested_map();
   require_same(stored.nested_map, {map.const_data_ptr<float>(), static_cast<size_t>(map.numel())},
                name, "nested_quant_map");
-  matrix.codes = tensor_over(stored.absmax, at::kByte, checkpoint);
-  matrix.nested_absmax = tensor_over(stored.nested_absmax, at::kFloat, checkpoint);
+  matrix.codes = tensor_over(stored.scales, at::kByte, checkpoint);
+  matrix.nested_absmax = tensor_over(stored.nested_scales, at::kFloat, checkpoint);
   matrix.offset = stored.offset;
   return matrix;
 }
@@ -126,15 +136,10 @@ kernels::QuantizedMatrix from(const weights::Mxfp4Experts& stored, const Shape& 
   return matrix;
 }
 
-kernels::QuantizedMatrix from(const weights::EightBitRows& stored, const Shape& /*shape*/,
-                              const std::string& /*name*/, const Checkpoint& checkpoint) {
-  kernels::QuantizedMatrix matrix;
-  matrix.format = stored.format;
-  matrix.packed = tensor_over(stored.codes, at::kByte, checkpoint);
-  matrix.absmax = at::empty({stored.rows}, at::kFloat);
-  for (int64_t row = 0; row < stored.rows; ++row)
-    matrix.absmax.data_ptr<float>()[row] = stored.scale(row);
-  return matrix;
+std::span<const std::byte> bytes_of_tensor(const at::Tensor& x) {
+  if (!x.defined()) return {};
+  SFTRUN_CHECK(x.is_cpu() && x.is_contiguous());
+  return {static_cast<const std::byte*>(x.const_data_ptr()), x.nbytes()};
 }
 
 }  // namespace
@@ -150,11 +155,24 @@ kernels::QuantizedMatrix stored_matrix(const weights::PackedMatrix& packed,
   return matrix;
 }
 
+weights::CodedMatrix coded_view(const kernels::QuantizedMatrix& matrix) {
+  const bool is_nested = matrix.is_nested();
+  return {.format = matrix.format,
+          .rows = matrix.rows,
+          .columns = matrix.columns,
+          .block_size = matrix.block_size,
+          .codes = bytes_of_tensor(matrix.packed),
+          .scales = bytes_of_tensor(is_nested ? matrix.codes : matrix.absmax),
+          .table = std::as_bytes(kernels::quant_table(matrix.format)),
+          .is_nested = is_nested,
+          .nested_scales = bytes_of_tensor(matrix.nested_absmax),
+          .nested_map = bytes_of_tensor(is_nested ? kernels::nested_map() : at::Tensor()),
+          .offset = matrix.offset};
+}
+
 bool is_stored_as(const weights::PackedMatrix& packed, QuantFormat format) {
-  if (const auto* four_bits = std::get_if<weights::FourBits>(&packed))
-    return format == four_bits->format;
-  if (const auto* rows = std::get_if<weights::EightBitRows>(&packed)) return format == rows->format;
-  return false;
+  const auto* coded = std::get_if<weights::CodedMatrix>(&packed);
+  return coded != nullptr && coded->format == format;
 }
 
 }  // namespace sftrun::model

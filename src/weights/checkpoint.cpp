@@ -81,8 +81,10 @@ std::set<std::string> block_kinds(const Checkpoint& checkpoint) {
 int64_t values_per_block(const PackedMatrix& matrix) {
   constexpr int64_t kMxfp4Block = 32;
   if (const auto* blocks = std::get_if<GgmlBlocks>(&matrix)) return blocks->type.block_size;
-  if (const auto* codes = std::get_if<FourBits>(&matrix)) return codes->block_size;
-  return std::holds_alternative<Mxfp4Experts>(matrix) ? kMxfp4Block : 1;
+  const auto* coded = std::get_if<CodedMatrix>(&matrix);
+  if (coded == nullptr) return kMxfp4Block;
+  constexpr int kByte = 8;  // bits; codes that share one cannot be separated
+  return coded->block_size > 0 ? coded->block_size : kByte / quant_info(coded->format).bits;
 }
 
 std::vector<double> norm_squares(const Checkpoint& checkpoint) {

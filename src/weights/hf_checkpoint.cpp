@@ -142,8 +142,9 @@ class HfCheckpoint final : public CheckpointBase {
     const TensorInfo& info = tensors_[i];
     auto* to = static_cast<std::byte*>(destination);
     if (const auto found = quantised_.matrices.find(name); found != quantised_.matrices.end()) {
-      read_quantised(found->second, dtype, to, info.numel());
-      for (const auto& part : stored_parts(found->second)) files_.release(part);
+      const CodedMatrix& matrix = found->second.codes;
+      read_quantised(matrix, dtype, to, info.numel());
+      for (const auto& part : stored_parts(matrix)) files_.release(part);
       return;
     }
     if (info.layout.reorders()) return read_reordered(i, dtype, to);
@@ -202,7 +203,7 @@ class HfCheckpoint final : public CheckpointBase {
     }
     const auto found = quantised_.matrices.find(name);
     if (found == quantised_.matrices.end()) return std::nullopt;
-    return std::visit([](const auto& matrix) { return PackedMatrix(matrix); }, found->second);
+    return found->second.codes;
   }
 
   std::vector<WeightFile> weight_files() const override { return files_.weight_files(); }
@@ -292,18 +293,14 @@ class HfCheckpoint final : public CheckpointBase {
                                          std::vector<std::string>& others) const {
     std::vector<FoundTensor> found;
     for (const auto& [name, located] : files_.tensors()) {
-      if (quantised_.additional.contains(name)) continue;
-      if (quantised_.matrices.contains(name)) {
-        const auto spec = std::find_if(
-            expected.begin(), expected.end(),
-            [&wanted = name](const spec::TensorSpec& one) { return one.name == wanted; });
-        found.push_back({name, spec->shape, located.file->string()});
-      } else if (is_of_another_part(name, arch_) || spec::is_unused(arch_, name)) {
+      if (quantised_.parts.contains(name) || quantised_.matrices.contains(name)) continue;
+      if (is_of_another_part(name, arch_) || spec::is_unused(arch_, name))
         others.push_back(name);
-      } else {
+      else
         found.push_back({name, located.entry->shape, located.file->string()});
-      }
     }
+    for (const spec::TensorSpec& spec : expected)
+      if (quantised_.matrices.contains(spec.name)) found.push_back({spec.name, spec.shape, where_});
     return found;
   }
 
@@ -354,14 +351,14 @@ class HfCheckpoint final : public CheckpointBase {
 
   void add_quantised(const spec::TensorSpec& spec) {
     const HfQuantisedMatrix& matrix = quantised_.matrices.at(spec.name);
-    const auto parts = stored_parts(matrix);
+    const auto parts = stored_parts(matrix.codes);
     uint64_t stored_bytes = 0;
     for (const auto& part : parts) stored_bytes += part.size();
     add({.name = spec.name,
          .shape = spec.shape,
-         .format = stored_format_of(matrix),
+         .format = std::string(quant_info(matrix.codes.format).stored_name),
          .stored_bytes = stored_bytes,
-         .stored_name = files_.at(spec.name).entry->name},
+         .stored_name = matrix.stored_name},
         parts.front());
   }
 

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "find_entry.h"
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/safetensors.h"
 

@@ -3,17 +3,24 @@
 #include <algorithm>
 
 #include "convert.h"
-#include "eight_bits.h"
-#include "four_bits.h"
+#include "sftrun/weights/stored_layout.h"
 
 namespace sftrun::weights {
 namespace {
 
-std::vector<std::span<const std::byte>> parts_of(const FourBits& matrix) {
-  return {matrix.packed, matrix.absmax, matrix.nested_absmax};
+/// nullptr: not quantised
+const StoredLayout* layout_that_holds(const std::string& name, const FindEntry& find) {
+  const auto layouts = stored_layouts();
+  const auto found = std::find_if(layouts.begin(), layouts.end(), [&](const StoredLayout* layout) {
+    return layout->holds(name, find);
+  });
+  return found == layouts.end() ? nullptr : *found;
 }
-std::vector<std::span<const std::byte>> parts_of(const EightBitRows& matrix) {
-  return {matrix.codes, matrix.scales};
+
+/// The name of the matrix in the files, also where its codes have another ending.
+std::string stored_name_of(const StoredLayout& layout, const SafetensorsEntry& codes) {
+  if (layout.codes_ending.empty()) return codes.name;
+  return codes.name.substr(0, codes.name.size() - layout.codes_ending.size()) + ".weight";
 }
 
 }  // namespace
@@ -21,40 +28,30 @@ std::vector<std::span<const std::byte>> parts_of(const EightBitRows& matrix) {
 HfQuantised find_quantised(const std::vector<spec::TensorSpec>& specs, const HfFiles& files) {
   HfQuantised found;
   const FindEntry find = [&](const std::string& name) { return files.find(name); };
-  const auto add = [&](const std::string& name, HfQuantisedMatrix matrix,
-                       const std::vector<std::string>& additional) {
-    found.matrices.emplace(name, std::move(matrix));
-    found.additional.insert(additional.begin(), additional.end());
-  };
   for (const spec::TensorSpec& spec : specs) {
     const std::string& name = spec.name;
     if (!spec.parts.empty() || spec.layout.reorders()) continue;
-    const auto where = [&] { return files.at(name).file->string(); };
-    if (has_4bit_codes(name, find))
-      add(name, read_four_bits(name, spec.shape, find, where()), beside_four_bits(name, find));
-    else if (has_8bit_codes(name, find))
-      add(name, read_eight_bits(name, spec.shape, find, where()), beside_eight_bits(name, find));
+    const StoredLayout* layout = layout_that_holds(name, find);
+    if (layout == nullptr) continue;
+    const HfFiles::Located& codes = files.at(layout->codes_name(name));
+    found.matrices[name] = {layout->read(name, spec.shape, find, codes.file->string()),
+                            stored_name_of(*layout, *codes.entry)};
+    for (const std::string& part : layout->additional(name, find)) found.parts.insert(part);
+    if (!layout->codes_ending.empty()) found.parts.insert(layout->codes_name(name));
   }
   return found;
 }
 
-std::string stored_format_of(const HfQuantisedMatrix& matrix) {
-  return std::visit(
-      [](const auto& stored) { return std::string(quant_info(stored.format).stored_name); },
-      matrix);
+std::vector<std::span<const std::byte>> stored_parts(const CodedMatrix& matrix) {
+  return {matrix.codes, matrix.scales, matrix.nested_scales};
 }
 
-std::vector<std::span<const std::byte>> stored_parts(const HfQuantisedMatrix& matrix) {
-  return std::visit([](const auto& stored) { return parts_of(stored); }, matrix);
-}
-
-void read_quantised(const HfQuantisedMatrix& matrix, DType dtype, std::byte* destination,
-                    int64_t numel) {
+void read_quantised(const CodedMatrix& matrix, DType dtype, std::byte* destination, int64_t numel) {
   constexpr int64_t kChunk = 8192;
   std::vector<float> wide(static_cast<size_t>(std::min(numel, kChunk)));
   for (int64_t done = 0; done < numel; done += kChunk) {
     const int64_t count = std::min(numel - done, kChunk);
-    std::visit([&](const auto& stored) { dequantize(stored, done, count, wide.data()); }, matrix);
+    dequantize(matrix, done, count, wide.data());
     convert(DType::kF32, reinterpret_cast<const std::byte*>(wide.data()), dtype,
             destination + done * size_of(dtype), count);
   }

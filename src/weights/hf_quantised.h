@@ -4,32 +4,30 @@
 #include <set>
 #include <span>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "hf_files.h"
 #include "sftrun/spec/arch_spec.h"
 #include "sftrun/weights/packed.h"
 
-/// Matrices that a directory's files hold in 4 or 8 bits (bitsandbytes, compressed-tensors): codes
-/// under the matrix's own name, and additional tensors with scales and their description.
+/// Matrices that a directory's files hold in one of the layouts of stored_layout.h.
 namespace sftrun::weights {
 
-using HfQuantisedMatrix = std::variant<FourBits, EightBitRows>;
+struct HfQuantisedMatrix {
+  CodedMatrix codes;
+  std::string stored_name;  ///< in the files
+};
 
 struct HfQuantised {
   std::map<std::string, HfQuantisedMatrix> matrices;
-  std::set<std::string> additional;  ///< the names of their additional tensors
+  std::set<std::string> parts;  ///< names of tensors that are not a matrix, but belong to one
 };
-/// @throws DataError naming the tensor: see four_bits.h and eight_bits.h
+/// @throws DataError naming the tensor: see StoredLayout::read
 HfQuantised find_quantised(const std::vector<spec::TensorSpec>& specs, const HfFiles& files);
 
-/// `TensorInfo::format`
-std::string stored_format_of(const HfQuantisedMatrix& matrix);
 /// Codes and scales; the codes first.
-std::vector<std::span<const std::byte>> stored_parts(const HfQuantisedMatrix& matrix);
+std::vector<std::span<const std::byte>> stored_parts(const CodedMatrix& matrix);
 /// Dequantises all `numel` values.
-void read_quantised(const HfQuantisedMatrix& matrix, DType dtype, std::byte* destination,
-                    int64_t numel);
+void read_quantised(const CodedMatrix& matrix, DType dtype, std::byte* destination, int64_t numel);
 
 }  // namespace sftrun::weights

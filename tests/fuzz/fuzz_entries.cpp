@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
-#include "eight_bits.h"
-#include "four_bits.h"
 #include "json_text.h"
 #include "sftrun/core/error.h"
 #include "sftrun/weights/gguf.h"
 #include "sftrun/weights/safetensors.h"
+#include "sftrun/weights/stored_layout.h"
 
 namespace sftrun::weights {
 namespace {
@@ -46,13 +45,20 @@ std::vector<int64_t> shape_in_state(const SafetensorsFile& file, const std::stri
   return shape;
 }
 
-void read_as_eight_bits(const SafetensorsEntry& entry, const FindEntry& find) {
-  if (entry.shape.size() != 2) return;
-  expecting_data_errors([&] {
-    const EightBitRows matrix = read_eight_bits(entry.name, entry.shape, find, "fuzz");
-    std::vector<float> values(entry.bytes.size());
-    dequantize(matrix, 0, static_cast<int64_t>(values.size()), values.data());
-  });
+/// As the matrix of each layout that it may be.
+void read_as_codes(const SafetensorsFile& file, const std::string& name) {
+  const FindEntry find = [&](const std::string& of) { return file.find(of); };
+  std::vector<int64_t> shape = shape_in_state(file, name);
+  if (shape.empty()) shape = find(name)->shape;
+  if (shape.size() != 2) return;
+  for (const StoredLayout* layout : stored_layouts()) {
+    if (!layout->holds(name, find)) continue;
+    expecting_data_errors([&] {
+      const CodedMatrix matrix = layout->read(name, shape, find, "fuzz");
+      std::vector<float> values(static_cast<size_t>(shape[0] * shape[1]));
+      dequantize(matrix, 0, shape[0] * shape[1], values.data());
+    });
+  }
 }
 
 }  // namespace
@@ -61,17 +67,9 @@ uint64_t fuzz_safetensors(std::span<const std::byte> bytes) {
   uint64_t sum = 0;
   expecting_data_errors([&] {
     const SafetensorsFile file(bytes, "fuzz");
-    const FindEntry find = [&](const std::string& name) { return file.find(name); };
     for (const SafetensorsEntry& entry : file.entries()) {
       sum += sum_of(entry.bytes);
-      if (has_8bit_codes(entry.name, find)) read_as_eight_bits(entry, find);
-      const std::vector<int64_t> shape = shape_in_state(file, entry.name);
-      if (shape.size() != 2 || !has_4bit_codes(entry.name, find)) continue;
-      expecting_data_errors([&] {
-        const FourBits matrix = read_four_bits(entry.name, shape, find, "fuzz");
-        std::vector<float> values(static_cast<size_t>(shape[0] * shape[1]));
-        dequantize(matrix, 0, shape[0] * shape[1], values.data());
-      });
+      read_as_codes(file, entry.name);
     }
   });
   return sum;

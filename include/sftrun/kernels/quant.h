@@ -23,8 +23,8 @@ namespace sftrun::kernels {
 using sftrun::QuantFormat;
 using sftrun::QuantOptions;
 
-/// The 16 values of the codes.   @pre the format's codes have a table
-std::span<const float, 16> quant_table(QuantFormat format);
+/// The values of the codes; empty: they are computed.
+std::span<const float> quant_table(QuantFormat format);
 
 struct QuantizedMatrix {
   QuantFormat format = QuantFormat::kNf4;

@@ -17,7 +17,11 @@ kernels::QuantizedMatrix stored_matrix(const weights::PackedMatrix& packed,
                                        const std::vector<int64_t>& shape, const std::string& name,
                                        std::shared_ptr<const weights::Checkpoint> checkpoint);
 
-/// Whether the file stores the matrix in this 4-bit or 8-bit format.
+/// The codes and scales of a matrix, to be written to a file.   @pre it is on the CPU, not kGgml
+/// @return views of its tensors
+weights::CodedMatrix coded_view(const kernels::QuantizedMatrix& matrix);
+
+/// Whether the file stores the matrix in this format, which is not one of ggml's.
 bool is_stored_as(const weights::PackedMatrix& packed, QuantFormat format);
 
 }  // namespace sftrun::model

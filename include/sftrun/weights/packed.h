@@ -14,21 +14,27 @@
 /// Quantised matrices of checkpoints (below 16 bits per value), as views of the mapped file.
 namespace sftrun::weights {
 
-/// bitsandbytes' 4-bit format (`quant_state` in its functional.py): consecutive values of the
-/// matrix form blocks; each block has a scale.
-struct FourBits {
-  QuantFormat format = QuantFormat::kNf4;  ///< or kFp4
-  int64_t block_size = 0;
-  /// [(numel + 1) / 2], the first of two codes in the high nibble
-  std::span<const std::byte> packed;
-  std::span<const std::byte> table;   ///< F32 [16], the value of each code
-  std::span<const std::byte> absmax;  ///< block scales: F32 [blocks]; U8 if nested
-  bool nested = false;
-  /// Nested (double quantisation): a block scale is map[absmax] * nested_absmax + offset.
-  std::span<const std::byte> nested_absmax;  ///< F32 [blocks / 256]
-  std::span<const std::byte> nested_map;     ///< F32 [256]
+/// A matrix in one of the formats that runs quantise to, as views of codes and scales.
+struct CodedMatrix {
+  QuantFormat format = QuantFormat::kNf4;
+  int64_t rows = 0, columns = 0;
+  int64_t block_size = 0;            ///< consecutive values that share a scale; 0: those of a row
+  std::span<const std::byte> codes;  ///< as `packed` of kernels::QuantizedMatrix
+  /// Of blocks: F32 [blocks], U8 if nested. Of rows: `scale_dtype` [rows], or one for all rows.
+  std::span<const std::byte> scales;
+  DType scale_dtype = DType::kF32;
+  std::span<const std::byte> table = {};  ///< F32, the value of each code; empty: it is computed
+  bool is_nested = false;
+  /// Nested (double quantisation): a block scale is map[scales] * nested_scales + offset.
+  std::span<const std::byte> nested_scales = {};  ///< F32 [blocks / 256]
+  std::span<const std::byte> nested_map = {};     ///< F32 [256]
   float offset = 0;
+
+  float row_scale(int64_t row) const;
 };
+/// Dequantises values [first, first + count) of the matrix, bit-equal to the library of its layout
+/// (stored_layout.h).
+void dequantize(const CodedMatrix& matrix, int64_t first, int64_t count, float* destination);
 
 /// Rows in one of ggml's block formats.
 struct GgmlBlocks {
@@ -50,24 +56,8 @@ struct Mxfp4Experts {
 /// @throws DataError naming the tensor
 void require_numbers(std::span<const std::byte> mxfp4_exponents, const std::string& name);
 
-/// 8-bit values with a scale per row: e4m3 with weight_scale (compressed-tensors, fbgemm), or
-/// bitsandbytes' int8 with SCB, whose values are code * scale / 127.
-struct EightBitRows {
-  QuantFormat format = QuantFormat::kInt8;  ///< or kFp8
-  std::span<const std::byte> codes;         ///< [rows, columns]
-  std::span<const std::byte> scales;        ///< [rows], or a single one for all rows
-  DType scale_dtype = DType::kF32;
-  int64_t rows = 0;
-  float scale(int64_t row) const;
-};
-
-using PackedMatrix = std::variant<FourBits, GgmlBlocks, Mxfp4Experts, EightBitRows>;
+using PackedMatrix = std::variant<CodedMatrix, GgmlBlocks, Mxfp4Experts>;
 /// Consecutive values of a row that share a scale or bytes; 1: values can be separated.
 int64_t values_per_block(const PackedMatrix& matrix);
-
-/// Dequantises values [first, first + count) of the matrix, as bitsandbytes' dequantize_4bit.
-void dequantize(const FourBits& matrix, int64_t first, int64_t count, float* destination);
-/// The same as transformers' CompressedTensorsDequantize and bitsandbytes' int8_vectorwise_dequant.
-void dequantize(const EightBitRows& matrix, int64_t first, int64_t count, float* destination);
 
 }  // namespace sftrun::weights

@@ -8,6 +8,7 @@
 #include "../formats/cuda_formats.h"
 #include "../formats/format_ops.h"
 #include "packed.h"
+#include "sftrun/core/error.h"
 #include "sftrun/kernels/quant.h"
 #include "thin_product.h"
 
@@ -23,8 +24,9 @@ const T* pointer_or_null(const at::Tensor& x) {
 /// The values of the codes of a 4-bit matrix; zeros if its format has no table.
 inline FourBitTables four_bit_tables(const QuantizedMatrix& matrix) {
   FourBitTables tables{};
-  if (ops_of(matrix).table.empty()) return tables;
-  const std::span<const float, 16> values = quant_table(matrix.format);
+  const std::span<const float> values = quant_table(matrix.format);
+  if (values.empty()) return tables;
+  SFTRUN_CHECK(values.size() == std::size(tables.values));
   std::copy(values.begin(), values.end(), tables.values);
   if (matrix.is_nested()) std::copy_n(nested_map().const_data_ptr<float>(), 256, tables.nested);
   return tables;
