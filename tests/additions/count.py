@@ -24,6 +24,7 @@ KINDS = {
     "optimizer": (3, {"config_tests": "SgdToy*", "engine_tests": "SgdToy*:*OptimizerRows*sgd_toy"}),
     "objective": (4, {"config_tests": "HingeToy*", "engine_tests": "HingeToy*:Objective.EntriesDoWhatTheirRowsSay"}),
     "mixer": (5, {"engine_tests": "MeanToy*"}),
+    "quant_format": (5, {"config_tests": "Int4Toy*", "engine_tests": "Int4Toy*:Quant.*"}),
     "record_format": (3, {"config_tests": "QuestionToy*", "data_tests": "QuestionToy*"}),
     "cuda_operation": (4, {"engine_tests": "SquareToy*", "cuda_kernel_tests": "*CudaSquareToy*"}),
     "command": (4, {"app_tests": "Requests.*", "program": {
