@@ -2,6 +2,8 @@
 #include <arrow/io/file.h>
 #include <arrow/ipc/reader.h>
 
+#include <memory>
+
 #include "readers.h"
 
 namespace sftrun::arrow_readers {
@@ -19,13 +21,20 @@ std::unique_ptr<data::RecordReader> read_arrow(const std::filesystem::path& file
   if (magic->ToString() == "ARROW1") {
     const std::shared_ptr<arrow::ipc::RecordBatchFileReader> reader =
         value_of(arrow::ipc::RecordBatchFileReader::Open(input), file);
-    return read_batches({.file = file,
-                         .next = [reader, next = 0]() mutable
-                         -> arrow::Result<std::shared_ptr<arrow::RecordBatch>> {
-                           if (next == reader->num_record_batches()) return nullptr;
-                           return reader->ReadRecordBatch(next++);
-                         },
-                         .file_position = position});
+    const auto size = static_cast<uint64_t>(value_of(input->GetSize(), file));
+    const auto next = std::make_shared<int>(0);
+    return read_batches(
+        {.file = file,
+         .next = [reader, next]() -> arrow::Result<std::shared_ptr<arrow::RecordBatch>> {
+           if (*next == reader->num_record_batches()) return nullptr;
+           return reader->ReadRecordBatch((*next)++);
+         },
+         // Batches are read at their offsets, which move no position.
+         .file_position = [reader, next, size]() -> uint64_t {
+           const int all = reader->num_record_batches();
+           return all == 0 ? size
+                           : size * static_cast<uint64_t>(*next) / static_cast<uint64_t>(all);
+         }});
   }
   const std::shared_ptr<arrow::ipc::RecordBatchStreamReader> reader =
       value_of(arrow::ipc::RecordBatchStreamReader::Open(input), file);

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "sftrun/core/read_limits.h"
 
@@ -86,13 +87,17 @@ class QuoteChecked final : public arrow::io::InputStream {
 
   arrow::Result<int64_t> Read(int64_t size, void* out) override {
     ARROW_ASSIGN_OR_RAISE(const int64_t got, stream_->Read(size, out));
-    ARROW_RETURN_NOT_OK(look_at({static_cast<const char*>(out), static_cast<size_t>(got)}));
-    return got;
+    const std::string_view bytes(static_cast<const char*>(out), static_cast<size_t>(got));
+    ARROW_RETURN_NOT_OK(look_at(bytes));
+    if (size == 0 || !needs_line_end(bytes)) return got;
+    *static_cast<char*>(out) = '\n';
+    return 1;
   }
   arrow::Result<std::shared_ptr<arrow::Buffer>> Read(int64_t size) override {
     ARROW_ASSIGN_OR_RAISE(auto buffer, stream_->Read(size));
-    ARROW_RETURN_NOT_OK(look_at(static_cast<std::string_view>(*buffer)));
-    return buffer;
+    const auto bytes = static_cast<std::string_view>(*buffer);
+    ARROW_RETURN_NOT_OK(look_at(bytes));
+    return size > 0 && needs_line_end(bytes) ? arrow::Buffer::FromString("\n") : buffer;
   }
 
  private:
@@ -105,8 +110,17 @@ class QuoteChecked final : public arrow::io::InputStream {
                                   " is not closed before the file ends");
   }
 
+  /// Once, at the end of a file whose last line has none: Arrow finds no columns in such a line if it
+  /// is the only one.   @param bytes just read; empty: the file has ended
+  bool needs_line_end(std::string_view bytes) {
+    if (bytes.empty()) return std::exchange(line_is_open_, false);
+    line_is_open_ = bytes.back() != '\n' && bytes.back() != '\r';
+    return false;
+  }
+
   std::shared_ptr<arrow::io::InputStream> stream_;
   QuoteScanner scanner_;
+  bool line_is_open_ = false;
 };
 
 }  // namespace

@@ -43,6 +43,7 @@ TEST_F(Csv, EmptyLinesAreNoRows) {
   EXPECT_EQ(read("a,b\n\n1,2\n\n\n3,4\n\n"),
             (Rows{{1, R"({"a":"1","b":"2"})"}, {2, R"({"a":"3","b":"4"})"}}));
   EXPECT_EQ(read("a,b\n"), Rows{});
+  EXPECT_EQ(read("a,b"), Rows{}) << "a header without a line end";
 }
 
 TEST_F(Csv, IsReadFromCompressedFiles) {

@@ -53,9 +53,8 @@ class Dataset {
   const ExampleStore& examples() const { return examples_; }
   const std::vector<DatasetPart>& parts() const { return parts_; }
   const DatasetStats& stats() const { return stats_; }
-  const std::string& fingerprint() const {
-    return fingerprint_;
-  }  ///< of contents, tokenizer and template
+  /// Of the files and the settings for reading them, not of tokenizer and template.
+  const std::string& fingerprint() const { return fingerprint_; }
   const SourceFile& file_of(int64_t example) const;
 
  private:
