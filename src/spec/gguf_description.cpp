@@ -22,7 +22,7 @@ const Family& stored_family(const ArchSpec& arch, const std::string& where) {
 /// One number if all layers have the same, else one per layer.
 json by_layer(const ArchSpec& arch, const std::function<int64_t(int64_t layer)>& value_of) {
   std::vector<int64_t> sizes;
-  for (int64_t layer = 0; layer < arch.num_layers; ++layer) sizes.push_back(of(layer));
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) sizes.push_back(value_of(layer));
   const bool same =
       std::all_of(sizes.begin(), sizes.end(), [&](int64_t s) { return s == sizes[0]; });
   return same ? json(sizes[0]) : json(sizes);

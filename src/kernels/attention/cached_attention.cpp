@@ -26,7 +26,7 @@ void attend(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& value
   const auto pointer = [](const at::Tensor& x) {
     return static_cast<const T*>(x.const_data_ptr());
   };
-  const T *from = of(q), *first_key = of(keys), *first_value = of(values);
+  const T *from = pointer(q), *first_key = pointer(keys), *first_value = pointer(values);
   auto* to = static_cast<T*>(out.data_ptr());
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   constexpr int64_t kGrain = 64 * 1024;  // least values of keys of a thread

@@ -89,9 +89,9 @@ AttentionOutput cudnn_attention_forward(const at::Tensor& q, const at::Tensor& k
                                         const AttentionShape& s) {
   const EqualDocuments documents = equal_documents(batch.cu_seqlens);
   SFTRUN_CHECK(documents.count > 0);
-  const auto padded = [&](const at::Tensor& x) { return by_document(x, documents, s.head_dim); };
+  const auto split = [&](const at::Tensor& x) { return by_document(x, documents, s.head_dim); };
   const auto [out, lse, ends_q, ends_k, max_q, max_k, seed, offset, mask] =
-      at::_cudnn_attention_forward(of(q), of(k), of(v), /*attn_bias=*/std::nullopt,
+      at::_cudnn_attention_forward(split(q), split(k), split(v), /*attn_bias=*/std::nullopt,
                                    /*cum_seq_q=*/std::nullopt, /*cum_seq_k=*/std::nullopt,
                                    documents.length, documents.length, /*compute_log_sumexp=*/true,
                                    /*dropout_p=*/0.0, /*is_causal=*/true,
@@ -105,12 +105,13 @@ AttentionGrads cudnn_attention_backward(const at::Tensor& d_out, const at::Tenso
                                         const AttentionShape& s) {
   const EqualDocuments documents = equal_documents(batch.cu_seqlens);
   SFTRUN_CHECK(documents.count > 0);
-  const auto padded = [&](const at::Tensor& x) { return by_document(x, documents, s.head_dim); };
+  const auto split = [&](const at::Tensor& x) { return by_document(x, documents, s.head_dim); };
   // LibTorch caches plans by the strides of q, k and v only, so d_out and out must have the same
   // strides in every call.
   auto [dq, dk, dv] = at::_cudnn_attention_backward(
-      of(d_out.contiguous()), of(q), of(k), of(v), of(saved.out.contiguous()), saved.lse[0],
-      saved.lse[1], saved.lse[2], /*attn_bias=*/at::Tensor(), /*cum_seq_q=*/at::Tensor(),
+      split(d_out.contiguous()), split(q), split(k), split(v), split(saved.out.contiguous()),
+      saved.lse[0], saved.lse[1], saved.lse[2], /*attn_bias=*/at::Tensor(),
+      /*cum_seq_q=*/at::Tensor(),
       /*cum_seq_k=*/at::Tensor(), documents.length, documents.length, /*dropout_p=*/0.0,
       /*is_causal=*/true, s.scale);
   return {by_token(dq), by_token(dk), by_token(dv)};
