@@ -3,17 +3,12 @@
 #include <fmt/format.h>
 #include <malloc.h>
 #include <microhttpd.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstdarg>
 #include <cstdio>
@@ -25,6 +20,7 @@
 #include <utility>
 
 #include "connections.h"
+#include "listener.h"
 #include "request_head.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
@@ -46,82 +42,6 @@ void HttpRequest::drop_body() {
 namespace {
 
 using State = Connections::State;
-
-class Socket {
- public:
-  explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  ~Socket() { close(); }
-  Socket& operator=(Socket&&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-  void close() {
-    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-  }
-
- private:
-  int fd_;
-};
-
-[[noreturn]] void throw_not_listening(const HttpServer::Options& options, int error) {
-  std::string fix = "give another address with --host and --port";
-  if (error == EADDRINUSE)
-    fix = fmt::format("stop the program that uses it, or give --port {}", options.port + 1);
-  if (error == EACCES) fix = "ports below 1024 need root: give --port 8000";
-  if (error == EADDRNOTAVAIL) fix = "give an address of this machine, or 0.0.0.0 for all of them";
-  throw ConfigError(
-      fmt::format("cannot listen on {}:{}: {}", options.host, options.port, std::strerror(error)),
-      "--host and --port", fix);
-}
-
-/// Listens on the host's first address.
-Socket listen_on(const HttpServer::Options& options) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  const std::string port = std::to_string(options.port);
-  if (const int error = ::getaddrinfo(options.host.c_str(), port.c_str(), &hints, &found)) {
-    throw ConfigError(
-        fmt::format("unknown host {}: {}", excerpt(options.host), ::gai_strerror(error)), "--host",
-        "give 127.0.0.1, or 0.0.0.0 for all addresses of this machine");
-  }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, ::freeaddrinfo);
-  Socket socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int on = 1;
-  constexpr int kBacklog = 1024;  // clients that wait; Linux limits it to net.core.somaxconn
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (socket.get() < 0 || ::bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      ::listen(socket.get(), kBacklog) != 0)
-    throw_not_listening(options, errno);
-  return socket;
-}
-
-uint16_t port_of(int socket) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
-  return ntohs(address.ss_family == AF_INET6
-                   ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
-                   : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
-}
-
-/// Connections that the process may have: it raises its limit on open files, as far as it may.
-size_t affordable_connections(size_t asked) {
-  constexpr rlim_t kOthers = 256;  // files of the model, of LibTorch
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return asked;
-  const rlim_t wanted = asked + kOthers;
-  if (limit.rlim_cur < wanted && limit.rlim_cur < limit.rlim_max) {
-    limit.rlim_cur = std::min(wanted, limit.rlim_max);
-    ::setrlimit(RLIMIT_NOFILE, &limit);
-    ::getrlimit(RLIMIT_NOFILE, &limit);
-  }
-  if (limit.rlim_cur >= wanted) return asked;
-  const rlim_t most = limit.rlim_cur - std::min(limit.rlim_cur / 2, kOthers);
-  log::warn("{} connections at a time, not {}: raise the limit on open files (ulimit -n)", most,
-            asked);
-  return most;
-}
 
 /// What is freed goes back to the system: the allocator keeps it otherwise, for each thread.
 void give_back_memory(size_t freed_bytes) {
@@ -172,14 +92,6 @@ bool is_open(MHD_Connection* connection) {
 /// Counts from now on.
 void set_timeout(MHD_Connection* connection, unsigned seconds) {
   MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, seconds);
-}
-
-/// Also where there is no memory for the message.
-void log_failure(const char* what, const std::exception& failure) noexcept {
-  try {
-    log::error("{} failed: {}", what, failure.what());
-  } catch (...) {
-  }
 }
 
 /// The body of a streamed response.
@@ -340,13 +252,10 @@ struct HttpServer::Impl {
   const Options options;
   const Handler handler;
   const Admission admission;
-  const size_t max_connections;
-  Socket listening;
-  const uint16_t port;
   Connections connections;
+  Listener listener;
   std::atomic<size_t> body_bytes{0};
   std::atomic<int> num_open{0};
-  std::atomic<bool> stops{false};
   MHD_Daemon* daemon = nullptr;
   std::thread acceptor = {};
 
@@ -354,57 +263,9 @@ struct HttpServer::Impl {
       : options(options_),
         handler(std::move(handler_)),
         admission(std::move(admission_)),
-        max_connections(affordable_connections(options.max_connections)),
-        listening(listen_on(options)),
-        port(port_of(listening.get())) {}
+        listener(options, connections) {}
 
   // ---- connections
-
-  /// libmicrohttpd would close connections beyond its limit, so it gets only as many as there may be.
-  void accept_clients() {
-    constexpr int kBetweenLooksMs = 200;
-    while (!stops) {
-      connections.end_late(options.max_request_time, options.max_send_time);
-      const bool is_full = connections.size() >= max_connections;
-      std::array<pollfd, 2> ready{
-          {{listening.get(), POLLIN, 0}, {connections.changed(), POLLIN, 0}}};
-      ::poll(ready.data(), ready.size(), kBetweenLooksMs);
-      connections.clear();
-      if (ready[0].revents == 0 || stops) continue;
-      if (is_full || !accept_one()) make_room();
-    }
-  }
-
-  bool accept_one() noexcept {
-    try {
-      return try_to_accept();
-    } catch (const std::bad_alloc& error) {
-      log_failure("a connection", error);
-      return false;
-    }
-  }
-
-  /// @return false: there is no descriptor for it
-  bool try_to_accept() {
-    sockaddr_storage address{};
-    socklen_t size = sizeof(address);
-    auto* peer = reinterpret_cast<sockaddr*>(&address);
-    Socket client(::accept4(listening.get(), peer, &size, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (client.get() < 0)
-      return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
-    connections.add(client.get());
-    const int socket = client.release();  // libmicrohttpd closes it
-    if (MHD_add_connection(daemon, socket, peer, size) != MHD_YES) connections.remove(socket);
-    return true;
-  }
-
-  /// Ends a slow connection, and waits for the end of any.
-  void make_room() {
-    constexpr int kMaxWaitMs = 50;
-    connections.end_slowest(options.patience);
-    pollfd changed{connections.changed(), POLLIN, 0};
-    ::poll(&changed, 1, kMaxWaitMs);
-  }
 
   static void on_connection(void* server, MHD_Connection* connection, void** /*context*/,
                             MHD_ConnectionNotificationCode what) {
@@ -597,23 +458,26 @@ HttpServer::HttpServer(const Options& options, Handler handler, Admission admiss
     throw DeviceError("the HTTP server cannot start", {},
                       "check the limits on threads and open files (ulimit -u, ulimit -n)");
   }
-  impl_->acceptor = std::thread([impl = impl_.get()] { impl->accept_clients(); });
+  impl_->acceptor = std::thread([impl = impl_.get()] {
+    impl->listener.accept_clients([impl](int socket, const sockaddr* peer, socklen_t size) {
+      return MHD_add_connection(impl->daemon, socket, peer, size) == MHD_YES;
+    });
+  });
 }
 
 /// Responses in progress are sent before; their handlers are expected to end soon.
 HttpServer::~HttpServer() {
   constexpr auto kLook = std::chrono::milliseconds(10);
   constexpr int kLooks = 200;
-  impl_->stops = true;
-  impl_->connections.wake();
+  impl_->listener.stop();
   impl_->acceptor.join();
-  impl_->listening.close();  // no new connections
+  impl_->listener.close();  // no new connections
   for (int i = 0; i < kLooks && impl_->num_open > 0; ++i) std::this_thread::sleep_for(kLook);
   MHD_stop_daemon(impl_->daemon);
 }
 
 uint16_t HttpServer::port() const {
-  return impl_->port;
+  return impl_->listener.port();
 }
 
 }  // namespace sftrun::serve
