@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "sftrun/core/rows.h"
+
 /// The objectives of training: one row each, with all properties that need no LibTorch. Nothing else
 /// asks which objective a run has; it asks for a property. The entries that compute them are in
 /// src/train/objectives/.
@@ -112,11 +114,7 @@ inline constexpr auto kOtherObjectives =
 constexpr const ObjectiveInfo& objective_info(Objective objective) {
   return kObjectives[static_cast<size_t>(objective)];
 }
-static_assert([] {
-  for (size_t i = 0; i < kObjectives.size(); ++i)
-    if (kObjectives[i].objective != static_cast<Objective>(i)) return false;
-  return true;
-}());
+static_assert(are_in_order(kObjectives, &ObjectiveInfo::objective));
 
 /// The objective with this name; null: there is none.
 const ObjectiveInfo* find_objective(std::string_view name);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "sftrun/core/name_list.h"
+#include "sftrun/core/rows.h"
 #include "sftrun/core/tensor_role.h"
 
 /// The optimizers: one row each, with everything that needs no LibTorch. Configuration, plan, import,
@@ -214,11 +215,7 @@ inline constexpr auto kOptimizers = std::to_array<OptimizerInfo>({
 constexpr const OptimizerInfo& optimizer_info(Optimizer optimizer) {
   return kOptimizers[static_cast<size_t>(optimizer)];
 }
-static_assert([] {
-  for (size_t i = 0; i < kOptimizers.size(); ++i)
-    if (kOptimizers[i].optimizer != static_cast<Optimizer>(i)) return false;
-  return true;
-}());
+static_assert(are_in_order(kOptimizers, &OptimizerInfo::optimizer));
 
 constexpr bool OptimizerInfo::reads(std::string_view setting) const {
   return settings.contains(setting) ||

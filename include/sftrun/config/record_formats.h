@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sftrun/core/name_list.h"
+#include "sftrun/core/rows.h"
 
 /// The formats of training records: one row each, with what configuration, hints and checks ask.
 /// src/data/formats/ has a file for each that recognises records and reads them.
@@ -79,11 +80,7 @@ inline constexpr auto kRecordFormats = std::to_array<RecordFormatInfo>({
 constexpr const RecordFormatInfo& format_info(RecordFormat format) {
   return kRecordFormats[static_cast<size_t>(format)];
 }
-static_assert([] {
-  for (size_t i = 0; i < kRecordFormats.size(); ++i)
-    if (kRecordFormats[i].format != static_cast<RecordFormat>(i)) return false;
-  return true;
-}());
+static_assert(are_in_order(kRecordFormats, &RecordFormatInfo::format));
 
 /// Whether the format is set, and its row says so.
 /// @param holds a property of a row, such as &RecordFormatInfo::is_text

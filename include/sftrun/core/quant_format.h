@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "sftrun/core/rows.h"
+
 /// The formats of quantised matrices: one row each, with all properties that need no LibTorch.
 /// src/README.md lists the other places of a format.
 namespace sftrun {
@@ -71,11 +73,7 @@ inline constexpr auto kQuantLayouts = std::to_array<QuantLayoutInfo>({
 constexpr const QuantLayoutInfo& layout_info(QuantLayout layout) {
   return kQuantLayouts[static_cast<size_t>(layout)];
 }
-static_assert([] {
-  for (size_t i = 0; i < kQuantLayouts.size(); ++i)
-    if (kQuantLayouts[i].layout != static_cast<QuantLayout>(i)) return false;
-  return true;
-}());
+static_assert(are_in_order(kQuantLayouts, &QuantLayoutInfo::layout));
 /// kNone: no layout that is read.
 QuantLayout layout_of_method(std::string_view method, std::string_view format, bool in_8bit);
 
@@ -164,11 +162,7 @@ inline constexpr auto kQuantFormats = std::to_array<QuantFormatInfo>({
 constexpr const QuantFormatInfo& quant_info(QuantFormat format) {
   return kQuantFormats[static_cast<size_t>(format)];
 }
-static_assert([] {
-  for (size_t i = 0; i < kQuantFormats.size(); ++i)
-    if (kQuantFormats[i].format != static_cast<QuantFormat>(i)) return false;
-  return true;
-}());
+static_assert(are_in_order(kQuantFormats, &QuantFormatInfo::format));
 
 /// The format with `is_made` that has this name; null: there is none.
 const QuantFormatInfo* find_quant_format(std::string_view name);
