@@ -23,8 +23,8 @@ constexpr size_t kMaxOfAnError = 200;  // characters
 
 /// Why no pass of this model can be captured; empty if it can.
 std::string why_not(Decoder& decoder, const PassGraphs::Options& options) {
-  const DecoderOptions& options = decoder.options();
-  if (options.backend != nullptr && options.backend != &layers::fused_backend())
+  const DecoderOptions& of_decoder = decoder.options();
+  if (of_decoder.backend != nullptr && of_decoder.backend != &layers::fused_backend())
     return "tuning.backend is not fused";
   if (decoder.batch_target().cuts_chunks)
     return "this model's delta nets cut documents by their lengths";
@@ -33,9 +33,9 @@ std::string why_not(Decoder& decoder, const PassGraphs::Options& options) {
   if (options.communicates_in_passes)
     return "the ranks communicate during the passes, as full training on several GPUs does";
   for (const layers::Layer& layer : decoder.layers()) {
-    if (!layer.mixer->is_static(options.dtype))
-      return options.attention == kernels::CudaAttention::kFlash ||
-                     options.attention == kernels::CudaAttention::kAuto
+    if (!layer.mixer->is_static(of_decoder.dtype))
+      return of_decoder.attention == kernels::CudaAttention::kFlash ||
+                     of_decoder.attention == kernels::CudaAttention::kAuto
                  ? "attention of so many channels is composed document by document"
                  : "model.attention is cudnn or measure, which choose by the documents' lengths; "
                    "auto and flash allow graphs";
