@@ -2,6 +2,7 @@
 
 #include <arrow/buffer.h>
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -85,19 +86,28 @@ class QuoteChecked final : public arrow::io::InputStream {
   bool closed() const override { return stream_->closed(); }
   arrow::Result<int64_t> Tell() const override { return stream_->Tell(); }
 
+  /// Fills `out`, unless the file ends. Adds the line end that a file's last line may lack: Arrow finds
+  /// no columns in a block without one.
   arrow::Result<int64_t> Read(int64_t size, void* out) override {
-    ARROW_ASSIGN_OR_RAISE(const int64_t got, stream_->Read(size, out));
-    const std::string_view bytes(static_cast<const char*>(out), static_cast<size_t>(got));
-    ARROW_RETURN_NOT_OK(look_at(bytes));
-    if (size == 0 || !needs_line_end(bytes)) return got;
-    *static_cast<char*>(out) = '\n';
-    return 1;
+    auto* to = static_cast<char*>(out);
+    for (int64_t filled = 0; filled < size;) {
+      ARROW_ASSIGN_OR_RAISE(const int64_t got, stream_->Read(size - filled, to + filled));
+      const std::string_view bytes(to + filled, static_cast<size_t>(got));
+      ARROW_RETURN_NOT_OK(look_at(bytes));
+      filled += got;
+      if (got > 0) line_is_open_ = bytes.back() != '\n' && bytes.back() != '\r';
+      if (got > 0) continue;
+      if (std::exchange(line_is_open_, false)) to[filled++] = '\n';
+      return filled;
+    }
+    return size;
   }
   arrow::Result<std::shared_ptr<arrow::Buffer>> Read(int64_t size) override {
-    ARROW_ASSIGN_OR_RAISE(auto buffer, stream_->Read(size));
-    const auto bytes = static_cast<std::string_view>(*buffer);
-    ARROW_RETURN_NOT_OK(look_at(bytes));
-    return size > 0 && needs_line_end(bytes) ? arrow::Buffer::FromString("\n") : buffer;
+    ARROW_ASSIGN_OR_RAISE(std::unique_ptr<arrow::ResizableBuffer> buffer,
+                          arrow::AllocateResizableBuffer(size));
+    ARROW_ASSIGN_OR_RAISE(const int64_t filled, Read(size, buffer->mutable_data()));
+    ARROW_RETURN_NOT_OK(buffer->Resize(filled));
+    return std::shared_ptr<arrow::Buffer>(std::move(buffer));
   }
 
  private:
@@ -108,14 +118,6 @@ class QuoteChecked final : public arrow::io::InputStream {
     if (!bytes.empty() || !scanner_.is_open()) return arrow::Status::OK();
     return arrow::Status::Invalid("the quote that ", scanner_.place(),
                                   " is not closed before the file ends");
-  }
-
-  /// Once, at the end of a file whose last line has none: Arrow finds no columns in such a line if it
-  /// is the only one.   @param bytes just read; empty: the file has ended
-  bool needs_line_end(std::string_view bytes) {
-    if (bytes.empty()) return std::exchange(line_is_open_, false);
-    line_is_open_ = bytes.back() != '\n' && bytes.back() != '\r';
-    return false;
   }
 
   std::shared_ptr<arrow::io::InputStream> stream_;

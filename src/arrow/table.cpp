@@ -11,8 +11,7 @@ std::string fix_for(const std::string& reason) {
   if (has("columns, got")) return kQuoteFix;
   if (has("is not closed before"))
     return "close the quote; a quote inside a quoted field is written as two";
-  if (has("cannot infer number of columns"))
-    return "the first line must name the columns; is a quote left open in it?";
+  if (has("cannot infer number of columns")) return "the first line must name the columns";
   if (has("the header names more than"))
     return "keep the columns that data.fields or the format names";
   if (has("straddling object")) return "a row of over 16 MB: is a quote left open?";
