@@ -150,10 +150,11 @@ std::string TrainingAnswers::lack_of_memory() {
   try {
     std::vector<at::Tensor> room;
     if (gathers_whole_) room = room_for_units(in_.decoder);
-    const uint64_t of_token = model::GenerationBatch(in_.decoder, rows, {}).bytes_of_token();
+    const uint64_t of_row = model::GenerationBatch(in_.decoder, rows, {})
+                                .bytes_of_sequence(static_cast<int64_t>(length));
     const auto device = at::TensorOptions().device(in_.decoder.options().device);
     const at::Tensor cache =
-        at::empty({static_cast<int64_t>(of_token * rows * length)}, device.dtype(at::kByte));
+        at::empty({static_cast<int64_t>(of_row * rows)}, device.dtype(at::kByte));
     const at::Tensor logits =
         at::empty({static_cast<int64_t>(rows), in_.decoder.arch().vocab_size}, device);
     return {};

@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include <set>
+#include <map>
 #include <utility>
 
 #include "sftrun/core/rng.h"
@@ -65,18 +65,19 @@ at::Tensor random_on_card(at::IntArrayRef shape, at::ScalarType dtype, at::Devic
 std::unique_ptr<Decoder> Decoder::random(const spec::ArchSpec& arch,
                                          const DecoderOptions& options) {
   std::unique_ptr<Decoder> decoder(new Decoder(arch, options));
-  std::set<std::string> norms;
+  std::map<std::string, float> norms;  // by name the weight that multiplies by 1
   for (const spec::TensorSpec& tensor : spec::tensor_specs(arch))
-    if (tensor.role == TensorRole::kNorm) norms.insert(tensor.name);
+    if (tensor.role == TensorRole::kNorm)
+      norms[tensor.name] = arch.norm_adds_one && tensor.adds_one ? 0.0F : 1.0F;
   uint64_t number = 0;
   decoder->build([&](const std::string& name, const std::vector<int64_t>& shape,
                      at::ScalarType dtype, bool /*stays*/) {
     ++number;
-    const bool is_norm = norms.contains(name);
-    if (options.device.is_cuda() && dtype != at::kFloat && !is_norm)
+    const auto norm = norms.find(name);
+    if (options.device.is_cuda() && dtype != at::kFloat && norm == norms.end())
       return random_on_card(shape, dtype, options.device);
     at::Tensor tensor = at::empty(shape, at::kFloat);
-    if (is_norm) return tensor.fill_(arch.norm_adds_one ? 0.0F : 1.0F).to(dtype);
+    if (norm != norms.end()) return tensor.fill_(norm->second).to(dtype);
     fill_random(tensor, options.seed, number);
     return tensor.to(dtype);
   });

@@ -23,7 +23,6 @@ GenerationBatch::GenerationBatch(Decoder& decoder, size_t num_rows, BatchHooks h
     : decoder_(decoder),
       hooks_(std::move(hooks)),
       sequences_(std::make_unique<BatchSequences>(decoder, num_rows)),
-      bytes_of_token_(SequenceCache(decoder).bytes({.rows = 1, .length = 1})),
       has_states_(spec::any_has_state(decoder.arch())),
       forward_(std::make_unique<GenerationForward>(decoder, ranks)) {
   SFTRUN_CHECK(num_rows > 0);
@@ -38,6 +37,10 @@ size_t GenerationBatch::num_active() const {
 
 size_t GenerationBatch::num_free() const {
   return sequences_->num_free();
+}
+
+uint64_t GenerationBatch::bytes_of_sequence(int64_t length) const {
+  return SequenceCache(decoder_).bytes({.rows = 1, .length = length});
 }
 
 uint64_t GenerationBatch::cache_bytes(size_t more, int64_t length) const {
@@ -130,7 +133,7 @@ int64_t GenerationBatch::make_passes() {
   const at::NoGradGuard no_grad;
   const std::vector<size_t> switching = rows_that_change_angles();
   const size_t num_read = sequences_->rows().size();
-  const int64_t own = num_passes(!switching.empty()),
+  const int64_t own = num_passes(switching.size()),
                 all = messages_ ? messages_->ranks().max_of_shards(own) : own;
   if (has_states_) {
     while (sequences_->num_waiting() > 0) run(0, sequences_->admit(/*one_prompt=*/true));
@@ -138,17 +141,21 @@ int64_t GenerationBatch::make_passes() {
   } else if (num_active() > 0) {
     run(num_read, sequences_->admit(/*one_prompt=*/false));
   }
-  if (!switching.empty()) run(0, switching);
+  if (has_states_) {
+    for (const size_t row : switching) run(0, {row});
+  } else if (!switching.empty()) {
+    run(0, switching);
+  }
   for (int64_t pass = own; pass < all; ++pass) forward_->run_nothing();
   return all;
 }
 
-/// Of this rank's next step.   @param reads_again whether rows change their angles
-int64_t GenerationBatch::num_passes(bool reads_again) const {
-  const auto of_states =
-      static_cast<int64_t>(sequences_->num_waiting() + (sequences_->rows().empty() ? 0 : 1));
-  const int64_t of_rows = num_active() > 0 ? 1 : 0;
-  return (has_states_ ? of_states : of_rows) + (reads_again ? 1 : 0);
+/// Of this rank's next step.   @param num_switching rows that are read again
+int64_t GenerationBatch::num_passes(size_t num_switching) const {
+  const size_t of_states =
+      sequences_->num_waiting() + (sequences_->rows().empty() ? 0 : 1) + num_switching;
+  const size_t of_rows = (num_active() > 0 ? 1 : 0) + (num_switching > 0 ? 1 : 0);
+  return static_cast<int64_t>(has_states_ ? of_states : of_rows);
 }
 
 /// Rows whose next token changes the angles of all positions (LongRoPE). They are read again

@@ -24,9 +24,10 @@ int64_t grown(int64_t now, int64_t needed, int64_t max) {
 uint64_t SequenceCache::bytes(const Size& size) const {
   const auto rows = static_cast<uint64_t>(std::max(size.rows, rows_)),
              length = static_cast<uint64_t>(std::max(size.length, capacity_));
-  uint64_t of_token = 0;
-  for (const auto& layer : layers_) of_token += layer ? layer->bytes_of_token() : 0;
-  return rows * length * of_token;
+  uint64_t of_row = 0;
+  for (const auto& layer : layers_)
+    if (layer) of_row += length * layer->bytes_of_token() + layer->bytes_of_row();
+  return rows * of_row;
 }
 
 void SequenceCache::reserve(const Size& needed, const Size& max) {

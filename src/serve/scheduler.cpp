@@ -66,8 +66,7 @@ std::shared_ptr<AnswerChannel> Scheduler::submit(const ServedModel& model,
 }
 
 void Scheduler::require_memory(const ServedModel& model, int64_t length) const {
-  const uint64_t bytes =
-      running_.at(&model)->batch().bytes_of_token() * static_cast<uint64_t>(length);
+  const uint64_t bytes = running_.at(&model)->batch().bytes_of_sequence(length);
   if (bytes <= cache_bytes_) return;
   throw ApiError(kBadRequest,
                  fmt::format("prompt and answer may have {} tokens, which need {} of the key-value "

@@ -239,6 +239,10 @@ bool gguf_is_70b(const ArchSpec& arch) {
 
 GgufDescription describe_in_gguf(const ArchSpec& arch, const std::string& where) {
   const Family& family = stored_family(arch, where);
+  if (family.gguf.empty()) {
+    throw ConfigError(fmt::format("llama.cpp does not know the family {}", family.model_type),
+                      where, "write safetensors: --format safetensors");
+  }
   GgufDescription description;
   description.arch = arch;
   description.arch.family = family.model_type;

@@ -75,7 +75,8 @@ void add_norm(std::vector<TensorSpec>& specs, const ArchSpec& arch, const NormSp
   specs.push_back({.name = name_in_layer(arch, layer, norm.module) + ".weight",
                    .shape = {norm.size},
                    .role = TensorRole::kNorm,
-                   .layer = layer});
+                   .layer = layer,
+                   .adds_one = norm.adds_one});
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ GgufForm gguf_form(const spec::ArchSpec& arch, const spec::TensorSpec& tensor) {
     describe_delta_net(arch.delta_net, name, form);
     return form;
   }
-  if (arch.norm_adds_one && tensor.role == spec::TensorRole::kNorm)
+  if (arch.norm_adds_one && tensor.adds_one && tensor.role == spec::TensorRole::kNorm)
     form.value = GgufForm::Value::kPlusOne;
   const bool holds_head_rows = name.find(".self_attn.q_proj.") != std::string_view::npos ||
                                name.find(".self_attn.k_proj.") != std::string_view::npos;

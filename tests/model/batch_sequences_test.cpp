@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "sftrun/spec/blocks.h"
+
 namespace sftrun::model {
 namespace {
 
@@ -80,6 +82,25 @@ TEST(BatchSequences, CacheHasTheLayersOfThisStageOnly) {
   const auto layers = static_cast<uint64_t>(whole->layers().size());
   EXPECT_EQ(BatchSequences(*stage, 8).cache_bytes(1, 64) * layers,
             BatchSequences(*whole, 8).cache_bytes(1, 64) * (layers - 1));
+}
+
+TEST(BatchSequences, CacheHasTheStatesOfDeltaNets) {
+  const auto decoder = Decoder::load(
+      weights::Checkpoint::open(std::filesystem::path(SFTRUN_TEST_DATA) / "families" / "qwen3_5"),
+      {});
+  const spec::ArchSpec& arch = decoder->arch();
+  uint64_t of_token = 0, of_row = 0;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
+    const spec::DeltaNetSpec& delta = arch.delta_net;
+    if (spec::has_state(arch, layer)) {
+      of_row += static_cast<uint64_t>(delta.channels() * (delta.conv_kernel - 1) +
+                                      delta.num_value_heads * delta.key_dim * delta.value_dim);
+    } else {
+      of_token += static_cast<uint64_t>(2 * spec::attention_sizes(arch, layer).keys());
+    }
+  }
+  EXPECT_GT(of_row, 0U);
+  EXPECT_EQ(BatchSequences(*decoder, 8).cache_bytes(3, 64), 3 * 4 * (64 * of_token + of_row));
 }
 
 }  // namespace

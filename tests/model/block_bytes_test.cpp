@@ -3,9 +3,12 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sftrun/kernels/memory.h"
@@ -71,6 +74,15 @@ const BlockCase kBlockCases[] = {
     {"experts_with_a_shared_one", "experts",
      [](spec::ArchSpec& arch) { widen_experts(arch), arch.mixture.shared_size = 256; }},
 };
+
+TEST(BlockCases, HaveEveryMixer) {
+#define SFTRUN_EXPECT_CASE(mixer)                                                                  \
+  EXPECT_TRUE(std::any_of(std::begin(kBlockCases), std::end(kBlockCases), [](const BlockCase& c) { \
+    return c.block == std::string_view(#mixer);                                                    \
+  })) << #mixer;
+  SFTRUN_MIXERS(SFTRUN_EXPECT_CASE)
+#undef SFTRUN_EXPECT_CASE
+}
 
 int64_t allocated() {
   return static_cast<int64_t>(kernels::cpu_memory_stats().allocated_bytes);

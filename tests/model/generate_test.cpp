@@ -125,5 +125,24 @@ TEST(BatchedGenerationRows, StopDropsWhatIsNotFinished) {
   EXPECT_EQ(taken, 2U);
 }
 
+/// LongRoPE's angles change at 8 tokens, where sequences are read again: with a state one in a pass.
+TEST(Generate, SequencesWithStatesThatChangeTheirAnglesTogether) {
+  spec::ArchSpec arch =
+      weights::Checkpoint::open(std::filesystem::path(SFTRUN_TEST_DATA) / "families" / "qwen3_5")
+          ->arch();
+  spec::RopeSpec& rope = arch.ropes[0];
+  rope.type = spec::RopeType::kLongRope;
+  rope.original_max_position_embeddings = 8;
+  const auto pairs = static_cast<size_t>(rope.rotary_dim / 2);
+  rope.short_factor.assign(pairs, 1.0F), rope.long_factor.assign(pairs, 3.0F);
+  const auto decoder = Decoder::random(arch, {});
+  SamplingOptions options;
+  options.max_new_tokens = 12;
+  const std::vector<std::vector<int32_t>> prompts = {{3, 1, 4, 1, 5}, {2, 7, 1, 8, 2}};
+  const auto together = generate(*decoder, prompts, {0, 1}, options);
+  for (size_t i = 0; i < prompts.size(); ++i)
+    EXPECT_EQ(together[i].tokens, generate(*decoder, {prompts[i]}, {i}, options)[0].tokens);
+}
+
 }  // namespace
 }  // namespace sftrun::model

@@ -174,7 +174,7 @@ TEST(GenerationBatch, NeedsAsMuchCacheAsItSays) {
   GenerationBatch batch(*decoder, 8, hooks_into(heard));
   EXPECT_EQ(batch.cache_bytes(0, 0), 0U);
   const uint64_t expected = batch.cache_bytes(2, 100);
-  EXPECT_EQ(expected, 200 * batch.bytes_of_token());
+  EXPECT_EQ(expected, 200 * batch.bytes_of_sequence(1));
   batch.add({{.prompt = {.index = 0, .tokens = {3}}, .options = greedy(99)},
              {.prompt = {.index = 1, .tokens = {4, 5}}, .options = greedy(50)}});
   EXPECT_EQ(batch.cache_bytes(0, 0), expected);
@@ -263,7 +263,7 @@ TEST(GenerationBatches, TheirCacheIsPlanned) {
     const auto planned = plan::answers_memory(decoder->arch(), config, {.element_bytes = 4}, {});
     ASSERT_TRUE(planned.has_value());
     EXPECT_EQ(static_cast<uint64_t>(planned->cache),
-              3 * (10 + 7) * GenerationBatch(*decoder, 3, {}).bytes_of_token())
+              3 * (10 + 7) * GenerationBatch(*decoder, 3, {}).bytes_of_sequence(1))
         << family;
   }
 }

@@ -79,7 +79,7 @@ class SchedulerTest : public ::testing::Test {
 
   ServedModel& model() { return *tiny_.models.front(); }
   uint64_t bytes_of_token() {
-    return model::GenerationBatch(model().decoder, 1, {}).bytes_of_token();
+    return model::GenerationBatch(model().decoder, 1, {}).bytes_of_sequence(1);
   }
   void make(const Limits& limits) { scheduler_.emplace(tiny_.models, limits); }
   SeenAnswers ask(Json body, const ServedModel& of) {

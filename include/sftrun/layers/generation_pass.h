@@ -19,8 +19,9 @@ namespace sftrun::layers {
 class LayerCache {
  public:
   virtual ~LayerCache() = default;
-  /// Memory of a token of a row.
+  /// Memory of a token of a row, and of a row whatever its length (a state).
   virtual uint64_t bytes_of_token() const = 0;
+  virtual uint64_t bytes_of_row() const { return 0; }
   /// Room for more rows, and for more tokens in each; what is there stays.
   virtual void grow(int64_t rows, int64_t capacity) = 0;
   /// Moves a sequence to another row, whose content is lost.

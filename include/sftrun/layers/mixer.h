@@ -21,6 +21,8 @@ namespace sftrun::layers {
 struct Layer;
 
 /// A mixer in a forward and a backward pass of the fused backend. Layer, mixer and batch outlive it.
+/// Called with autograd off: a pass that wants it sets at::AutoGradMode and makes leaves of its own.
+/// Weights are read from `Weight::weight`; gradients are added to `Parameter::grad` (fp32).
 class MixerPass {
  public:
   virtual ~MixerPass() = default;
@@ -63,6 +65,8 @@ class Mixer {
   /// null: it keeps nothing of its own.   @param options dtype and device
   virtual std::unique_ptr<LayerCache> make_cache(const at::TensorOptions& options) const = 0;
   /// `MixerPass::forward` for the tokens of a pass; keeps what later tokens read in `pass.caches`.
+  /// Decode row i is row i of the cache. Mixers with a state (spec::has_state) get one prefill row
+  /// and no decode rows, or decode rows only, without `cu_seqlens`.
   virtual at::Tensor generate(const Layer& layer, const at::Tensor& x,
                               const GenerationPass& pass) const = 0;
   /// Whether its kernels have the same launches for documents of any lengths, so that a CUDA graph

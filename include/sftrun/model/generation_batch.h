@@ -88,13 +88,13 @@ class GenerationBatch {
   /// Bytes of the cache when it holds `more` sequences beside the active ones, and the longest has
   /// `length` tokens with its answer.
   uint64_t cache_bytes(size_t more, int64_t length) const;
-  /// Of one token of one sequence. Thread-safe.
-  uint64_t bytes_of_token() const { return bytes_of_token_; }
+  /// Bytes of the cache of one sequence of `length` tokens. Thread-safe.
+  uint64_t bytes_of_sequence(int64_t length) const;
 
  private:
   void follow_step();
   int64_t make_passes();
-  int64_t num_passes(bool reads_again) const;
+  int64_t num_passes(size_t num_switching) const;
   void run(size_t num_decoded, const std::vector<size_t>& prefill_rows);
   Choices choices_of(const at::Tensor& hidden, const GenerationInputs& inputs);
   std::vector<size_t> rows_that_change_angles() const;
@@ -103,7 +103,6 @@ class GenerationBatch {
   Decoder& decoder_;
   BatchHooks hooks_;
   std::unique_ptr<BatchSequences> sequences_;
-  const uint64_t bytes_of_token_;
   const bool has_states_;
   std::unique_ptr<GenerationForward> forward_;
   std::unique_ptr<GenerationMessages> messages_;  // null: this rank has the whole model

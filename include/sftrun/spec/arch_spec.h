@@ -207,7 +207,8 @@ struct TensorSpec {
   std::string name;  ///< HF name: "model.layers.3.self_attn.q_proj.weight"
   std::vector<int64_t> shape;
   TensorRole role = TensorRole::kLinear;
-  int64_t layer = -1;  ///< -1 outside the layers
+  int64_t layer = -1;    ///< -1 outside the layers
+  bool adds_one = true;  ///< norms: if the family's do (`ArchSpec::norm_adds_one`)
   /// Set if files store the tensor in parts or under another name; empty: stored as it is.
   std::vector<TensorPart> parts = {};
   FileLayout layout = {};  ///< of the whole tensor, if it has no parts

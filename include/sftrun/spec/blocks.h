@@ -70,6 +70,8 @@ struct WeightSpec {
   std::vector<Segment> segments;        ///< of the first dimension; empty: whole on each rank
 };
 
+/// Whole on each rank, or divided by heads. A norm of channels that ranks divide is a `WeightSpec`
+/// with `segments` and the role kNorm.
 struct NormSpec {
   std::string_view role;  ///< "query"
   std::string module;     ///< "self_attn.q_norm"

@@ -69,7 +69,9 @@ class DeltaNetPass final : public FusedBlock, public MixerPass {
 /// The states of sequences, which do not grow with their tokens.
 class DeltaCache final : public LayerCache {
  public:
+  explicit DeltaCache(uint64_t bytes_of_state) : bytes_of_state_(bytes_of_state) {}
   uint64_t bytes_of_token() const override { return 0; }
+  uint64_t bytes_of_row() const override { return bytes_of_state_; }
   void grow(int64_t rows, int64_t /*capacity*/) override {
     states_.resize(static_cast<size_t>(rows));
   }
@@ -77,6 +79,7 @@ class DeltaCache final : public LayerCache {
   DeltaState& state(int64_t row) { return states_.at(static_cast<size_t>(row)); }
 
  private:
+  uint64_t bytes_of_state_;
   std::vector<DeltaState> states_;
 };
 
@@ -98,8 +101,12 @@ std::unique_ptr<MixerPass> DeltaNet::pass(const Layer& layer, const BatchContext
   return std::make_unique<DeltaNetPass>(layer, *this, batch);
 }
 
-std::unique_ptr<LayerCache> DeltaNet::make_cache(const at::TensorOptions& /*options*/) const {
-  return std::make_unique<DeltaCache>();
+std::unique_ptr<LayerCache> DeltaNet::make_cache(const at::TensorOptions& options) const {
+  const at::Tensor& kernels = conv.weight;  // [channels, kernel]
+  const auto window = static_cast<uint64_t>(kernels.size(0) * (kernels.size(-1) - 1)) *
+                      options.dtype().itemsize(),
+             memory = static_cast<uint64_t>(num_value_heads * key_dim * value_dim) * sizeof(float);
+  return std::make_unique<DeltaCache>(window + memory);
 }
 
 /// @pre one document is read, or some rows get their next tokens
