@@ -205,7 +205,7 @@ void add_verbosity_flags(CLI::App& command) {
         ->group("Messages");
   };
   CLI::Option* quiet = add("--quiet", "quiet", "Print only warnings, errors and results");
-  add("--verbose", "verbose", "Print also debug lines, and the lines of every rank")
+  add("--verbose", "verbose", "Also print debug lines, and the log lines of every rank")
       ->excludes(quiet);
 }
 
@@ -338,7 +338,7 @@ void add_model_flags(CLI::App& command, std::string& model, std::string& adapter
       "Directory in Hugging Face layout, .gguf file, or a name on the hub [the adapter's base]");
   command
       .add_option("--adapter", adapter,
-                  "PEFT adapter to use with it: its directory, a run's, or a name on the hub")
+                  "PEFT adapter: its directory, a run directory, or a name on the hub")
       ->type_name("ADAPTER");
 }
 
@@ -378,7 +378,7 @@ std::string json_object_error(const std::string& text) {
 void add_template_flag(CLI::App& command, std::string& variables) {
   command
       .add_option("--chat-template-kwargs", variables,
-                  "Variables for the chat template, over those of the training run: "
+                  "Variables for the chat template; they override those of the training run: "
                   "'{\"enable_thinking\": false}'")
       ->check(CLI::Validator([](std::string& text) { return json_object_error(text); }, ""))
       ->type_name("JSON");
@@ -472,8 +472,8 @@ void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& 
                       const std::string& written) {
   command
       .add_option("--input", flags.input,
-                  fmt::format("Records with {}: a file, a folder, a pattern or a data set on the "
-                              "hub, as data.train has them; -: standard input",
+                  fmt::format("Records with {}: a file, a folder, a glob pattern or a data set on "
+                              "the hub, as for data.train; -: standard input",
                               holds))
       ->type_name("DATA");
   command.add_option("--subset", flags.subset, "Subset of a data set [the default one]")
@@ -483,7 +483,7 @@ void add_record_flags(CLI::App& command, RecordFlags& flags, const std::string& 
       ->type_name("NAME");
   command
       .add_option("--output", flags.output,
-                  fmt::format("Write {} here as JSON lines; -: standard output", written))
+                  fmt::format("Write {} to this file as JSON lines; -: standard output", written))
       ->type_name("FILE");
   command.add_flag("--overwrite", flags.overwrite,
                    flags.replaces_jsonl ? "Replace --output if it exists; .jsonl files always are"

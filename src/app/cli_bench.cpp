@@ -50,7 +50,9 @@ Command add_bench(CLI::App& sftrun) {
       sftrun, "bench",
       "Measure training throughput on synthetic tokens (LoRA r 8 on q, k, v, o unless overridden)",
       "sftrun bench --model models/base --seq-len 1024 --dtype bf16 tuning.lora.r=16 --json");
-  command->add_option("--arch", options->arch, "A config.json; the weights are random")
+  command
+      ->add_option("--arch", options->arch,
+                   "Architecture to measure: a config.json; the weights are random")
       ->type_name("FILE");
   command->add_option("-m,--model", options->model,
                       "Directory in Hugging Face layout, .gguf file, or a name on the hub");
@@ -77,8 +79,8 @@ Command add_bench(CLI::App& sftrun) {
   command->add_flag("--json", request.json, "Print one JSON object");
   command
       ->add_option("--profile", options->profile,
-                   "Profile two more steps after those measured: a trace for Perfetto and a page "
-                   "that says where the time goes, in this folder")
+                   "Also profile two steps after the measurement: writes a trace for Perfetto and "
+                   "a table of the time per operation into this folder")
       ->type_name("DIR");
   return {
       command,

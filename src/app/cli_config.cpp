@@ -36,15 +36,16 @@ Command add_init(CLI::App& config) {
   auto options = std::make_shared<InitOptions>();
   CLI::App* command = add_command(
       config, "init",
-      "Write the YAML of a run, or with --machine the launch settings of this machine. Asks at a "
-      "terminal; a flag answers its question",
+      "Write the YAML of a run, or with --machine the launch settings of this machine. Asks "
+      "questions at a terminal; each flag answers one of them",
       "sftrun config init --model Qwen/Qwen3-0.6B --data data/train.jsonl\n"
       "  sftrun config init --machine --nodes 2 --node-rank 1 --master node-a:29500 --yes");
-  command->add_flag("--machine", options->machine, "Write the machine file that runs on it read");
+  command->add_flag("--machine", options->machine,
+                    "Write the machine file: the launch settings of all runs on this machine");
   command->add_flag("-y,--yes", options->yes, "Ask nothing; take the defaults");
   command
       ->add_option("-o,--output", options->output,
-                   "The file [run.yaml; with --machine the machine file]")
+                   "File to write [run.yaml; with --machine the machine file]")
       ->type_name("FILE");
   command->add_flag("--overwrite", options->overwrite, "Replace --output if it exists");
   const auto answer = [&](const char* flag, std::optional<std::string>& value, const char* text,
@@ -53,21 +54,22 @@ Command add_init(CLI::App& config) {
   };
   answer("--model", options->model, "Base model [one that suits the machine]", "MODEL");
   answer("--data", options->data, "Training data [data/train.jsonl, if it exists]", "PATH");
-  answer(
-      "--val-split", options->val_split,
-      "Share of the records to validate on [0.05; of a JSONL file with fewer than 100 records 0]",
-      "NUMBER");
-  answer("--mode", options->mode, "lora, qlora or full [what fits]", "MODE");
+  answer("--val-split", options->val_split,
+         "Share of the records to hold out for validation [0.05; for a JSONL file with fewer than "
+         "100 records 0]",
+         "NUMBER");
+  answer("--mode", options->mode, "lora, qlora or full [the one that fits]", "MODE");
   answer("--max-seq-len", options->max_seq_len, "Longest sequence in tokens [2048, on a CPU 512]",
          "N");
   answer("--epochs", options->epochs, "Passes over the data [3]", "NUMBER");
   answer("--devices", options->devices, "With --machine: auto, cpu, a number or a list [auto]",
          "N|0,2,3");
   answer("--dtype", options->dtype, "With --machine: compute dtype [auto]", "DTYPE");
-  answer("--strategy", options->strategy, "With --machine: strategy of several devices [auto]",
+  answer("--strategy", options->strategy, "With --machine: strategy for several devices [auto]",
          "STRATEGY");
   answer("--nodes", options->nodes, "With --machine: machines of each run [1]", "N");
-  answer("--node-rank", options->node_rank, "With --machine: number of this one, from 0 [0]", "N");
+  answer("--node-rank", options->node_rank, "With --machine: number of this machine, from 0 [0]",
+         "N");
   answer("--master", options->master, "With --machine: address of machine 0", "ADDRESS");
   return {command, [options, command] {
             for (const char* flag :

@@ -8,7 +8,7 @@ Command add_doctor(CLI::App& sftrun) {
   auto options = std::make_shared<DoctorOptions>();
   CLI::App* command = add_command(
       sftrun, "doctor",
-      "Check this machine for what stops runs or makes them slow, and run a real all-reduce",
+      "Check drivers, GPUs, memory, disk, network and limits, and run a real all-reduce",
       "sftrun doctor\n"
       "  sftrun doctor --nnodes 2 --node-rank 0 --master-addr node-a   # on the other: --node-rank "
       "1");

@@ -62,8 +62,9 @@ void check(const EvalOptions& options, const CLI::App& command) {
 void check(const config::LoadedConfig& loaded, const fs::path& yaml) {
   const config::RunConfig& config = loaded.config;
   if (config.data.val.empty() && config.data.val_split == 0) {
-    throw ConfigError("the run has no validation data", yaml.string(),
-                      "set data.val or data.val_split, there or here: data.val=FILE");
+    throw ConfigError(
+        "the run has no validation data", yaml.string(),
+        "set data.val or data.val_split in the YAML, or on the command line: data.val=FILE");
   }
   if (config.train.objective_info().reads_pairs()) {
     const bool is_of_pairs =
@@ -166,10 +167,9 @@ void add_eval_flags(CLI::App& command, EvalOptions& options) {
       ->type_name("FILE");
   add_overrides(command, options.overrides);
   command
-      .add_option(
-          "--adapter", options.adapter,
-          "Adapter to evaluate: its directory, a run's, or a name on the hub; none: the base "
-          "model [the run's result]")
+      .add_option("--adapter", options.adapter,
+                  "Adapter to evaluate: its directory, a run directory, or a name on the hub; "
+                  "none: the base model [the run's result]")
       ->type_name("ADAPTER");
   command.add_flag("--base", options.base, "Evaluate the base model too, for comparison");
   command.add_flag("--no-generate", options.no_generate,
@@ -181,7 +181,7 @@ void add_eval_flags(CLI::App& command, EvalOptions& options) {
       ->type_name("N");
   command
       .add_option("--predictions", options.predictions,
-                  "Write the answers beside their references here, as JSON lines")
+                  "Write the answers and their references to this file as JSON lines")
       ->type_name("FILE");
   command.add_flag("--overwrite", options.overwrite, "Replace --predictions if it exists");
 }
@@ -214,7 +214,7 @@ Command add_eval(CLI::App& sftrun) {
   auto options = std::make_shared<EvalOptions>();
   CLI::App* command = add_command(
       sftrun, "eval",
-      "Evaluate a run's result on its validation data: loss, perplexity, token accuracy, and of "
+      "Evaluate a run's result on its validation data: loss, perplexity and token accuracy; for "
       "generated answers ROUGE and exact match",
       "sftrun eval --config configs/run_lora.yaml --base\n"
       "  sftrun eval --config configs/run_lora.yaml --adapter none --no-generate --json");

@@ -26,9 +26,9 @@ void check(GenerateOptions& options, const CLI::App& command) {
   require(command.count("--prompt") + command.count("--input") > 0, command, "--prompt or --input");
   require_at_most_one(command, {"--input", "--system"});
   if (command.count("--no-chat") > 0 && !options.chat && !options.system.empty()) {
-    throw ConfigError("--system does nothing with --no-chat: it is a message of a conversation",
+    throw ConfigError("--system has no effect with --no-chat: it is a message of a conversation",
                       "the command line",
-                      "leave --no-chat out, or write what it says into the prompt");
+                      "remove --no-chat, or write the system message into the prompt");
   }
   check_sampling_flags(options.sampling);
   if (!options.records.input.empty())
@@ -97,7 +97,7 @@ Command add_generate(CLI::App& sftrun) {
   command->add_option("--system", options->system, "System message before --prompt");
   command->add_flag(
       "--chat,!--no-chat", options->chat,
-      "Apply the chat template to prompts that are strings, or not [if the model has one]");
+      "Whether to apply the chat template to prompts that are strings [yes, if the model has one]");
   add_template_flag(*command, options->template_variables);
   add_sampling_flags(*command, options->sampling);
   add_batch_size_flag(*command, options->batch_size);

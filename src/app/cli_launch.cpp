@@ -69,26 +69,24 @@ void add_division_flags(CLI::App& command, DivisionFlags& flags) {
   command
       .add_option(
           "--strategy", flags.strategy,
-          "How a model that is too large for one device is divided: tensor (parts of each "
-          "matrix), pipeline (layers) and fsdp (shards) over processes, device_map (layers) "
-          "over the GPUs of one process; auto: as the memory of the devices allows, not at all "
-          "if it fits")
+          "How to divide a model that is too large for one device. Over processes: tensor (parts "
+          "of each matrix), pipeline (layers), fsdp (shards). Over the GPUs of one process: "
+          "device_map (layers). auto: by the memory of the devices; not divided if it fits on one")
       ->check(one_of({"auto", "tensor", "pipeline", "fsdp", "device_map"}))
       ->capture_default_str();
   command
       .add_option("--tp", flags.tp,
-                  "Processes that have the parts of each matrix [tensor: all that --pp leaves]")
+                  "Number of processes that divide each matrix [tensor: all processes / --pp]")
       ->check(at_least(1, kMaxProcesses));
   command
       .add_option(
           "--pp", flags.pp,
-          "Stages of layers [pipeline: all processes that --tp leaves; device_map: all GPUs]")
+          "Number of pipeline stages [pipeline: all processes / --tp; device_map: all GPUs]")
       ->check(at_least(1, kMaxProcesses));
   command
-      .add_option(
-          "--device-map", flags.device_map,
-          "As in Accelerate, the layers on the GPUs of one process; auto: on as few as they "
-          "need, balanced: on all")
+      .add_option("--device-map", flags.device_map,
+                  "Place the layers on the GPUs of one process, as in Accelerate; auto: on as few "
+                  "GPUs as needed, balanced: on all")
       ->check(one_of({"auto", "balanced"}));
 }
 

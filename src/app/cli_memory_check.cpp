@@ -7,24 +7,23 @@ namespace sftrun::app {
 
 Command add_memory_check(CLI::App& sftrun) {
   auto options = std::make_shared<MemoryCheckOptions>();
-  CLI::App* command = add_command(
-      sftrun, "memory-check",
-      "Plan the memory of a run, and what fits; without --config, show the memory in use",
-      "sftrun memory-check --config configs/run_lora.yaml --gpus \"2x RTX4090\"\n"
-      "  sftrun memory-check");
+  CLI::App* command =
+      add_command(sftrun, "memory-check",
+                  "Estimate the memory of a run and the sizes that fit; without --config, show the "
+                  "memory in use",
+                  "sftrun memory-check --config configs/run_lora.yaml --gpus \"2x RTX4090\"\n"
+                  "  sftrun memory-check");
   TrainOptions& run = options->run;
   command
-      ->add_option(
-          "-c,--config", run.config,
-          "The run's YAML; of the model, also on a hub, only config.json and the headers of "
-          "its files are read")
+      ->add_option("-c,--config", run.config,
+                   "The run's YAML; of the model, only config.json and the headers of its files "
+                   "are read, also from the hub")
       ->type_name("FILE");
   add_overrides(*command, run.overrides);
   command
-      ->add_option(
-          "--gpus", run.gpus,
-          "Cards to plan for, by name or memory (2x RTX4090, 24GB); or a number or list of "
-          "the GPUs here [all visible; without a GPU the CPU]")
+      ->add_option("--gpus", run.gpus,
+                   "GPUs to plan for, by name or memory (2x RTX4090, 24GB); or a number or list of "
+                   "this machine's GPUs [all visible; without a GPU the CPU]")
       ->type_name("CARDS|N|0,2,3");
   command
       ->add_option("--nproc-per-node", run.nproc_per_node,

@@ -311,19 +311,20 @@ Command add_merge(CLI::App& sftrun) {
       ->type_name("ADAPTER");
   command
       ->add_option("--checkpoint", options->checkpoint,
-                   "Checkpoint of full or partial training, written by any number of ranks: its "
-                   "weights, in the model that the run began with")
+                   "Checkpoint of full or partial training, from any number of ranks: write the "
+                   "model with its weights")
       ->type_name("DIR");
   add_output_flags(*command, options->output, "New directory, or the .gguf file to write");
   command
-      ->add_option("--dtype", options->dtype,
-                   fmt::format("Type of the stored weights (those with a q: GGUF only; {}: as "
-                               "sftrun quantize has them, safetensors only); auto: the base's, "
-                               "bf16 where it is quantised",
-                               join(written_quant_names(), ", ")))
+      ->add_option(
+          "--dtype", options->dtype,
+          fmt::format(
+              "Type of the stored weights. q8_0 to q4_0: GGUF only. {}: as in sftrun quantize, "
+              "safetensors only. auto: the base's type, bf16 if the base is quantised",
+              join(written_quant_names(), ", ")))
       ->transform(merged_dtype())
       ->capture_default_str();
-  add_quant_flags(*command, options->quant, "the base's where it is in 4 bits, else 64");
+  add_quant_flags(*command, options->quant, "the base's if it is in 4 bits, else 64");
   command
       ->add_option("--max-shard-size", options->max_shard_size,
                    "Maximum file size; larger models are split into several files")
@@ -336,14 +337,14 @@ Command add_merge(CLI::App& sftrun) {
       ->check(one_of({"safetensors", "gguf", "vllm", "lora-gguf"}));
   command->add_flag(
       "--as-stored", options->as_stored,
-      "Merge into the base's own values where the adapter's run quantised them [into "
-      "the dequantised values that it was trained on, unless --dtype is in as few bits]");
+      "If the adapter's run quantised the base: merge into the base's original values [into the "
+      "dequantised values that the adapter was trained on, unless --dtype has as few bits]");
   command
       ->add_option("--sample", options->sample,
-                   "Sequences of the run's data to measure on what merging changes; 0: none [32 "
-                   "where the base was quantised]")
+                   "Number of sequences of the run's data on which to measure what merging "
+                   "changes; 0: do not measure [32 if the base was quantised]")
       ->check(at_least(0));
-  command->add_option("--data", options->data, "Records to measure it on [the run's]")
+  command->add_option("--data", options->data, "Records for --sample [those of the run]")
       ->type_name("FILE");
   command->add_option("--device", options->device, "Device to measure on")
       ->check(device_name())

@@ -7,7 +7,7 @@ Command add_preview(CLI::App& sftrun) {
   auto options = std::make_shared<PreviewOptions>();
   CLI::App* command =
       add_command(sftrun, "preview",
-                  "Show the tokens of training examples, which of them carry a label, and why",
+                  "Show the tokens of training examples, which of them are trained on, and why",
                   "sftrun preview --config configs/run_lora.yaml -n 5 --html preview.html");
   command->add_option("-c,--config", options->config, "The run's YAML")->type_name("FILE");
   add_overrides(*command, options->overrides);
@@ -15,7 +15,7 @@ Command add_preview(CLI::App& sftrun) {
       ->check(at_least(1))
       ->capture_default_str();
   command->add_flag("--val", options->validation,
-                    "Show examples of data.val, which is else only checked");
+                    "Show examples of data.val; without this flag they are only checked");
   command->add_option("--html", options->html, "Write an HTML page instead of printing text")
       ->type_name("FILE");
   command->add_flag("--json", options->json, "Print one JSON object instead of text");

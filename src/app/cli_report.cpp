@@ -55,10 +55,9 @@ Command add_report(CLI::App& sftrun) {
   command->add_option("run_dirs", options->run_dirs, "Run directories; several are compared")
       ->type_name("RUN_DIR");
   command
-      ->add_option(
-          "-o,--output", options->output,
-          "Write the page here [RUN_DIR/report.html; of several runs comparison.html in the "
-          "first]")
+      ->add_option("-o,--output", options->output,
+                   "Write the page to this file [RUN_DIR/report.html; for several runs "
+                   "comparison.html in the first one]")
       ->type_name("FILE");
   command->add_flag("--json", options->json, "Print the findings as one JSON object");
   return {command,

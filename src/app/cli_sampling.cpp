@@ -23,10 +23,11 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
       ->check(in_range(0, 100))
       ->capture_default_str();
   command
-      .add_option("--top-p", flags.top_p,
-                  "Sample from the most likely tokens whose probabilities add up to this [1: all]")
+      .add_option(
+          "--top-p", flags.top_p,
+          "Sample from the most likely tokens whose probabilities add up to this value [1: all]")
       ->check(in_range(0, 1));
-  command.add_option("--top-k", flags.top_k, "Sample from this many most likely tokens [all]")
+  command.add_option("--top-k", flags.top_k, "Sample from the N most likely tokens [all]")
       ->check(at_least(1));
   command
       .add_option("--min-p", flags.min_p,

@@ -152,10 +152,9 @@ void add_named_adapters(CLI::App& command, NamedAdapters& flags) {
       "-m,--model", flags.model,
       "Directory, .gguf file, run directory, or name on the hub [the adapter's base]");
   command
-      .add_option(
-          "-a,--adapter", flags.adapters,
-          "Adapter of the model, with a name of its own: NAME=ADAPTER; may be given several "
-          "times [name: that of its directory or run]")
+      .add_option("-a,--adapter", flags.adapters,
+                  "Adapter, optionally with a name: NAME=ADAPTER; may be given several times "
+                  "[name: that of its directory or run]")
       ->allow_extra_args(false)
       ->type_name("[NAME=]ADAPTER");
 }
@@ -190,7 +189,7 @@ Command add_serve(CLI::App& sftrun) {
   constexpr int64_t kMaxWaiting = 1'000'000;
   auto options = std::make_shared<ServeOptions>();
   CLI::App* command = add_command(
-      sftrun, "serve", "Answer requests of OpenAI's API over HTTP",
+      sftrun, "serve", "Serve a model over HTTP with an OpenAI-compatible API",
       "sftrun serve --adapter runs/first\n"
       "  sftrun serve --model models/base --adapter v1=runs/first --adapter v2=runs/second\n\n"
       "Clients name a model or an adapter: /v1/completions, /v1/chat/completions, /v1/models, "
@@ -198,8 +197,8 @@ Command add_serve(CLI::App& sftrun) {
   add_named_adapters(*command, options->models);
   command
       ->add_option("--served-model-name", options->served_names,
-                   "Name of the base model; adapters keep their own, --adapter NAME=ADAPTER [as in "
-                   "--model, or the adapter's base]")
+                   "Name of the base model in the API; --adapter NAME=ADAPTER names adapters [as "
+                   "in --model, or the adapter's base]")
       ->type_name("NAME");
   command
       ->add_option("--host", options->request.host,
@@ -215,25 +214,27 @@ Command add_serve(CLI::App& sftrun) {
       ->envname(kTokenVariable);
   command
       ->add_option("--batch-size", options->request.batch_size,
-                   "Answers of a model that are generated at the same time")
+                   "Answers that each model generates at the same time")
       ->check(at_least(1, kMaxRows))
       ->capture_default_str();
   command
       ->add_option("--max-waiting", options->request.max_waiting,
-                   "Answers that may wait for their turn; further requests are refused (429)")
+                   "Maximum number of waiting answers; further requests are refused (429)")
       ->check(at_least(0, kMaxWaiting))
       ->capture_default_str();
   command
       ->add_option("--max-new-tokens", options->request.max_new_tokens,
-                   "Most tokens of an answer to a chat request that names no limit")
+                   "Maximum number of tokens of an answer, for chat requests without a limit")
       ->check(at_least(1))
       ->capture_default_str();
   command
-      ->add_option("--max-model-len", options->request.max_model_len,
-                   "Most tokens of a prompt with its answer [the model's context]")
+      ->add_option(
+          "--max-model-len", options->request.max_model_len,
+          "Maximum number of tokens of a prompt and its answer together [the model's context]")
       ->check(at_least(2));
-  command->add_option("--cache-memory", options->cache_memory,
-                      "Most memory of the key-value caches: 4GiB, 500MB [half of what is free]");
+  command->add_option(
+      "--cache-memory", options->cache_memory,
+      "Maximum memory for the key-value caches: 4GiB, 500MB [half of the free memory]");
   add_template_flag(*command, options->template_variables);
   add_as_stored_flag(*command, options->as_stored);
   add_compute_flags(*command, options->request.ranks.compute);

@@ -8,8 +8,8 @@ Command add_tokenize(CLI::App& sftrun) {
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App* command =
       add_command(sftrun, "tokenize",
-                  "Tokenize records: adds \"input_ids\"; with --chat also \"assistant_mask\"; of "
-                  "preference records both sequences with their \"completion_mask\"",
+                  "Tokenize records: adds \"input_ids\"; with --chat also \"assistant_mask\"; for "
+                  "preference records both sequences and their \"completion_mask\"",
                   "sftrun tokenize --model models/base --chat --input in.jsonl --output out.jsonl");
   command
       ->add_option("-m,--model", options->model,

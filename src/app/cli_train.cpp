@@ -130,7 +130,7 @@ void check(const TrainOptions& options, const CLI::App& command) {
 void add_run_flags(CLI::App& command, TrainOptions& options) {
   command
       .add_option("--max-restarts", options.max_restarts,
-                  "Times to restart from the last checkpoint after a worker failed")
+                  "Maximum number of restarts from the last checkpoint after a worker failed")
       ->check(at_least(0))
       ->capture_default_str();
   command
@@ -153,21 +153,21 @@ void add_run_flags(CLI::App& command, TrainOptions& options) {
                    "Check settings, model and first records, print the resolved run, and stop");
   command
       .add_option("--profile", options.profile,
-                  "Steps to profile, 5 or 5-7: a trace for Perfetto and a page that says where the "
-                  "time goes, in the run directory's profile/")
+                  "Steps to profile, 5 or 5-7: writes a trace for Perfetto and a table of the time "
+                  "per operation into the run directory's profile/")
       ->type_name("STEPS");
   command.add_option("--device", options.device, "Device to train on")
       ->check(device_name())
       ->capture_default_str();
   command
-      .add_option(
-          "--accelerate-config", options.accelerate_config,
-          "Take processes, strategy and dtype from a file of Accelerate (docs/coming-from.md)")
+      .add_option("--accelerate-config", options.accelerate_config,
+                  "Take processes, strategy and dtype from a configuration file of Accelerate "
+                  "(docs/coming-from.md)")
       ->type_name("FILE");
   command
       .add_option("--deepspeed", options.deepspeed,
-                  "Take strategy, dtype, batch sizes, optimizer and schedule from a JSON file of "
-                  "DeepSpeed")
+                  "Take strategy, dtype, batch sizes, optimizer and schedule from a configuration "
+                  "file of DeepSpeed")
       ->type_name("FILE");
 }
 

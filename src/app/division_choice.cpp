@@ -331,7 +331,7 @@ void choose_division(const UsedModel& used, const launch::Machine& machine, uint
   }
   tell(chosen, axes && axes->pp == chosen.pp && axes->tp == chosen.tp, whole, places);
   if (!choice->fits)
-    log::warn("the model may run out of memory: by the plan a device needs {} of {}",
+    log::warn("the model may run out of memory: the estimate is {} of {} per device",
               gib(chosen.memory.needed()), gib(of_device));
   set_flags(chosen, launch, division);
 }

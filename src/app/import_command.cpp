@@ -21,16 +21,15 @@ void print_notes(std::string_view title, const std::vector<foreign::ImportNote>&
 /// What the user must know, beside the YAML.
 void print_summary(const foreign::Import& import) {
   print_notes("left to the run", import.from_run);
-  print_notes("without a meaning here", import.no_meaning);
-  print_notes("not carried over", import.not_carried);
+  print_notes("not applicable", import.no_meaning);
+  print_notes("not translated", import.not_carried);
   if (!import.missing.empty())
     fmt::print(stderr, "still needed: {} (docs/configuration.md)\n", join(import.missing, ", "));
   if (const std::string flags = foreign::launch_flags(import.launch); !flags.empty())
     fmt::print(stderr, "start it with: sftrun train --config FILE {}\n", flags);
-  fmt::print(stderr, "{} ({}): {}, {} without a meaning here, {} not carried over\n",
-             import.file.string(), foreign::tool_name(import.tool),
-             counted(import.settings.size(), "setting"), counted(import.no_meaning.size(), "key"),
-             counted(import.not_carried.size(), "key"));
+  fmt::print(stderr, "{} ({}): {}, {} not applicable, {} not translated\n", import.file.string(),
+             foreign::tool_name(import.tool), counted(import.settings.size(), "setting"),
+             counted(import.no_meaning.size(), "key"), counted(import.not_carried.size(), "key"));
 }
 
 /// @throws ConfigError if the output is the imported file, or if it exists, as a run that the user may

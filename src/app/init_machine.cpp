@@ -129,7 +129,7 @@ config::MachineAnswers ask_about_machine(const InitOptions& options, const Machi
       ask("--dtype", "Compute dtype", "auto: bf16 where the hardware multiplies it fast, else fp32",
           earlier.get("dtype", "auto"), compute_dtype(), options.dtype);
   answers.strategy =
-      ask("--strategy", "Strategy of several devices",
+      ask("--strategy", "Strategy for several devices",
           "auto: ddp, or a sharded strategy if the model does not fit",
           earlier.get("strategy", "auto"), one_of(strategy_words()), options.strategy);
   const std::string nodes =

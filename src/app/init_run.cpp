@@ -101,7 +101,7 @@ bool has_few_records(const std::string& data) {
 
 Question question_of_val_split(const std::string& data) {
   const bool is_few = has_few_records(data);
-  return {"--val-split", "Share of the records to validate on",
+  return {"--val-split", "Share of the records to hold out for validation",
           is_few ? "0: none, because the data have fewer than 100 records"
                  : "shows whether the model overfits; 0: none, for few records",
           is_few ? "0" : "0.05", in_range(0, 0.5)};
@@ -139,11 +139,11 @@ RunAnswers ask_about_run(const InitOptions& options, const MachineView& machine)
        first_that_exists({"data/train.jsonl", "train.jsonl", "data"}), check_data},
       options.data);
   answers.val_split = interview.ask(question_of_val_split(answers.data), options.val_split);
-  answers.mode = interview.ask(
-      {"--mode", "What to train",
-       "lora: small adapters; qlora: the same over a base in 4 bits; full: every weight",
-       suggested_mode(machine, headers), one_of({"lora", "qlora", "full"})},
-      options.mode);
+  answers.mode =
+      interview.ask({"--mode", "What to train",
+                     "lora: small adapters; qlora: the same on a 4-bit base; full: all weights",
+                     suggested_mode(machine, headers), one_of({"lora", "qlora", "full"})},
+                    options.mode);
   answers.max_seq_len = interview.ask(
       {"--max-seq-len", "Longest sequence in tokens", "more needs more memory and time",
        suggested_seq_len(machine, headers), at_least(16)},
@@ -163,7 +163,7 @@ std::string yaml_of(const RunAnswers& answers, const std::string& file) {
       "#   sftrun train --config {0}            trains on all devices\n"
       "model:\n"
       "  name: {1}\n"
-      "  max_seq_len: {2}              # tokens of a packed sequence; more needs more memory\n\n"
+      "  max_seq_len: {2}              # tokens per packed sequence; more need more memory\n\n"
       "tuning:\n"
       "  mode: {3}\n",
       file, yaml_word(answers.model), answers.max_seq_len, answers.mode);
@@ -176,20 +176,21 @@ std::string yaml_of(const RunAnswers& answers, const std::string& file) {
   text += fmt::format("\ndata:\n  train: {}\n", yaml_word(answers.data));
   const bool validates = std::stod(answers.val_split) > 0;
   if (validates)
-    text += fmt::format("  val_split: {}               # of the records, to validate on\n",
-                        answers.val_split);
+    text += fmt::format(
+        "  val_split: {}               # share of the records, held out for validation\n",
+        answers.val_split);
   text += fmt::format(
       "\ntrain:\n"
       "  epochs: {}\n"
-      "  batch_size: auto              # what fits; with grad_accum and global_batch_size auto 32 "
-      "sequences a step\n"
+      "  batch_size: auto              # as many as fit; if all three are auto, 32 sequences per "
+      "step\n"
       "  grad_accum: auto\n"
       "  learning_rate: {}         # {}\n"
       "  scheduler: cosine\n"
       "  warmup_ratio: 0.03\n"
       "{}"
       "  eval_strategy: {}\n"
-      "  save_every: 10m               # a killed run loses at most these minutes\n"
+      "  save_every: 10m               # a killed run loses at most 10 minutes\n"
       "  save_total_limit: 2\n",
       answers.epochs, is_full ? "2.0e-5" : "2.0e-4",
       is_full ? "a tenth of LoRA's" : "usual for LoRA",

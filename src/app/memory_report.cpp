@@ -46,10 +46,10 @@ int processes_of(const TrainOptions& options, const config::RunConfig& config, i
   const std::string& asked = options.nproc_per_node;
   std::from_chars(asked.data(), asked.data() + asked.size(), number);  // words mean all cards
   if (number > num_cards) {
-    throw ConfigError(fmt::format("{} processes for {}; each needs a card of its own", number,
-                                  counted(num_cards, "card")),
+    throw ConfigError(fmt::format("{} processes for {}; each needs a GPU of its own", number,
+                                  counted(num_cards, "GPU")),
                       "--nproc-per-node on the command line",
-                      fmt::format("lower it to {}, or name more cards with --gpus", num_cards));
+                      fmt::format("lower it to {}, or name more GPUs with --gpus", num_cards));
   }
   return static_cast<int>(number);
 }
@@ -57,7 +57,7 @@ int processes_of(const TrainOptions& options, const config::RunConfig& config, i
 PlannedDevices cards_by_name(const TrainOptions& options, const config::RunConfig& config) {
   const std::string where = "--gpus on the command line";
   if (options.device == "cpu") {
-    throw ConfigError("--gpus names cards, and --device is cpu", where, "remove one of them");
+    throw ConfigError("--gpus names GPUs, and --device is cpu", where, "remove one of them");
   }
   PlannedDevices devices;
   std::vector<std::string> texts;
@@ -89,9 +89,9 @@ PlannedDevices cards_by_name(const TrainOptions& options, const config::RunConfi
 PlannedDevices devices_here(const TrainOptions& options, const config::RunConfig& config) {
   const launch::Machine machine = launch::this_machine(has_cuda_kernels());
   if (options.device == "cuda" && machine.gpus.gpus.empty()) {
-    throw ConfigError(fmt::format("no GPU is here: {}", machine.gpus.problem),
+    throw ConfigError(fmt::format("this machine has no usable GPU: {}", machine.gpus.problem),
                       "--device cuda on the command line",
-                      "name the cards of the machine that will train: --gpus \"2x RTX4090\"");
+                      "name the GPUs of the machine that will train: --gpus \"2x RTX4090\"");
   }
   const launch::LaunchPlan launch =
       launch::make_plan({.nproc_per_node = options.nproc_per_node,
@@ -128,8 +128,10 @@ void assume_files(const std::filesystem::path& model, ModelHeaders& headers,
   if (!config) return;
   plan::AssumedFiles assumed = plan::assumed_files(headers.arch, *config);
   headers.knows_form = true;
-  notes.push_back(fmt::format(
-      "the weights are not here: their sizes are those of {} by config.json", config->method));
+  notes.push_back(
+      fmt::format("the weights are not on this machine: their sizes are estimated for {}, which "
+                  "config.json names",
+                  config->method));
   headers.stored = std::move(assumed.stored);
   headers.block_kinds = {assumed.kind};
 }
@@ -159,10 +161,10 @@ void fit_to_data(const std::filesystem::path& model_path, const ModelHeaders& mo
     if (!found.knows_sizes)
       report.notes.emplace_back("batch sizes are estimated from the first records of the data");
   } catch (const Error& error) {
-    report.notes.push_back(fmt::format(
-        "the data were not read ({}): the sizes are those of a run with much data, and a run with "
-        "little has smaller ones",
-        error.message()));
+    report.notes.push_back(
+        fmt::format("the data were not read ({}): the batch sizes are for a large data set; a "
+                    "small one gets smaller batches",
+                    error.message()));
   }
 }
 

@@ -43,7 +43,7 @@ std::string bar(double share) {
 struct MemoryLine {
   std::string name;
   Bytes bytes = 0;
-  bool is_at_peak = true;  ///< false: needed at another moment
+  bool is_at_peak = true;  ///< false: needed not at the peak
 };
 
 std::string base_form(const config::RunConfig& config) {
@@ -84,12 +84,12 @@ std::string text_of_plan(const MemoryReport& report, const MemoryUnit& unit) {
     return static_cast<double>(bytes) / static_cast<double>(report.memory_bytes());
   };
   std::string text =
-      fmt::format("\n{:<50}{:>10}\n", "One device, when a step needs most", unit.name());
+      fmt::format("\n{:<50}{:>10}\n", "Peak memory of a step on one device", unit.name());
   for (const MemoryLine& line : lines_of_plan(report)) {
     const std::string value =
         line.is_at_peak ? unit.of(line.bytes) : fmt::format("({})", unit.of(line.bytes));
     text += fmt::format("  {:<48}{:>10}  {}", line.name, value,
-                        line.is_at_peak ? bar(share(line.bytes)) : "at another moment");
+                        line.is_at_peak ? bar(share(line.bytes)) : "not at the peak");
     text += "\n";
   }
   const plan::MemoryPlan& plan = report.plan;
@@ -236,7 +236,7 @@ std::string text_of_change(const MemoryReport& report, const MemoryUnit& unit) {
 std::string text_of_error(const MemoryReport& report) {
   const bool on_gpu = report.devices.place.devices.on_gpu;
   return fmt::format(
-      "\nHow far off this may be: tensors {:.0f}%{}, {} {}. docs/memory.md explains the terms.\n",
+      "\nMargin of error: tensors {:.0f}%{}, {} {}. docs/memory.md explains the terms.\n",
       100 * kTensorError,
       on_gpu ? " (by runs on a CPU, with LibTorch's allocator for GPUs and on an H100)" : "",
       on_gpu ? "CUDA context and communication (assumed)" : "the program's own memory",

@@ -57,7 +57,7 @@ std::string less_memory(const std::string& command) {
 launch::WorkWords words_of(const RecordsCommand& command) {
   const bool resumes = !command.has_temporary_folder;
   return {.name = command.name,
-          .fix = resumes ? "see the log; the same command adds what is missing"
+          .fix = resumes ? "see the log; rerun the same command to add the missing records"
                          : "see the log, and repeat the command",
           .unsaved = "",
           .less_memory = less_memory(command.name)};

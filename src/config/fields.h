@@ -333,8 +333,8 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
   field(train.fp16, "fp16", any().otherwise("from model.dtype"), kSame,
         "true: same as model.dtype fp16. false: not fp16.", "false");
   field(train.gradient_checkpointing, "gradient_checkpointing", any(), kAny,
-        "What is computed again in the backward pass, to need less memory. true: each layer, about "
-        "a third more time. attention, mlp: only the attention or only the MLP block of each layer "
+        "What is recomputed in the backward pass, to save memory. true: each layer, about a third "
+        "more time. attention, mlp: only the attention or only the MLP block of each layer "
         "(docs/parallelism.md).",
         "true");
   field(train.seed, "seed", between(0, kMaxSeed), kSame,
@@ -346,15 +346,15 @@ template <class Visitor>
 void visit_answer_fields(TrainConfig& train, Visitor&& field) {
   using enum OnResume;
   field(train.eval_token_accuracy, "eval_token_accuracy", any(), kAny,
-        "Evaluation also gives the share of label tokens that the model finds most likely. It "
-        "computes the head's logits a second time.",
+        "Evaluation also computes the share of labelled tokens that are the model's most likely "
+        "token. It computes the head's logits a second time.",
         "true");
   field(train.predict_with_generate, "predict_with_generate", any(), kAny,
         "At each evaluation, answer the validation prompts and score the answers by ROUGE and "
         "exact match (docs/evaluation.md).",
         "true");
   field(train.generation_max_new_tokens, "generation_max_new_tokens", between(1, kMaxTokens), kAny,
-        "Most tokens of such an answer.", "64");
+        "Maximum number of tokens of such an answer.", "64");
   field(train.generation_num_beams, "generation_num_beams", between(1, kMaxBatch), kAny,
         "Answers are greedy: 1 is the only value.", "1");
   field(train.generation_batch_size, "generation_batch_size", between(1, kMaxBatch), kAny,
@@ -363,8 +363,8 @@ void visit_answer_fields(TrainConfig& train, Visitor&& field) {
         between(1, kMaxCount).otherwise("all examples"), kAny,
         "Number of validation examples to answer, from the first.", "200");
   field(train.generation_time_budget, "generation_time_budget", at_least(0), kAny,
-        "Most time for answers: one minute, and this share of the time trained so far. If the "
-        "measured rate says that an evaluation needs more, it gives the loss only. 0: no limit.",
+        "Maximum time for generating answers: one minute, plus this share of the training time so "
+        "far. An evaluation that would need more computes only the loss. 0: no limit.",
         "0.1");
 }
 
@@ -377,9 +377,9 @@ void visit_best_fields(TrainConfig& train, Visitor&& field) {
         "evaluation that is the best so far writes a checkpoint.",
         "true");
   field(train.metric_for_best_model, "metric_for_best_model", any().otherwise("eval_loss"), kAny,
-        "What the best evaluation is best in: eval_loss, eval_perplexity, eval_SET_loss, "
-        "eval_token_accuracy, eval_rouge1, eval_rouge2, eval_rouge_l, eval_exact_match, or "
-        "with " +
+        "Metric that decides which evaluation is the best: eval_loss, eval_perplexity, "
+        "eval_SET_loss, eval_token_accuracy, eval_rouge1, eval_rouge2, eval_rouge_l, "
+        "eval_exact_match, or with " +
             objectives_for(ExampleForm::kPair) + " eval_rewards/accuracies and the like.",
         "eval_rouge_l");
   field(train.greater_is_better, "greater_is_better",
@@ -409,11 +409,10 @@ void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
         "Packed sequences or examples per device in evaluation. auto: batch_size.", "8");
   visit_answer_fields(train, field);
   visit_best_fields(train, field);
-  field(
-      train.save_strategy, "save_strategy", any(), kAny,
-      "Checkpoints beside those of save_every. steps: every save_steps, if set. epoch: after every "
-      "epoch.",
-      "epoch");
+  field(train.save_strategy, "save_strategy", any(), kAny,
+        "Checkpoints in addition to those of save_every. steps: every save_steps, if set. epoch: "
+        "after every epoch.",
+        "epoch");
   field(train.save_steps, "save_steps", between(1, kMaxCount).otherwise("none"), kAny,
         "Optimizer steps between checkpoints.", "500");
   field(train.save_every, "save_every", any(), kAny,
@@ -432,12 +431,12 @@ void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
         "off");
   field(train.longest_batch_first, "longest_batch_first", any(), kAny,
         "Compute the longest micro-batch of the data before the first step, without an update, so "
-        "that a run that needs too much memory ends at once. auto: on GPUs, and on a CPU where the "
-        "plan takes more than half of the memory.",
+        "that a run that needs too much memory fails at the start. auto: on GPUs, and on a CPU if "
+        "the estimate is more than half of the memory.",
         "off");
   field(train.checkpoint_format, "checkpoint_format", any(), kAny,
-        "auto: where base weights train and each rank owns a part of them, each rank writes its "
-        "part; else whole. whole: rank 0 writes whole tensors, which all ranks put together.",
+        "auto: if base weights are trained and divided over the ranks, each rank writes its part; "
+        "else whole. whole: rank 0 writes whole tensors, which all ranks put together.",
         "whole");
   field(train.logging_steps, "logging_steps", between(1, kMaxCount), kAny,
         "Optimizer steps between log lines. metrics.jsonl has every step.", "10");
@@ -514,34 +513,35 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "layer together. device_map: the same inside one process, see `device_map`. "
         "All give the same losses.",
         "fsdp");
-  field(parallel.dp_replicate, "dp_replicate", between(1, kMaxDevices).otherwise("what is left"),
-        kAny,
-        "The number of copies of the model, each with its part of the batch. The product of "
+  field(parallel.dp_replicate, "dp_replicate",
+        between(1, kMaxDevices).otherwise("the remaining devices"), kAny,
+        "Number of copies of the model, each with its part of the batch. The product of "
         "dp_replicate, dp_shard, pp and tp is the number of all devices.",
         "2");
-  field(parallel.dp_shard, "dp_shard", between(1, kMaxDevices).otherwise("as the strategy says"),
-        kAny,
-        "The number of devices over which one copy of the model is divided, as the strategy says "
-        "(zero1 to fsdp; with auto, pipeline and tensor as fsdp), each with its part of the batch. "
-        "hybrid: the devices of one machine if it is not set; the others: all that are left.",
-        "8");
+  field(
+      parallel.dp_shard, "dp_shard", between(1, kMaxDevices).otherwise("as the strategy says"),
+      kAny,
+      "Number of devices over which one copy of the model is divided, as the strategy says (zero1 "
+      "to fsdp; with auto, pipeline and tensor as fsdp), each with its part of the batch. If it is "
+      "not set, hybrid takes the devices of one machine, other strategies all remaining devices.",
+      "8");
   field(parallel.pp, "pp", between(1, kMaxDevices).otherwise("as the strategy says"), kAny,
-        "The number of stages, into which the layers are divided; pipeline: all devices that are "
-        "left if it is not set. It can be combined with dp_shard, dp_replicate and tp. For "
+        "Number of stages into which the layers are divided. If it is not set, pipeline takes all "
+        "remaining devices. It can be combined with dp_shard, dp_replicate and tp. For "
         "device_map: the number of devices to use. train.grad_accum should be several times as "
         "large.",
         "4");
   field(parallel.tp, "tp", between(1, kMaxDevices).otherwise("as the strategy says"), kAny,
-        "The number of devices that divide each matrix; tensor: all devices that are left if it is "
-        "not set. It divides the attention heads of the model, and can be combined with dp_shard, "
-        "dp_replicate and pp.",
+        "Number of devices that divide each matrix. If it is not set, tensor takes all remaining "
+        "devices. The number of attention heads must be a multiple of it. It can be combined with "
+        "dp_shard, dp_replicate and pp.",
         "2");
   field(parallel.fetch, "fetch", any(), kAny,
-        "How often weights that a device does not keep are brought to it (strategies that divide "
-        "them, offload.base, offload.params). per_micro_batch: for the forward and the backward "
-        "pass of each. per_step: once for each direction, for all micro-batches of a step "
-        "(grad_accum), whose activations are then kept at the same time. auto: per_step if "
-        "offload.activations and one of offload.base and offload.params are cpu.",
+        "How often divided or offloaded weights are copied to a device. per_micro_batch: for the "
+        "forward and the backward pass of each micro-batch. per_step: once for the forward and "
+        "once for the backward passes of all micro-batches of a step (grad_accum); their "
+        "activations are then kept at the same time. auto: per_step if offload.activations and one "
+        "of offload.base and offload.params are cpu.",
         "per_step");
   field(
       parallel.device_map, "device_map", any().otherwise("none"), kAny,
@@ -559,8 +559,8 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
         "10m");
   field(
       parallel.stall_after, "stall_after", any(), kAny,
-      "Time without progress after which the log says which ranks the others wait for, what these "
-      "do and since when. Nothing is ended by it. At most a third of `timeout`. A number alone is "
+      "Time without progress after which the log says which ranks the others wait for, and what "
+      "these do and since when. The run continues. At most a third of `timeout`. A number alone is "
       "seconds.",
       "1m");
   field(parallel.accelerate, "accelerate", a_path().otherwise("none"), kAny,

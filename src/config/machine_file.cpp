@@ -108,7 +108,7 @@ std::string to_yaml(const MachineAnswers& answers) {
   line("strategy", answers.strategy, "auto: ddp, or a sharded strategy if the model does not fit");
   if (answers.nodes == 1) return text;
   line("nodes", std::to_string(answers.nodes), "machines of each run");
-  line("node_rank", std::to_string(answers.node_rank), "number of this one, from 0");
+  line("node_rank", std::to_string(answers.node_rank), "number of this machine, from 0");
   line("master", answers.master, "address of machine 0, the same on all of them");
   return text;
 }

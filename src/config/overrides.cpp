@@ -108,9 +108,8 @@ std::vector<Assignment> from_command_line(const std::vector<std::string>& words,
     const std::string& word = words[i];
     if (const size_t count = num_words_of_override(words, i); count > 1) {
       const std::string whole = join(std::span(words).subspan(i, count), " ");
-      problems.push_back(
-          {fmt::format("the shell has divided `{}` into {} words", excerpt(whole), count),
-           "the command line", "write it in single quotes: " + shell_word(whole)});
+      problems.push_back({fmt::format("the shell split `{}` into {} words", excerpt(whole), count),
+                          "the command line", "write it in single quotes: " + shell_word(whole)});
       i += count - 1;
       continue;
     }

@@ -16,7 +16,7 @@ One YAML file describes a run. This page lists every key; `sftrun config referen
 JSON Schema for editors, `sftrun config check --config run.yaml` validates a file, and `sftrun config show --config run.yaml` prints
 the complete configuration with defaults and automatic values.
 
-`sftrun config init` asks a few questions and writes a file with comments. The smallest file that trains:
+`sftrun config init` asks a few questions and writes a file with comments. The smallest valid file:
 ```yaml
 model:
   name: models/SmolLM2-135M-Instruct   # a directory in Hugging Face layout or a .gguf file
@@ -85,14 +85,14 @@ fewer tokens, down to 256; a longer example then has a bin of its own. A resumed
 `data.streaming` nothing is changed.
 
 ## Settings without an effect
-A setting that is valid and changes nothing in a run gives a warning with the reason: `train.beta` with objective `sft`, `parallel.offload.base`
+A valid setting that has no effect in a run gives a warning with the reason: `train.beta` with objective `sft`, `parallel.offload.base`
 on a CPU, `train.generation_batch_size` without `train.predict_with_generate`. Defaults give none. `sftrun config check` knows those that follow
 from the configuration alone; `train`, its dry run, `config show` and `memory-check` also those that follow from the devices. Sizes of
-axes (`parallel.pp`, `dp_shard`, `dp_replicate`, `tp`) beside a strategy of one process are an error.
+axes (`parallel.pp`, `dp_shard`, `dp_replicate`, `tp`) together with a strategy of one process are an error.
 
 ## Accepted without an effect
-These keys of other trainers say how an evaluation keeps its logits: `train.eval_accumulation_steps`, `train.eval_do_concat_batches`,
-`train.batch_eval_metrics` and `train.eval_use_gather_object`. Here it keeps no logits, only sums. Each of them gives a warning.
+These keys of other trainers control how an evaluation stores logits: `train.eval_accumulation_steps`, `train.eval_do_concat_batches`,
+`train.batch_eval_metrics` and `train.eval_use_gather_object`. sftrun stores no logits, only sums. Each of them gives a warning.
 
 ## Not in this version
 This key would change the result, so it is an error: `tuning.train_parts`.

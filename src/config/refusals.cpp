@@ -99,8 +99,8 @@ constexpr auto kRefusals = std::to_array<Refusal>({
      .known_by = kSettings,
      .key = "parallel.fetch",
      .applies = [](Run run, Model) { return run.parallel.fetch == Fetch::kPerStep; },
-     .message = "`parallel.fetch: per_step` lets all micro-batches pass a layer before the next "
-                "one, and a pipeline lets them pass its stages one after the other",
+     .message = "`parallel.fetch: per_step` runs all micro-batches through a layer before the next "
+                "layer, and a pipeline runs them one after the other through its stages",
      .fix = [](Parallel) { return std::string("remove parallel.fetch"); }},
     {.where = {.pp = true, .device_map = true, .tp = true},
      .known_by = kSettings,
@@ -176,8 +176,8 @@ constexpr auto kRefusals = std::to_array<Refusal>({
      .known_by = kModel,
      .key = "",
      .applies = [](Run, Model model) { return model.norms_whole_queries; },
-     .message = "tensor parallelism: the model norms queries over all heads together, and each "
-                "rank has some of them",
+     .message = "tensor parallelism: the model normalises queries over all heads together, and "
+                "each rank has only some of the heads",
      .fix =
          [](Parallel) {
            return std::string("use, without parallel.tp, parallel.strategy fsdp or pipeline");

@@ -47,7 +47,7 @@ class CardReader {
     DatasetCard card;
     if (!head.IsMap()) return card;
     if (const YAML::Node configs = head["configs"]; configs && !configs.IsNull()) {
-      if (!configs.IsSequence()) refuse(configs, "`configs` is no list");
+      if (!configs.IsSequence()) refuse(configs, "`configs` is not a list");
       std::unordered_map<std::string, size_t> places;
       for (const YAML::Node& config : configs) add(read_subset(config), card.subsets, places);
     }

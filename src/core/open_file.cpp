@@ -43,7 +43,7 @@ OpenedFile not_regular(mode_t mode, int flags) {
     refused.fix = "remove or rename it, or choose another path";
   else
     refused.fix = S_ISDIR(mode) ? "name a file, or remove or rename the directory"
-                                : "write what it holds to a file, and give that one's name";
+                                : "write its contents to a file, and name that file";
   return refused;
 }
 

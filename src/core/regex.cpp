@@ -52,7 +52,7 @@ bool PythonRegex::matches(std::string_view name) const {
   } catch (const OnigError& error) {
     fail(fmt::format("matching `{}` against {} takes too long: {}", excerpt(pattern_),
                      excerpt(name), error.what()),
-         "write it without repeats of what repeats, such as (a*)*");
+         "remove nested repeats, such as (a*)*");
   }
 }
 

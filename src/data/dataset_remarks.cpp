@@ -129,10 +129,9 @@ void DatasetRemarks::remark_on_records() {
   warn(tallies_.begins_with_answer, "conversations begin with an assistant turn",
        "the model is trained to speak first; if that is not intended, add a user turn before it");
   warn(tallies_.empty_answers, "answers are empty",
-       context_.is_preference
-           ? "the model is trained to answer nothing; remove such pairs"
-           : "the model is trained to answer nothing; remove such records, or give the messages of "
-             "such turns \"train\": false");
+       context_.is_preference ? "this trains the model to give empty answers; remove such pairs"
+                              : "this trains the model to give empty answers; remove such records, "
+                                "or give the messages of such turns \"train\": false");
   warn(tallies_.equal_pairs, "pairs have the same chosen and rejected answer",
        "they train nothing; leave them out");
 }
@@ -161,8 +160,7 @@ void DatasetRemarks::remark_on_turn_keys() {
   warn(*most,
        fmt::format("records have turns with {}, which {} not read", join(others, ", "),
                    is_one ? "is" : "are"),
-       "the text of the conversation is without them; what shall be trained on belongs in the "
-       "content");
+       "they are not in the rendered conversation; write text to train on into the content");
 }
 
 void DatasetRemarks::remark_on_templates() {

@@ -67,12 +67,10 @@ std::string preview_html(const std::vector<Preview>& previews, const TextModel& 
       "<meta name=\"viewport\" content=\"width=device-width, "
       "initial-scale=1\">\n<title>{0}</title>\n"
       "<style>{1}</style>\n</head>\n<body>\n<h1>{0}</h1>\n"
-      "<p class=\"legend\"><span class=\"a l\">lear</span><span class=\"b l\">nt</span> "
-      "<span class=\"a\">giv</span><span class=\"b\">en</span> <span class=\"a "
-      "s\">&lt;special&gt;</span> "
-      "<span class=\"a x\">cut off</span> &nbsp;⏎ a line feed. "
-      "Shades alternate between tokens; point at a token to see its id, its label and where it "
-      "comes "
+      "<p class=\"legend\"><span class=\"a l\">trained </span><span class=\"b l\">on</span> "
+      "<span class=\"a\">not trained</span><span class=\"b\"> on</span> <span class=\"a "
+      "s\">&lt;special&gt;</span> <span class=\"a x\">cut off</span> &nbsp;⏎ a line feed. Shades "
+      "alternate between tokens; point at a token to see its id, its label and where it comes "
       "from.</p>\n",
       escape_html(title), kStyle);
   for (const Preview& preview : previews) {

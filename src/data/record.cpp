@@ -22,8 +22,7 @@ std::string keys_of(const Json& record) {
 void refuse_token_ids(const Json& record, const std::string& where) {
   if (!is_tokenised(record)) return;
   throw DataError(
-      fmt::format("the record holds token ids, and records that are tokenised already are not read "
-                  "(its keys: {})",
+      fmt::format("the record is already tokenised, and sftrun reads only text (its keys: {})",
                   keys_of(record)),
       where,
       "give the text from which they were made, for example as \"messages\", \"instruction\" and "

@@ -106,7 +106,7 @@ std::string advice_on_column(const std::string& column) {
   if (column == "tools" || column == "chat_template_kwargs")
     return "it is read only from conversations: \"messages\"";
   if (is_record_flag(column))
-    return "all records count alike; leave out those that shall not be trained on";
+    return "all records have the same weight; remove those that should not be trained on";
   if (column == "label")
     return "its value false says that the completion is bad; remove these records";
   if (column == "chosen" || column == "rejected")
@@ -117,8 +117,8 @@ std::string advice_on_column(const std::string& column) {
 
 std::string absent_field_warning(const std::string& field) {
   return fmt::format(
-      "no record that was read has a value for data.fields: {{{}}}, so it changes nothing; correct "
-      "the name, or leave the entry out",
+      "no record that was read has a value for data.fields: {{{}}}, so it has no effect; correct "
+      "the name, or remove the entry",
       excerpt(field));
 }
 
@@ -145,7 +145,7 @@ std::string advice_on_loss_flag(bool is_preference) {
              ? fmt::format("with train.objective {} the whole answers are compared: remove it",
                            config::objectives_for(config::ExampleForm::kPair))
              : "\"train\": false or \"weight\": 0 removes the labels of a turn; data.fields: "
-               "{train: KEY} or {weight: KEY} reads another key so";
+               "{train: KEY} or {weight: KEY} reads another key in the same way";
 }
 
 bool is_loss_flag(const std::string& key) {

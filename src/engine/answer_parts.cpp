@@ -74,7 +74,7 @@ void require_settings(const fs::path& folder, const Json& settings) {
   const std::string changed = changed_setting(before, settings);
   if (changed.empty()) return;
   throw ConfigError(
-      "the answers of an interrupted command are here, and its settings were others: " + changed,
+      "the output holds answers of an interrupted command with other settings: " + changed,
       folder.string(),
       "repeat that command to continue it, add --overwrite to start from the beginning, or name "
       "another --output");

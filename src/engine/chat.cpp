@@ -33,7 +33,7 @@ using data::Json;
 
 constexpr const char* kHelp = R"(/reset          begin a new conversation
 /system TEXT    begin a new one with this system message; without TEXT: with none
-/adapter NAME   go on with another adapter; without NAME: list them
+/adapter NAME   switch to another adapter; without NAME: list them
 /retry          answer the last message again; with --temperature it is another answer
 /save FILE      append the conversation to FILE as a line of JSON that `sftrun train` reads
 /quit           end (also Ctrl-D). Ctrl-C ends an answer.

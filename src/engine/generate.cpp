@@ -75,7 +75,7 @@ class Prompts {
     if (const auto& system = request_.system) {
       if (!chat_) {
         throw ConfigError("--system needs a chat template, and the model has none", "--system",
-                          "write what it says into the prompt");
+                          "write the system message into the prompt");
       }
       record = {
           {"messages",

@@ -284,7 +284,7 @@ ordered_json measure(const MergedModel& model, Training& training,
                     training.held_in.empty() ? "" : "; base precision: " + training.held_in));
   }
   if (training.config.tuning.lora.init == config::LoraInit::kPissa && !training.format.empty())
-    throw DataError("the rest of the base after PiSSA was quantised and not saved");
+    throw DataError("the PiSSA residual of the base was quantised and not saved");
   const Compute compute = choose_compute(request.device, kDtype, 0);
   data::TextModel text =
       text_model_of(*training.base, tokenizer::chat_template_in(model.adapter).value_or(""));

@@ -34,8 +34,8 @@ namespace {
 void warn_of_pissa(const config::BaseRecord& base_record) {
   if (!base_record.pissa() || base_record.form.empty()) return;
   log::warn(
-      "PiSSA changes the base weights, and the rest is quantised to {} and not saved: the saved "
-      "adapter fits the original model only approximately (docs/lora-variants.md)",
+      "PiSSA changes the base weights, and the residual is quantised to {} and not saved: the "
+      "saved adapter fits the original model only approximately (docs/lora-variants.md)",
       base_record.form);
 }
 

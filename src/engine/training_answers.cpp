@@ -181,8 +181,8 @@ void TrainingAnswers::rehearse() {
     is_lacking = is_lacking_anywhere(!lack.empty());
     if (!is_lacking && in_.rank.is_main()) {
       log::info(
-          "answers of evaluations: there is no memory for the whole model beside training, so that "
-          "each token gathers the weights, layer by layer");
+          "answers of evaluations: the whole model does not fit beside training, so the weights "
+          "are gathered layer by layer for each token");
     }
   }
   if (!is_lacking) return;

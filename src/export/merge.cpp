@@ -50,14 +50,15 @@ Sources open_adapter(const MergeOptions& options) {
   sources.held_in = held->form;
   if (gives_same_codes(held->tuning.quant_options()->format, options.dtype)) {
     log::info(
-        "merging into the base's own values: the dequantised ones that the adapter was trained on "
-        "would be rounded to the same codes again, and most of the update would be lost");
+        "merging into the base's original values: the dequantised ones that the adapter was "
+        "trained on would be rounded to the same codes again, and most of the update would be "
+        "lost");
     return sources;
   }
   sources.quantised = matrices_quantised(held->tuning, base);
   log::info(
       "merging into the values that the adapter was trained on: the base, dequantised from {} "
-      "(--as-stored: into its own values)",
+      "(--as-stored: into its original values)",
       held->words());
   return sources;
 }

@@ -37,7 +37,7 @@ void require_base(const RunResult& result, const fs::path& checkpoint) {
                   result.adapter ? "the adapter's tokenizer" : "the trained model"),
       needed.string(),
       result.adapter && leads_to_file(checkpoint / "adapter_model.safetensors")
-          ? again + "; the adapter itself is whole there, in PEFT's layout"
+          ? again + "; the adapter is complete there, in PEFT's layout"
           : again);
 }
 

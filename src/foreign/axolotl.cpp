@@ -186,7 +186,7 @@ class AxolotlSourceNotes {
     if (const std::string style = text_in(source_, "conversation"); !style.empty())
       note(fmt::format("conversation {}: `model.chat_template` names a chat template", style));
     if (!text_in(source_, "message_field_training_detail").empty())
-      note("message_field_training_detail: labels are of whole turns");
+      note("message_field_training_detail: labels cover whole turns");
   }
 
   void note_others(std::span<const std::string_view> used) const {
@@ -453,7 +453,7 @@ void axolotl_deepspeed(Conversion& conversion, const SourceKey& key) {
 void axolotl_trainable(Conversion& conversion, const SourceKey& key) {
   if (key.value.items.empty()) return;
   if (const auto adapter = conversion.find("adapter"); adapter && !is_off(adapter->value))
-    return conversion.note_no_meaning(key, "beside an adapter the base is frozen");
+    return conversion.note_no_meaning(key, "with an adapter the base is frozen");
   conversion.set(key, "tuning.mode", "partial");
   conversion.set(key, "tuning.trainable", key.value);
 }

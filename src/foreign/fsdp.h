@@ -115,7 +115,7 @@ inline void set_fsdp_setting(Conversion& conversion, const SourceKey& key, std::
 /// transformers' fsdp_config: a map, or the path of a JSON file with one.
 inline void set_fsdp_config(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
-  if (!has_fsdp(conversion)) return conversion.note_no_meaning(key, "only of use with `fsdp`");
+  if (!has_fsdp(conversion)) return conversion.note_no_meaning(key, "only used with `fsdp`");
   if (key.value.kind != Value::Kind::kMap)
     return conversion.note_lost(key, "the file that it names is not read: write its keys here");
   constexpr std::string_view kBeginning = "fsdp_";

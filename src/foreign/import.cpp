@@ -196,8 +196,8 @@ std::string to_yaml(const Import& import) {
     body += own;
   }
   text += body;
-  const std::string notes = notes_text("Without a meaning here:", import.no_meaning) +
-                            notes_text("Not carried over:", import.not_carried);
+  const std::string notes = notes_text("Not applicable:", import.no_meaning) +
+                            notes_text("Not translated:", import.not_carried);
   return notes.empty() ? text : text + "\n" + notes;
 }
 

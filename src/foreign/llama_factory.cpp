@@ -82,7 +82,7 @@ void factory_neat_packing(Conversion& conversion, const SourceKey& key) {
   const auto packing = conversion.find("packing");
   if (!packing) return conversion.set(key, "data.packing", "true");
   if (parse_bool(packing->value.text) == true)
-    return conversion.note_no_meaning(key, "packed examples never see each other");
+    return conversion.note_no_meaning(key, "attention does not cross packed examples");
   conversion.note_lost(key, "packing is false: set `data.packing: true`");
 }
 
@@ -104,7 +104,7 @@ const ObjectiveInfo* factory_objective(const Conversion& conversion) {
 /// The loss of stage dpo.
 void factory_preference(Conversion& conversion, const SourceKey& key) {
   const ObjectiveInfo* objective = factory_objective(conversion);
-  if (objective == nullptr) return conversion.note_no_meaning(key, "only of use with stage dpo");
+  if (objective == nullptr) return conversion.note_no_meaning(key, "only used with stage dpo");
   require_loss(conversion, key, objective);
 }
 
@@ -405,7 +405,7 @@ class FactoryFreeze {
 /// Keys that FactoryFreeze reads.
 void factory_frozen(Conversion& conversion, const SourceKey& key) {
   if (conversion.text_of("finetuning_type") != "freeze")
-    conversion.note_no_meaning(key, "only of use with finetuning_type freeze");
+    conversion.note_no_meaning(key, "only used with finetuning_type freeze");
 }
 
 /// lora_alpha is twice the rank by default; stage pt trains on every token of plain text.

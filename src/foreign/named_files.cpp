@@ -29,8 +29,8 @@ std::string line_of_keys(const std::filesystem::path& file, const std::vector<Im
   std::vector<std::string> keys;
   keys.reserve(notes.size());
   for (const ImportNote& note : notes) keys.push_back(note.key);
-  return fmt::format("{}: without a meaning here: {} (`sftrun config import {}` says why)",
-                     file.string(), join(keys, ", "), shell_word(file.string()));
+  return fmt::format("{}: not applicable: {} (`sftrun config import {}` says why)", file.string(),
+                     join(keys, ", "), shell_word(file.string()));
 }
 
 void take(NamedFiles& named, const std::filesystem::path& file, const Conversion& conversion) {

@@ -111,7 +111,7 @@ void settle(Conversion& conversion) {
     const bool is_of_lora =
         assignment.key.starts_with("tuning.lora.") || assignment.key == "train.loraplus_lr_ratio";
     if (is_of_lora && !one.from.empty())
-      conversion.no_meaning.push_back({one.from, "of use with LoRA only", assignment.place});
+      conversion.no_meaning.push_back({one.from, "only used with LoRA", assignment.place});
     return is_of_lora;
   });
 }

@@ -171,7 +171,7 @@ void set_steps(Conversion& conversion, const SourceKey& key) {
 void set_save_steps(Conversion& conversion, const SourceKey& key) {
   const auto strategy = conversion.find("save_strategy");
   if (strategy && ascii_lower(strategy->value.text) != "steps")
-    return conversion.note_no_meaning(key, "only of use with save_strategy steps");
+    return conversion.note_no_meaning(key, "only used with save_strategy steps");
   if (!is_off(key.value)) set_steps(conversion, key);
 }
 

@@ -243,15 +243,15 @@ class TuneDataset {
     const bool is_text = builder_ != nullptr && format() == "text";
     if (is_text && is_packed() && text("split_across_pack").empty())
       note(
-          "split_across_pack: a text longer than a packed sequence is cut off here, and continued "
-          "in the next there");
+          "split_across_pack: a text longer than a packed sequence is truncated here; torchtune "
+          "continues it in the next one");
     for (size_t i = 0; i < section_.keys.size(); ++i) {
       const std::string& name = section_.keys[i].text;
       if (name == "add_eos" && parse_bool(section_.items[i].text) == false)
         note("add_eos False: the token that ends a text is added and trained on");
       else if (name == "max_seq_len" && !is_off(section_.items[i]) &&
                section_.items[i].text != limit())
-        note("max_seq_len: `model.max_seq_len` is the limit of all data");
+        note("max_seq_len: `model.max_seq_len` applies to all data");
       else if (name == "new_system_prompt" && !is_off(section_.items[i]))
         note("new_system_prompt: write the system message in the records");
       else if (std::find(kRead.begin(), kRead.end(), name) == kRead.end() &&
@@ -290,10 +290,11 @@ void tune_packing(Conversion& conversion, const SourceKey& key,
       datasets, 0,
       [](const TuneDataset& a, const TuneDataset& b) { return a.is_packed() != b.is_packed(); });
   if (!others.empty())
-    conversion.note_lost(key,
-                         fmt::format("packed: `data.packing` is of all data, and is {} as of {}; "
-                                     "it is not of {}",
-                                     first.is_packed(), first.builder_name(), others));
+    conversion.note_lost(
+        key,
+        fmt::format(
+            "packed: `data.packing` applies to all data, and is {} as for {}; it differs for {}",
+            first.is_packed(), first.builder_name(), others));
 }
 
 std::string_view effective_loss_on(const TuneDataset& dataset) {
@@ -314,10 +315,10 @@ void tune_labels(Conversion& conversion, const SourceKey& key,
                       });
   if (!others.empty())
     conversion.note_lost(
-        key, fmt::format("train_on_input, masking_strategy: `data.loss_on` is of all data, and is "
-                         "{} as of {}; other tokens are trained on there of {}. Train on them in "
-                         "runs of their own",
-                         effective_loss_on(*first), first->builder_name(), others));
+        key, fmt::format(
+                 "train_on_input, masking_strategy: `data.loss_on` applies to all data, and is {} "
+                 "as for {}; the file trains on other tokens of {}. Train on them in separate runs",
+                 effective_loss_on(*first), first->builder_name(), others));
 }
 
 /// A data set, or a list of them.
@@ -380,8 +381,7 @@ void tune_epoch_steps(Conversion& conversion, const SourceKey& key) {
   const auto epochs = parse_int(conversion.text_of("epochs"));
   const bool fits = epochs && *epochs >= 1 && *epochs < 1'000'000 && *steps < 1'000'000'000;
   conversion.note_lost(
-      key, fmt::format("epochs are run to their end; train.max_steps: {} makes the run as long as "
-                       "there",
+      key, fmt::format("epochs are run to their end; train.max_steps: {} gives the same length",
                        fits ? fmt::format("{}", *steps * *epochs) : "epochs times this number"));
 }
 

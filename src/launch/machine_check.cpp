@@ -279,7 +279,7 @@ class Checks {
          "unset it, unless runs hang without it"},
         {"NCCL_IB_DISABLE", "1", "NCCL does not use InfiniBand", "unset it where InfiniBand works"},
         {"NCCL_SHM_DISABLE", "1", "NCCL does not use shared memory", "unset it"},
-        {"CUDA_LAUNCH_BLOCKING", "1", "every CUDA kernel is waited for",
+        {"CUDA_LAUNCH_BLOCKING", "1", "the CPU waits for every CUDA kernel",
          "unset it after debugging"},
         {"OMP_NUM_THREADS", "1", "each process computes on one CPU thread",
          "unset it: sftrun divides the processors itself"}};

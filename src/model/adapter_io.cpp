@@ -149,11 +149,10 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory,
   auto tensors = weights::load_adapter(directory, config, decoder.arch());
   const spec::LoraSpec& own = decoder.options().lora;
   if (config.lora.pissa && !own.pissa) {
-    throw DataError(
-        "the adapter needs the base without its principal part (PiSSA), not the original one",
-        directory.string(),
-        "merge it into its base (sftrun merge) and train that, or save it by PEFT with "
-        "path_initial_model_for_weight_conversion");
+    throw DataError("the adapter needs the PiSSA residual of the base, not the original base",
+                    directory.string(),
+                    "merge it into its base (sftrun merge) and train that, or save it by PEFT with "
+                    "path_initial_model_for_weight_conversion");
   }
   if (config.lora.dora != own.dora) {
     throw ConfigError(

@@ -93,7 +93,7 @@ void AdapterStart::take_principal_part(layers::Linear& linear) {
   layers::LoraAdapter& lora = *linear.lora;
   const int64_t r = lora.a->shape[0], rows = lora.b->shape[0], columns = lora.a->shape[1];
   if (r > std::min(rows, columns)) {
-    throw ConfigError(fmt::format("{} has no {} singular values: it is {} x {}",
+    throw ConfigError(fmt::format("{} has fewer than {} singular values: it is {} x {}",
                                   linear.name + ".weight", r, rows, columns),
                       "tuning.lora.r", "give it a smaller rank (tuning.lora.rank_pattern)");
   }

@@ -65,8 +65,7 @@ std::optional<config::BaseRecord> quantised_by_run(const std::filesystem::path& 
     return std::nullopt;
   if (!held->pissa()) return held;
   log::info(
-      "using the base as stored: the run quantised the rest of it after PiSSA to {}, which was "
-      "not saved",
+      "using the base as stored: the run quantised the PiSSA residual to {}, which was not saved",
       held->form);
   return std::nullopt;
 }

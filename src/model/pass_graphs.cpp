@@ -84,7 +84,7 @@ PassGraphs::PassGraphs(const Stage& stage, const Options& options)
   const std::string why = why_not(decoder, options);
   if (!why.empty()) {
     log::write(is_asked_for ? log::Level::kWarn : log::Level::kInfo,
-               fmt::format("CUDA graphs: none, as {}", why));
+               fmt::format("CUDA graphs: off, because {}", why));
     return;
   }
   max_tokens_ = is_asked_for ? std::numeric_limits<int64_t>::max()

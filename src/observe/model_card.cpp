@@ -136,9 +136,10 @@ std::string usage(const ModelCard& card) {
           : "`path/to` stands for the folder of the base model.\n\n",
       card.quantize_command.empty()
           ? ""
-          : fmt::format("The adapter was trained over a quantised base, which {} writes. Load it "
-                        "instead of the unquantised one to get the results of training.\n\n",
-                        code(card.quantize_command)),
+          : fmt::format(
+                "The adapter was trained on a quantised base. Write that base with {}, and load it "
+                "instead of the unquantised one to get the results of training.\n\n",
+                code(card.quantize_command)),
       loading_of(card), generate_line(card));
 }
 

@@ -299,9 +299,10 @@ c10::intrusive_ptr<c10d::Store> connected(const Identity& identity,
     store = c10::make_intrusive<c10d::TCPStore>(store_host(identity), options);
   } catch (const std::exception&) {
     if (options.isServer) throw;
-    throw CommError(fmt::format("rank {} got no answer from what listens there", identity.rank),
-                    place_of(identity),
-                    "check --master-addr and --master-port: another program may use this port");
+    throw CommError(
+        fmt::format("rank {} got no answer from the program that listens there", identity.rank),
+        place_of(identity),
+        "check --master-addr and --master-port: another program may use this port");
   }
   limit_answers(identity.master_port, answer_s);
   return with_prefix(std::move(store));

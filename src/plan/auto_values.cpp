@@ -33,7 +33,7 @@ config::DTypeChoice resolved_dtype(config::DTypeChoice wanted, bool on_gpu,
                                    const std::string& setting) {
   if (wanted == config::DTypeChoice::kFp16 && !on_gpu) {
     throw ConfigError(
-        "fp16 is not computed on a CPU", setting,
+        "fp16 is not supported on a CPU", setting,
         setting == "train.fp16" ? "remove it, or set train.bf16 in its place" : "use bf16 or fp32");
   }
   if (wanted != config::DTypeChoice::kAuto) return wanted;

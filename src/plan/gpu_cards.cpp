@@ -66,8 +66,8 @@ std::optional<GpuCard> card_of_size(const std::string& text) {
   constexpr double kLargest = 1 << 20;
   if (error != std::errc() || end != digits.data() + digits.size() || size <= 0 || size > kLargest)
     return std::nullopt;
-  if (in_mib) return GpuCard{fmt::format("card of {:g} MiB", size), gib(size / 1024)};
-  return GpuCard{fmt::format("card of {:g} GiB", size), gib(size)};
+  if (in_mib) return GpuCard{fmt::format("GPU of {:g} MiB", size), gib(size / 1024)};
+  return GpuCard{fmt::format("GPU of {:g} GiB", size), gib(size)};
 }
 
 /// "4090" of "rtx4090"
@@ -149,8 +149,9 @@ bool is_of_amd(const std::string& key) {
 
 [[noreturn]] void refuse_card(const std::string& name, const std::string& where) {
   if (is_of_amd(key_of(name)))
-    throw ConfigError(fmt::format("`{}` is a card of AMD, which is not supported", excerpt(name)),
-                      where, "name NVIDIA cards, as in 2x H100, or plan for the CPU: --device cpu");
+    throw ConfigError(fmt::format("`{}` is an AMD GPU, which is not supported", excerpt(name)),
+                      where,
+                      "name NVIDIA GPUs, for example 2x H100, or plan for the CPU: --device cpu");
   std::vector<std::string> names;
   for (const GpuCard& card : known_gpu_cards())
     if (card.too_old_sm == 0) names.push_back(card.name);
@@ -168,7 +169,7 @@ bool is_of_amd(const std::string& key) {
     std::erase(left, found);
   }
   throw ConfigError(
-      fmt::format("no card `{}` is known", excerpt(name)), where,
+      fmt::format("unknown GPU `{}`", excerpt(name)), where,
       near.empty()
           ? fmt::format("write its memory, as in 24GB, or one of {}", join(names, ", "))
           : fmt::format("did you mean {}? Or write its memory, as in 24GB", join(near, ", ")));
@@ -310,10 +311,9 @@ const std::vector<GpuCard>& known_gpu_cards() {
 void require_usable(const std::vector<GpuCards>& cards, const std::string& where) {
   for (const GpuCards& some : cards) {
     if (some.card.too_old_sm == 0) continue;
-    throw ConfigError(fmt::format("the card {} (sm_{}) is too old: sm_80 (Ampere) or newer is "
-                                  "required",
+    throw ConfigError(fmt::format("GPU {} (sm_{}) is too old: sm_80 (Ampere) or newer is required",
                                   some.card.name, some.card.too_old_sm),
-                      where, "name other cards, or plan for the CPU: --device cpu");
+                      where, "name other GPUs, or plan for the CPU: --device cpu");
   }
 }
 
@@ -322,15 +322,15 @@ std::vector<GpuCards> parse_gpu_cards(const std::string& text, const std::string
   for (const std::string& part : split(text, ',')) {
     const std::string_view trimmed = trim(part);
     if (trimmed.empty()) {
-      throw ConfigError(fmt::format("`{}` names a card that is empty", excerpt(text)), where,
-                        "write cards as in 2x RTX4090");
+      throw ConfigError(fmt::format("`{}` has an empty GPU name", excerpt(text)), where,
+                        "write, for example, 2x RTX4090");
     }
     const Item item = item_of(trimmed);
     constexpr int64_t kMax = 100000;
     if (!item.count || *item.count < 1 || *item.count > kMax) {
-      throw ConfigError(fmt::format("`{}` has a number of cards that is not between 1 and {}",
+      throw ConfigError(fmt::format("`{}` has a number of GPUs that is not between 1 and {}",
                                     excerpt(std::string(trimmed)), kMax),
-                        where, "write cards as in 2x RTX4090");
+                        where, "write, for example, 2x RTX4090");
     }
     const std::optional<GpuCard> card = card_named(item.name);
     if (!card) refuse_card(item.name, where);

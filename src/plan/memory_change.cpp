@@ -167,9 +167,9 @@ std::optional<MemoryChange> fetch_for_each_micro_batch(config::RunConfig& config
                                                        const Situation& /*here*/) {
   if (config.parallel.fetch != config::Fetch::kPerStep) return std::nullopt;
   config.parallel.fetch = config::Fetch::kPerMicroBatch;
-  return MemoryChange{{"parallel.fetch=per_micro_batch"},
-                      "the same result; weights are brought for each micro-batch, not once per "
-                      "step"};
+  return MemoryChange{
+      {"parallel.fetch=per_micro_batch"},
+      "the same result; weights are copied for each micro-batch, not once per step"};
 }
 
 std::optional<MemoryChange> activations_on_host(config::RunConfig& config, const Situation& here) {
@@ -189,7 +189,7 @@ std::optional<MemoryChange> train_adapter(config::RunConfig& config, const Situa
   if (config.tuning.trains_adapter()) return std::nullopt;
   config.tuning.mode = config::TuningMode::kLora;
   return MemoryChange{{"tuning.mode=lora"},
-                      "another result: an adapter is trained instead of the weights"};
+                      "a different result: an adapter is trained instead of the weights"};
 }
 
 std::optional<MemoryChange> base_in_four_bits(config::RunConfig& config, const Situation& here) {
@@ -198,8 +198,9 @@ std::optional<MemoryChange> base_in_four_bits(config::RunConfig& config, const S
   if (!tuning.trains_adapter() || !is_dense) return std::nullopt;
   tuning.mode = config::TuningMode::kQlora;
   tuning.quant = config::quant_of(QuantFormat::kNf4);
-  return MemoryChange{{"tuning.mode=qlora", "tuning.quant=nf4"},
-                      "a slightly worse result; frozen weights are unpacked for each product"};
+  return MemoryChange{
+      {"tuning.mode=qlora", "tuning.quant=nf4"},
+      "a slightly worse result; frozen weights are dequantised for each matrix product"};
 }
 
 std::optional<MemoryChange> base_on_host(config::RunConfig& config, const Situation& here) {
@@ -255,7 +256,7 @@ std::optional<MemoryChange> shorter_sequences(config::RunConfig& config, const S
   config.model.max_seq_len = fitting;
   config.data.bin_tokens.value.reset();
   return MemoryChange{{fmt::format("model.max_seq_len={}", fitting)},
-                      "another result: longer examples are cut or dropped"};
+                      "a different result: longer examples are truncated or dropped"};
 }
 
 /// In the order of their cost.

@@ -55,16 +55,16 @@ void Evaluations::start() {
   }
   if (state_.best && !best_.restore(*state_.best)) {
     log::warn(
-        "the run was judged by {} before, and is by {} now: its best evaluation so far (step "
-        "{}) does not count any more",
+        "the metric for the best model was {}, now it is {}: the best evaluation so far (step {}) "
+        "no longer counts",
         state_.best->metric, best_.metric(), state_.best->step);
   }
   const int64_t step = best_.state().step;
   if (in_.config.train.load_best_model_at_end && step > 0 && step <= state_.step &&
       !leads_to_file(checkpoints_.path_of(step))) {
     log::warn(
-        "the checkpoint of the best evaluation (step {}) is missing: the best is looked for "
-        "among the evaluations from step {} on",
+        "the checkpoint of the best evaluation (step {}) is missing: only evaluations from step {} "
+        "on are compared",
         step, state_.step + 1);
     best_.forget();
   }

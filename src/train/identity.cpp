@@ -68,7 +68,7 @@ void add_model_differences(const Json& saved, const Json& now,
     differences.push_back("another base model: its tensors have other names, shapes or types");
   if (was.contains("weights") && is.contains("weights")) {
     if (const auto files = other_weights(was["weights"], is["weights"]); !files.empty())
-      differences.push_back("the base model's weights hold other bytes: " +
+      differences.push_back("the base model's weights have changed: " +
                             shortened_list(files, kMaxFiles));
   }
 }
@@ -286,7 +286,7 @@ std::string describe_other_rank(const Json& own, const Json& first) {
                                    {"data", "the data set"},
                                    {"validation", "the validation data"}}) {
     if (is.value(key, Json()) != was.value(key, Json()))
-      differences.push_back(std::string(words) + " is another than on rank 0");
+      differences.push_back(std::string(words) + " differs from that of rank 0");
   }
   const auto settings = other_settings(object_at(own, "config"), object_at(first, "config"));
   if (!settings.empty()) differences.push_back(shortened_list(settings, kMaxSettings));

@@ -46,10 +46,8 @@ void require_length(const config::TrainConfig& config, const LengthChange& chang
   const Schedule now = schedule_of(config, change.steps_now);
   const auto other = first_other_rate(before, now, change.steps_done);
   if (!other) {
-    log::info(
-        "the run now has {} instead of {}; the learning rates of the {} done stay as they "
-        "were",
-        counted(change.steps_now, "step"), change.steps_before, change.steps_done);
+    log::info("the run now has {} instead of {}; the learning rates of the {} done are unchanged",
+              counted(change.steps_now, "step"), change.steps_before, change.steps_done);
     return;
   }
   const std::string goes_on =
@@ -62,8 +60,8 @@ void require_length(const config::TrainConfig& config, const LengthChange& chang
     return;
   }
   throw ConfigError(
-      fmt::format("the run has {} now and had {}: with this train.scheduler the learning "
-                  "rates of the steps already done would differ, from step {} on",
+      fmt::format("the run now has {} instead of {}: with this train.scheduler the learning rates "
+                  "of completed steps would differ, from step {} on",
                   counted(change.steps_now, "step"), change.steps_before, *other + 1),
       checkpoint,
       change.steps_now == change.steps_done

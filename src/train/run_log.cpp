@@ -65,7 +65,8 @@ void RunLog::add_step(const QueuedStep& queued, const StepReport& report) {
   if (!in_.is_main()) return;
   if (report.skipped) {
     log::info(
-        "step {}: gradients exceed fp16; the update was left out and the loss scale halved to {:g}",
+        "step {}: gradients overflowed in fp16; the update was skipped and the loss scale halved "
+        "to {:g}",
         done, report.loss_scale.value());
   }
   const observe::TrainMetrics metrics = metrics_of(queued, report);

@@ -108,7 +108,7 @@ void StepProfiler::write(int64_t last) {
   write_file_atomically(folder_ / fmt::format("rank-{}.txt", rank_),
                         profile_summary(events_of(*result), rank_));
   if (rank_ != 0) return;
-  log::info("profile of {}: {} (open it in https://ui.perfetto.dev); where the time goes: {}",
+  log::info("profile of {}: {} (open it in https://ui.perfetto.dev); time per operation: {}",
             began_with_ == last ? fmt::format("step {}", last)
                                 : fmt::format("steps {} to {}", began_with_, last),
             trace.string(), (folder_ / "rank-0.txt").string());

@@ -168,7 +168,7 @@ void SafetensorsFile::rename(const std::function<std::string(const std::string&)
   for (size_t i = 0; i < entries_.size(); ++i) {
     entries_[i].name = name_of(entries_[i].name);
     if (!index_.emplace(entries_[i].name, i).second)
-      throw DataError(fmt::format("the tensor `{}` is there twice", entries_[i].name), where,
+      throw DataError(fmt::format("the tensor `{}` appears twice", entries_[i].name), where,
                       "write the file again with one of them");
   }
 }

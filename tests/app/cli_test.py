@@ -418,7 +418,7 @@ class CommandLineTest(unittest.TestCase):
 
     def test_flags_that_would_do_nothing(self):
         generate = ["generate", "--model", "model", "--prompt", "a"]
-        self.expect(USAGE, ["--system does nothing with --no-chat"], *generate, "--system", "b", "--no-chat")
+        self.expect(USAGE, ["--system has no effect with --no-chat"], *generate, "--system", "b", "--no-chat")
 
     # Words that change nothing, others with which they do | how the warning begins
     IDLE = [
@@ -693,9 +693,9 @@ class CommandLineTest(unittest.TestCase):
         self.write("axolotl.yaml", "base_model: model\ndatasets: [{path: train.jsonl}]\nadapter: lora\n"
                                    "lora_r: 4\nmicro_batch_size: 1\nwandb_project: mine\ntf32: false\n")
         done = self.expect(DONE, ["# From axolotl.yaml (Axolotl)", "r: 4 "], "config", "import", "axolotl.yaml")
-        self.assertIn("not carried over: wandb_project: ", done.stderr)
+        self.assertIn("not translated: wandb_project: ", done.stderr)
         self.assertIn("(axolotl.yaml:6:1)", done.stderr)
-        self.assertIn("without a meaning here: tf32: ", done.stderr)
+        self.assertIn("not applicable: tf32: ", done.stderr)
         done = self.expect(DONE, [], "config", "import", "axolotl.yaml", "--output", "imported.yaml")
         self.assertEqual(done.stdout, "")
         self.expect(DONE, ["imported.yaml: valid"], "config", "check", "--config", "imported.yaml")
@@ -745,7 +745,7 @@ class CommandLineTest(unittest.TestCase):
         self.environment["SFTRUN_ENGINE"] = str(self.folder / "none.so")
         plan = ["memory-check", "--config", "run.yaml", "train.batch_size=2", "train.grad_accum=4"]
         self.expect(DONE, ["llama: 2 layers", "2 x RTX 4090, 23.50 GiB for each process (not on this machine); 2 processes; strategy ddp",
-                           "fits", "Largest train.batch_size", "How far off this may be"], *plan, "--gpus", "2x RTX4090")
+                           "fits", "Largest train.batch_size", "Margin of error"], *plan, "--gpus", "2x RTX4090")
         report = json.loads(self.sftrun(*plan, "--gpus", "2x RTX4090", "--json").stdout)
         parts = report["parts"]
         step = parts["activations"] + max(parts["layer_backward"], parts["head"]) + parts["workspace"]
@@ -797,9 +797,9 @@ class CommandLineTest(unittest.TestCase):
         plan = ["memory-check", "--config", "run.yaml"]
         self.expect(DATA, ["model", "config.json"], *plan)
         shutil.copy(MODEL / "config.json", self.folder / "model/config.json")
-        self.expect(USAGE, ["no card `rtx4091` is known", "--gpus on the command line", "did you mean RTX 4090"], *plan, "--gpus", "RTX4091")
-        self.expect(USAGE, ["--gpus names cards, and --device is cpu"], *plan, "--gpus", "H100", "--device", "cpu")
-        self.expect(USAGE, ["4 processes for 2 cards"], *plan, "--gpus", "2x H100", "--nproc-per-node", "4")
+        self.expect(USAGE, ["unknown GPU `rtx4091`", "--gpus on the command line", "did you mean RTX 4090"], *plan, "--gpus", "RTX4091")
+        self.expect(USAGE, ["--gpus names GPUs, and --device is cpu"], *plan, "--gpus", "H100", "--device", "cpu")
+        self.expect(USAGE, ["4 processes for 2 GPUs"], *plan, "--gpus", "2x H100", "--nproc-per-node", "4")
         self.expect(USAGE, ["no GPU is here", "--gpus"], *plan, "--device", "cuda")
         self.expect(USAGE, ["`sftrun memory-check` requires --config"], "memory-check", "--gpus", "H100")
         self.expect(USAGE, ["`sftrun memory-check` requires --config", "--config run.yaml"], "memory-check", "run.yaml")
@@ -946,7 +946,7 @@ class CommandLineTest(unittest.TestCase):
 
     def test_a_dry_run_refuses_what_the_run_would(self):
         self.real_model()
-        self.dry_run(USAGE, ["fp16 is not computed on a CPU", "use bf16 or fp32"], "model.dtype=fp16")
+        self.dry_run(USAGE, ["fp16 is not supported on a CPU", "use bf16 or fp32"], "model.dtype=fp16")
         self.dry_run(USAGE, ["a run cannot write ggml's blocks", "set tuning.quant to nf4 or none"], f"model.name={GGUF}",
                      "tuning.lora.init=pissa")
         self.dry_run(DONE, [], f"model.name={GGUF}", "tuning.lora.init=pissa", "tuning.quant=nf4")
@@ -1143,7 +1143,7 @@ class CommandLineTest(unittest.TestCase):
     def test_init_writes_a_run_that_passes_a_dry_run(self):
         done = self.expect(DONE, ["This machine: ", "What to train: lora (", "Wrote run-1.yaml", "valid",
                                   "validate on: 0 (0: none, because the data have fewer than 100 records)"], *self.INIT, "-o", "run-1.yaml")
-        self.expect(DONE, ["[0.05; of a JSONL file with fewer than 100 records 0]"], "config", "init", "--help")
+        self.expect(DONE, ["[0.05; for a JSONL file with fewer than 100 records 0]"], "config", "init", "--help")
         text = (self.folder / "run-1.yaml").read_text()
         self.assertIn(f"name: {MODEL}", text)
         self.assertIn("# ", text)

@@ -151,7 +151,7 @@ TEST_F(MemoryReports, SeveralMachinesAndMixedCards) {
   EXPECT_LT(report.memory_bytes(), int64_t{40} << 30);
   machines.nproc_per_node = "9";
   test::expect_error<ConfigError>([&] { memory_report(machines); },
-                                  {"9 processes for 8 cards", "--nproc-per-node"});
+                                  {"9 processes for 8 GPUs", "--nproc-per-node"});
   TrainOptions map = options({"parallel.device_map=auto"});
   EXPECT_EQ(memory_report(map).devices.place.devices.world_size, 1);
 }

@@ -454,12 +454,11 @@ TEST_F(ConfigTest, OverridesThatTheShellDividedAreOneProblem) {
     return std::string();
   };
   EXPECT_EQ(problems({"data.fields={prompt:", "question,", "completion:", "answer}"}),
-            "the shell has divided `data.fields={prompt: question, completion: answer}` into 4 "
-            "words; write it in single quotes: 'data.fields={prompt: question, completion: "
-            "answer}'\n");
+            "the shell split `data.fields={prompt: question, completion: answer}` into 4 words; "
+            "write it in single quotes: 'data.fields={prompt: question, completion: answer}'\n");
   EXPECT_EQ(problems({"train.epochs=1", "tuning.lora.target_modules=[q_proj,", "v_proj]"}),
-            "the shell has divided `tuning.lora.target_modules=[q_proj, v_proj]` into 2 words; "
-            "write it in single quotes: 'tuning.lora.target_modules=[q_proj, v_proj]'\n");
+            "the shell split `tuning.lora.target_modules=[q_proj, v_proj]` into 2 words; write it "
+            "in single quotes: 'tuning.lora.target_modules=[q_proj, v_proj]'\n");
   EXPECT_EQ(problems({"data.fields={prompt: question, completion: answer}"}), "");
   EXPECT_NE(problems({"train.betas=[0.9,", "train.epochs=1"}).find("not valid YAML"),
             std::string::npos);

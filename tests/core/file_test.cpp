@@ -57,7 +57,7 @@ TEST(SpecialFiles, AreRefusedUnopened) {
   fs::create_symlink("/dev/zero", dir / "device");
   for (const auto& [name, kind] : {std::pair("pipe", "is a named pipe, not a regular file"),
                                    std::pair("device", "is a device, not a regular file")}) {
-    expect_error([&] { read_text_file(dir / name); }, {kind, name, "fix: write what it holds"});
+    expect_error([&] { read_text_file(dir / name); }, {kind, name, "fix: write its contents"});
     expect_error([&] { MappedFile(dir / name); }, {kind, name});
   }
   expect_error([&] { read_text_file(dir.path()); }, {"Is a directory", "name a file"});

@@ -245,7 +245,7 @@ TEST_F(SourceFiles, CardsThatDatasetsRefuses) {
   };
   const std::string what = "the data set's subsets cannot be read: ",
                     x = "configs:\n- config_name: x\n  ";
-  EXPECT_EQ(refusal("configs: en\n"), what + "`configs` is no list");
+  EXPECT_EQ(refusal("configs: en\n"), what + "`configs` is not a list");
   EXPECT_EQ(refusal("configs: [{data_files: a}]\n"),
             what + "one of `configs` has no `config_name`");
   EXPECT_TRUE(refusal(x + "data_files: {train: a}\n").ends_with("nor a list of {split, path}"));

@@ -181,7 +181,7 @@ TEST_F(DeepSpeedTest, OffloadKeysSayNothingThatIsUntrue) {
   const Import on = deepspeed(
       R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "pin_memory": true}}})");
   for (const ImportNote& note : on.no_meaning)
-    EXPECT_EQ(note.why.find("only of use with offload"), std::string::npos) << note.key;
+    EXPECT_EQ(note.why.find("only used with offload"), std::string::npos) << note.key;
   const auto weights = [&](const char* stage) {
     return deepspeed(fmt::format(
         R"({{"zero_optimization": {{"stage": {}, "offload_param": {{"device": "cpu"}}}}}})",

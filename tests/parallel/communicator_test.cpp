@@ -466,7 +466,9 @@ TEST(Rendezvous, AnotherProgramAtThePortIsTold) {
     Communicator::connect({1, 2, "127.0.0.1", other.port}, "gloo", at::kCPU,
                           {.timeout_s = 100, .first_answer_s = 1});
   });
-  EXPECT_NE(text.find("rank 1 got no answer from what listens there"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank 1 got no answer from the program that listens there"),
+            std::string::npos)
+      << text;
   EXPECT_NE(text.find("--master-port"), std::string::npos) << text;
 }
 

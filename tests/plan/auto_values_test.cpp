@@ -31,7 +31,7 @@ TEST(ResolvedDtype, FollowsTheDevice) {
   EXPECT_EQ(resolved_dtype(kFp32, true), kFp32);
   EXPECT_EQ(resolved_dtype(kFp16, true), kFp16);
   expect_error<ConfigError>([] { resolved_dtype(kFp16, false); },
-                            {"fp16 is not computed on a CPU", "use bf16 or fp32"});
+                            {"fp16 is not supported on a CPU", "use bf16 or fp32"});
 }
 
 TEST(ResolvedQuant, IsWhatTheFilesHaveElseWhatTheModeAsksFor) {

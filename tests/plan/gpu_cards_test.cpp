@@ -79,15 +79,16 @@ TEST(GpuCards, SeveralKinds) {
 TEST(GpuCards, CardsOfAmdAreNotSupported) {
   for (const char* text : {"MI300X", "8x AMD Instinct MI250", "Radeon RX 7900", "RX 7900 XTX"})
     test::expect_error<ConfigError>([&] { parse_gpu_cards(text, "--gpus"); },
-                                    {"is a card of AMD, which is not supported", "NVIDIA cards"});
+                                    {"is an AMD GPU, which is not supported", "NVIDIA GPUs"});
 }
 
 TEST(GpuCards, UnknownCardsNameTheNearest) {
   test::expect_error<ConfigError>(
       [] { parse_gpu_cards("2x RTX4091", "--gpus"); },
-      {"no card `rtx4091` is known", "--gpus", "did you mean RTX 4090", "as in 24GB"});
-  test::expect_error<ConfigError>([] { parse_gpu_cards("warp drive", "--gpus"); },
-                                  {"no card `warp drive`", "write its memory, as in 24GB", "H200"});
+      {"unknown GPU `rtx4091`", "--gpus", "did you mean RTX 4090", "as in 24GB"});
+  test::expect_error<ConfigError>(
+      [] { parse_gpu_cards("warp drive", "--gpus"); },
+      {"unknown GPU `warp drive`", "write its memory, as in 24GB", "H200"});
   for (const char* text : {"0x H100", "999999999999999999999x H100", "H100,", "", "2x", "-3GB",
                            "0GB", "nanGB", "1e9GB", "x", "NVIDIA"}) {
     EXPECT_THROW(parse_gpu_cards(text, "--gpus"), ConfigError) << text;
@@ -134,7 +135,7 @@ TEST(GpuCards, OldCardsAreRefused) {
   }
   for (const char* text : {"A100", "RTX A6000", "RTX 6000 Ada", "3060", "L4", "8x H200", "24GB"})
     EXPECT_NO_THROW(require_usable(parse_gpu_cards(text, "--gpus"), "--gpus")) << text;
-  test::expect_error<ConfigError>([] { parse_gpu_cards("2x RTX2089", "--gpus"); }, {"no card"});
+  test::expect_error<ConfigError>([] { parse_gpu_cards("2x RTX2089", "--gpus"); }, {"unknown GPU"});
 }
 
 }  // namespace

@@ -140,7 +140,7 @@ TEST(Stages, RefusesWhatCannotBeDivided) {
   spec::ArchSpec norms = eight_billion();
   norms.qk_norm = spec::QkNorm::kWhole;
   test::expect_error<ConfigError>([&] { require_parts(norms, {}, 2, "run.yaml:7"); },
-                                  {"norms queries over all heads together", "run.yaml:7"});
+                                  {"normalises queries over all heads together", "run.yaml:7"});
   EXPECT_NO_THROW(require_stages(norms, pipeline(2), ""));
   test::expect_error<ConfigError>([&] { require_parts(eight_billion(), {}, 3, "run.yaml:7"); },
                                   {"cannot be divided by 3"});

@@ -219,7 +219,7 @@ def third_step_bad(folder):
 
 
 def weights_overflow(folder):
-    """Loss and gradients are finite, and the update makes weights that are not: they are not saved."""
+    """Loss and gradients are finite, but the updated weights are not: they are not saved."""
     ended = Run(folder, 1, *TWO_STEPS, "train.learning_rate=1", "train.weight_decay=1e39", "train.scheduler=constant",
                 "train.warmup_ratio=0").end()
     row = expect_error(ended, 5, "the weights are not finite after step 1;", r"\n  at   run; ",
@@ -362,7 +362,7 @@ def second_run(folder):
 
 
 def launcher_killed_and_started_again_at_once(folder):
-    """The launcher is killed (`kill -9`), and the same command started while its workers may still end."""
+    """The launcher is killed (`kill -9`), and the same command started while its workers may still run."""
     command = ["train.max_steps=20", "train.epochs=20", "train.save_steps=1"]
     first = Run(folder, 2, *command).wait_for_steps(3)
     first.process.kill()
@@ -392,7 +392,7 @@ def weights_changed(folder):
     train_two_steps(folder)
     shutil.rmtree(folder / "run/checkpoints/step-000002")
     flip_a_bit(folder / "model/model.safetensors", (folder / "model/model.safetensors").stat().st_size - 3)
-    row = expect_error(Run(folder, 2, *TWO_STEPS).end(), 2, "the base model's weights hold other bytes: model.safetensors",
+    row = expect_error(Run(folder, 2, *TWO_STEPS).end(), 2, "the base model's weights have changed: model.safetensors",
                        r"\n  at   run/checkpoints/step-000001", r"\n  fix: to resume, give the run the model files")
     expect_only_step_1(folder, with_adapter=True)
     if QUICK:
@@ -442,7 +442,7 @@ def flip_a_bit(path, at):
 
 
 def tokens_damaged(folder):
-    """The tokenised data that are kept are damaged: a bit in each part of their file, in turn."""
+    """The cached tokenised data are damaged: a bit in each part of the file, in turn."""
     command = [*TWO_STEPS, "data.cache_dir=cache"]
     expect_success(Run(folder, 2, *command).end())
     [kept] = (folder / "cache").glob("*/examples")
@@ -474,7 +474,7 @@ def expect_only_step_1(folder, with_adapter=False):
 
 
 def disk_full(folder):
-    """A checkpoint's second file does not fit (here under `ulimit -f`): what was written of it goes, the one before it stays."""
+    """A checkpoint's second file does not fit (here under `ulimit -f`): the partial checkpoint is removed, the one before it stays."""
     train_two_steps(folder)
     shutil.rmtree(folder / "run/checkpoints/step-000002")
     shutil.rmtree(folder / "run/adapter")
@@ -544,7 +544,7 @@ def trained(folder):
 
 
 def more_steps(folder):
-    """A finished run is asked for more epochs, with learning rates that do not go by its length."""
+    """A finished run is continued for more epochs, with a schedule that does not depend on its length."""
     expect_success(Run(folder, 1, *CONSTANT, "train.max_steps=3", "train.epochs=5").end())
     whole = trained(folder)
     shutil.rmtree(folder / "run")
@@ -558,10 +558,10 @@ def more_steps(folder):
 
 
 def other_rates(folder):
-    """More steps, and learning rates that go by the run's length."""
+    """More steps, with a schedule that depends on the run's length."""
     expect_success(Run(folder, 1, "train.max_steps=4", "train.epochs=9", "train.save_steps=1").end())
     longer = ["train.max_steps=8", "train.epochs=9", "train.save_steps=1"]
-    row = expect_error(Run(folder, 1, *longer).end(), 2, "the run has 8 steps now and had 4: with this train.scheduler the learning rates of the steps already done would differ",
+    row = expect_error(Run(folder, 1, *longer).end(), 2, "the run now has 8 steps instead of 4: with this train.scheduler the learning rates of completed steps would differ",
                        r"\n  fix: add --allow-changed-length to continue on the new schedule")
     expect(steps(folder) == [1, 2, 3, 4], f"steps counted: {steps(folder)}")
     expect_success(Run(folder, 1, *longer, "--allow-changed-length").end(), "the run now has 8 steps instead of 4")
@@ -630,7 +630,7 @@ def unread(folder, *more):
 
 
 def output_is_not_read(folder):
-    """Nobody reads what the run prints any more (a closed pipe, as behind `head -1`)."""
+    """Standard output is closed (a closed pipe, as behind `head -1`)."""
     code = unread(folder)
     log = (folder / "run/logs/rank-0.log").read_text()
     expect(code == 0, f"exit code {code}", log)
@@ -642,7 +642,7 @@ def output_is_not_read(folder):
 
 
 def small_data(folder):
-    """A few records and the defaults: there are steps, the first of them moves the weights, and a card tells of the run."""
+    """A small data set with default settings: there are steps, the first changes the weights, and a model card is written."""
     (folder / "train.jsonl").write_text(bad_input.lines(*[bad_input.GOOD_RECORD] * 60))
     config = folder / "run.yaml"
     config.write_text(config.read_text().replace("train: { max_steps: 1 }\n", "").replace("max_seq_len: 128", "max_seq_len: 2048"))
@@ -654,7 +654,7 @@ def small_data(folder):
     expect("library_name: peft" in card and "on train.jsonl" in card and str(folder) not in card, "the model card", card)
     alone = Run(folder, 1, "train.max_steps=1", "train.warmup_steps=1", "--overwrite").end()
     expect_success(alone, "nothing will be trained: the learning rate of every step is 0")
-    return 0, "bins are shorter, so that an epoch has more steps; where every learning rate is 0, a warning says so"
+    return 0, "packed sequences are shorter, so that an epoch has more steps; if every learning rate is 0, a warning says so"
 
 
 CASES = [worker_killed, worker_fails_at_start, port_in_use, not_a_number, one_bad_record, base_is_broken, one_ranks_gradient, third_step_bad,
@@ -717,7 +717,7 @@ def main():
         found = list(pool.map(lambda case: run_case(program, case), chosen))
     failures = [failure for _, failure in found if failure]
     if not arguments.case:
-        head = "| what happens | exit code | what is said or done | case |\n|---|---|---|---|\n"
+        head = "| what happens | exit code | message, or what is done | case |\n|---|---|---|---|\n"
         parts = ["\n" + head, *rows([answer for answer, _ in found]), "\n"]
         failures += errors_document.compare_or_write(BEGIN, END, parts, arguments.write)
     for failure in failures:

@@ -65,8 +65,8 @@ train.bf16=true train.fp16=true | are both true | keep one of them | ~train.fp16
 model.dtype=fp32 train.bf16=true | is true, but `model.dtype` is fp32 | set model.dtype to bf16 or remove train.bf16 | model.dtype=bf16 ; ~train.bf16
 model.dtype=bf16 train.bf16=false | is false, but `model.dtype` is bf16 | remove train.bf16 or set model.dtype to auto | \
     ~train.bf16 ; model.dtype=auto
-model.dtype=fp16 | fp16 is not computed on a CPU | use bf16 or fp32 | model.dtype=bf16 ; model.dtype=fp32
-train.fp16=true | fp16 is not computed on a CPU | remove it, or set train.bf16 in its place | ~train.fp16 ; ~train.fp16 train.bf16=true
+model.dtype=fp16 | fp16 is not supported on a CPU | use bf16 or fp32 | model.dtype=bf16 ; model.dtype=fp32
+train.fp16=true | fp16 is not supported on a CPU | remove it, or set train.bf16 in its place | ~train.fp16 ; ~train.fp16 train.bf16=true
 tuning.mode=partial | names no parameters | add `trainable:` below `tuning:`, for example ['mlp', 'norm'] | tuning.trainable="['mlp', 'norm']"
 tuning.trainable=[norm] | is for mode partial only | set tuning.mode to partial, or remove trainable | tuning.mode=partial ; ~tuning.trainable
 tuning.mode=full tuning.lora.init_from=adapter | is for modes lora and qlora only | \
@@ -114,7 +114,7 @@ parallel.device_map=auto parallel.tp=2 | divides the processes of a run | remove
 --nproc-per-node=2 parallel.strategy=tensor tuning.lora.init=pissa | needs the singular values of whole matrices | \
     use tuning.lora.init default, or parallel.strategy fsdp | tuning.lora.init=default ; parallel.strategy=fsdp
 --nproc-per-node=2 parallel.tp=2 tuning.backend=bnb | computes with whole matrices | use tuning.backend fused | tuning.backend=fused
---nproc-per-node=2 parallel.pp=2 parallel.fetch=per_step | lets all micro-batches pass a layer | remove parallel.fetch | ~parallel.fetch
+--nproc-per-node=2 parallel.pp=2 parallel.fetch=per_step | runs all micro-batches through a layer | remove parallel.fetch | ~parallel.fetch
 --nproc-per-node=2 parallel.strategy=fsdp parallel.fetch=per_step train.objective=dpo data.train=pairs.jsonl | is for objective sft | \
     remove parallel.fetch | ~parallel.fetch
 parallel.offload.optimizer=cpu train.optimizer=lion | keeps the state of adamw and adamw_8bit on the host | \
@@ -152,9 +152,9 @@ data.val=val.jsonl train.metric_for_best_model=eval_other_loss | but with one va
     train.metric_for_best_model=eval_loss
 data.val=[val.jsonl,other.jsonl] train.metric_for_best_model=eval_third_loss | but no validation set has this name | \
     use eval_loss or eval_val_loss or eval_other_loss | train.metric_for_best_model=eval_loss ; train.metric_for_best_model=eval_val_loss
-data.val=val.jsonl train.metric_for_best_model=bleu | which no evaluation has | use eval_loss | \
+data.val=val.jsonl train.metric_for_best_model=bleu | which is not a metric of an evaluation | use eval_loss | \
     train.metric_for_best_model=eval_loss ; train.metric_for_best_model=eval_rouge_l train.predict_with_generate=true
-data.val=val.jsonl train.metric_for_best_model=eval_perplexit | which no evaluation has | did you mean `eval_perplexity`? | \
+data.val=val.jsonl train.metric_for_best_model=eval_perplexit | which is not a metric of an evaluation | did you mean `eval_perplexity`? | \
     train.metric_for_best_model=eval_perplexity
 data.val=val.jsonl train.metric_for_best_model=eval_rouge_l | which needs answers | set train.predict_with_generate: true | \
     train.predict_with_generate=true
@@ -325,7 +325,7 @@ RECORDS = [
      ["data.fields='{instruction: question, output: answer}'", "data.fields='{prompt: question, completion: answer}'"]),
     ([{"instruction": "hello", "response": "hello there"}] * 4, "", "has no known format", "data.fields: {output: response}",
      ["data.fields='{output: response}'"]),
-    ([{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}] * 4, "", "tokenised already are not read", "give the text", [(GOOD, "")]),
+    ([{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}] * 4, "", "already tokenised", "give the text", [(GOOD, "")]),
     ([{"body": "hello"}] * 4, "", "has no known format", "data.fields: {text: body}", ["data.fields='{text: body}'"]),
     ([{"a": "hello", "b": "hello there"}] * 4, "", "has no known format", "{prompt: COLUMN, completion: COLUMN}",
      ["data.fields='{instruction: a, output: b}'", "data.fields='{prompt: a, completion: b}'"]),
@@ -443,13 +443,13 @@ RECORDS = [
     ([{"messages": [USER, ANSWER | {"loss": False}, USER, ANSWER]}] * 3, "", 'turns with "loss", which is not read', "data.fields: {train: KEY}",
      ["data.fields='{train: loss}'"]),
     ([{"messages": [USER, ANSWER | {"loss_weight": 0}, USER, ANSWER]}] * 3, "", 'turns with "loss_weight", which is not read',
-     "{weight: KEY} reads another key so", ["data.fields='{weight: loss_weight}'"]),
-    ([*GOOD, chat() | {"weight": 0}], "", '"weight", which is not read', "leave out those that shall not be trained on", [(GOOD, "")]),
+     "{weight: KEY} reads another key in the same way", ["data.fields='{weight: loss_weight}'"]),
+    ([*GOOD, chat() | {"weight": 0}], "", '"weight", which is not read', "remove those that should not be trained on", [(GOOD, "")]),
     ([TURNS | {"chosen": [ANSWER | {"loss": False}]}] * 3, "train.objective=dpo", 'turns with "loss", which is not read',
      "the whole answers are compared: remove it", [([TURNS] * 3, "")]),
     ([TURNS | {"chosen": [ANSWER | {"train": False}]}] * 3, "train.objective=dpo", 'turns with "train", which is not read',
      "the whole answers are compared: remove it", [([TURNS] * 3, "")]),
-    ([*GOOD, chat(mood="x")], "", "which is not read", "what shall be trained on belongs in the content", [(GOOD, "")]),
+    ([*GOOD, chat(mood="x")], "", "which is not read", "write text to train on into the content", [(GOOD, "")]),
     ([*GOOD, chat(reasoning_content="why")], "", "answers have reasoning, but", "or write the reasoning into the content",
      [([*GOOD, chat(answer="<think>why</think>hello")], "")]),
     ([*GOOD, chat("<|end|> x")], "", "messages have control tokens", "take them out", [(GOOD, "")]),
@@ -508,7 +508,7 @@ COMMANDS = [
     ({}, "--dry-run " + TRAIN, "stands before the command", "write it after the command: sftrun train --dry-run", [DRY]),
     ({}, "train.epochs=40 train.max_steps=null " + DRY, "stands before the command", "write it after the command: sftrun train train.epochs=40",
      [DRY + " train.epochs=40 train.max_steps=null"]),
-    ({}, DRY + " tuning.lora.target_modules=[q_proj, v_proj]", "the shell has divided", "write it in single quotes",
+    ({}, DRY + " tuning.lora.target_modules=[q_proj, v_proj]", "the shell split", "write it in single quotes",
      [DRY + " 'tuning.lora.target_modules=[q_proj, v_proj]'"]),
     ({}, DRY + " --train.epochs 40", "unknown flag", "write it without dashes: train.epochs=VALUE", [DRY + " train.epochs=40 train.max_steps=null"]),
     ({}, DRY + " --batch-size 1", "unknown flag", "settings are written without dashes: train.batch_size=VALUE", [DRY + " train.batch_size=1"]),
@@ -523,7 +523,7 @@ COMMANDS = [
     ({}, DRY + " output", "is not of the form section.key=value", "write output.dir=VALUE", [DRY + " output.dir=x"]),
     ({}, "generate --model model --devic cpu --prompt hello", "unknown flag", "did you mean --device?", [GENERATE]),
     ({}, GENERATE + " --input train.jsonl", "cannot be used together", "keep one of them", [GENERATE, ANSWERS]),
-    ({}, GENERATE + " --system be --no-chat", "--system does nothing with --no-chat", "leave --no-chat out, or write what it says into the prompt",
+    ({}, GENERATE + " --system be --no-chat", "--system has no effect with --no-chat", "remove --no-chat, or write the system message into the prompt",
      [GENERATE + " --system be", GENERATE.replace("hello", "be") + " --no-chat"]),
     ({}, GENERATE + " --device-map auto --tp 2", "another flag divides the model too", "leave it out, or the flags --strategy, --tp, --pp and --nproc-per-node",
      [GENERATE + " --tp 2 --nproc-per-node 2", GENERATE + " --device-map auto"]),
@@ -534,7 +534,7 @@ COMMANDS = [
     ({}, GENERATE + " --subset en", "choose among the files of --input", "leave them out, or name a folder with --input", [GENERATE]),
     ({}, ANSWERS + " --split train", "--split has no effect", "leave it out, or name a folder with --input",
      [ANSWERS, ({"d/train.jsonl": GOOD}, ANSWERS.replace("--input train.jsonl", "--input d") + " --split train")]),
-    ({}, GENERATE + " --dtype fp16", "fp16 is not computed on a CPU at --dtype", "use bf16 or fp32",
+    ({}, GENERATE + " --dtype fp16", "fp16 is not supported on a CPU at --dtype", "use bf16 or fp32",
      [GENERATE + " --dtype bf16", GENERATE + " --dtype fp32"]),
     ({"out.csv": "x"}, ANSWERS.replace("out.jsonl", "out.csv"), "exists", "name another file, or add --overwrite to replace it",
      [ANSWERS.replace("out.jsonl", "out.csv") + " --overwrite", ANSWERS]),
@@ -544,7 +544,7 @@ COMMANDS = [
      "leave --chat out, or give a model with a chat template",
      ["generate --model bnb-nf4 --device cpu --max-new-tokens 2 --prompt hello", GENERATE + " --chat"]),
     ({}, "generate --model bnb-nf4 --device cpu --max-new-tokens 2 --prompt hello --system x", "--system needs a chat template",
-     "write what it says into the prompt", ["generate --model bnb-nf4 --device cpu --max-new-tokens 2 --prompt xhello"]),
+     "write the system message into the prompt", ["generate --model bnb-nf4 --device cpu --max-new-tokens 2 --prompt xhello"]),
     ({}, ANSWERS.replace("--model model", "--model bnb-nf4"), "has no chat template", 'use a model with a chat template, or records with "prompt"',
      [ANSWERS, *(({"train.jsonl": [{key: "hello"}]}, ANSWERS.replace("--model model", "--model bnb-nf4")) for key in ("prompt", "text"))]),
     ({"q.csv": "question\nwhat?\n"}, ANSWERS.replace("train.jsonl", "q.csv"), "the record has no prompt", 'rename "question" to "prompt"; known:',
@@ -578,7 +578,7 @@ COMMANDS = [
      ["merge --adapter run/adapter --output run/adapter-merged"]),
     ("run", "train --config run.yaml --dry-run model.name=run/adapter", "is an adapter, not a model",
      "name its base model, and train the adapter further with tuning.lora.init_from=run/adapter", ["train --config run.yaml --dry-run tuning.lora.init_from=run/adapter"]),
-    ("run", EVAL, "the run has no validation data", "set data.val or data.val_split, there or here: data.val=FILE",
+    ("run", EVAL, "the run has no validation data", "set data.val or data.val_split in the YAML, or on the command line: data.val=FILE",
      [EVAL + " data.val=val.jsonl", EVAL + " data.val_split=1"]),
     ({}, EVAL + " data.val=val.jsonl", "the run has no result", "or evaluate its base model with --adapter none",
      [EVAL + " data.val=val.jsonl --adapter none"]),
@@ -638,16 +638,16 @@ COMMANDS = [
     ({}, "quantize --model model --output m --method nf4 --skip-modules lm_hed", "no module of the model is named",
      "name modules as the model does: down_proj, or layers.0.mlp",
      [f"quantize --model model --output m --method nf4 --skip-modules {module}" for module in ("down_proj", "layers.0.mlp")]),
-    ({}, "memory-check --config run.yaml --gpus 24GB --nproc-per-node 2", "each needs a card of its own",
-     "lower it to 1, or name more cards with --gpus",
+    ({}, "memory-check --config run.yaml --gpus 24GB --nproc-per-node 2", "each needs a GPU of its own",
+     "lower it to 1, or name more GPUs with --gpus",
      ["memory-check --config run.yaml --gpus 24GB --nproc-per-node 1", "memory-check --config run.yaml --gpus '2x 24GB' --nproc-per-node 2"]),
-    ({}, "memory-check --config run.yaml --gpus 24GB --device cpu", "--gpus names cards, and --device is cpu", "remove one of them",
+    ({}, "memory-check --config run.yaml --gpus 24GB --device cpu", "--gpus names GPUs, and --device is cpu", "remove one of them",
      ["memory-check --config run.yaml --gpus 24GB", "memory-check --config run.yaml --device cpu"]),
     ({}, "memory-check --config run.yaml --gpus RTX409", "no card", "did you mean", ["memory-check --config run.yaml --gpus RTX4090",
                                                                                      "memory-check --config run.yaml --gpus 24GB"]),
-    ({}, "memory-check --config run.yaml --gpus T4", "is too old", "name other cards, or plan for the CPU: --device cpu",
+    ({}, "memory-check --config run.yaml --gpus T4", "is too old", "name other GPUs, or plan for the CPU: --device cpu",
      ["memory-check --config run.yaml --gpus A100", "memory-check --config run.yaml --device cpu"]),
-    ({}, "memory-check --config run.yaml --gpus A100,", "names a card that is empty", "write cards as in 2x RTX4090",
+    ({}, "memory-check --config run.yaml --gpus A100,", "has an empty GPU name", "write, for example, 2x RTX4090",
      ["memory-check --config run.yaml --gpus '2x RTX4090'"]),
     ({}, "config import run.yaml", "the file is a configuration of sftrun already", "use it with `sftrun train --config`", [DRY]),
     ({"o.yaml": "lr: 1\n"}, "config import o.yaml", "is not recognised", "name its tool: --from", ["config import o.yaml --from trl"]),

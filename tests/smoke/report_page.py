@@ -120,7 +120,7 @@ def check_one_run(page, sftrun, folder):
     drawn = page.evaluate(DRAWN)
     expect("one run: every chart has a curve", len(drawn) == len(CHARTS) and min(drawn) > 100, drawn)
     text = page.evaluate("document.body.innerText")
-    expect("one run: overview, memory, settings", all(part in text for part in ("org/model", "estimate, fullest rank", "train.learning_rate",
+    expect("one run: overview, memory, settings", all(part in text for part in ("org/model", "estimate, rank with the highest use", "train.learning_rate",
                                                                                   "2 × NVIDIA H100", "Licence of dygraphs")), text[:3000])
 
 

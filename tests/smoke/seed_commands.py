@@ -57,7 +57,7 @@ EXPECTED_OUTPUT = {
     "sftrun gpu-info": "Number of GPUs",
     "make gpu-info": "Number of GPUs",
     "make memory-check": "Memory of the host:",
-    "make memory-check CONFIG=configs/run_bnb.yaml": "How far off this may be:",
+    "make memory-check CONFIG=configs/run_bnb.yaml": "Margin of error:",
 }
 TRAIN_IN_QUICK = {
     "sftrun train --config run.yaml --nproc-per-node 1",

@@ -218,7 +218,7 @@ def data_differs(folder, link, _):
             def prefix(number):
                 return (*link.prefix(number), "unshare", "-m", "sh", "-c", bind, str(folder / f"node-{number}"))
         nodes.append(Node(folder, Bound, node, *SHORT, "data.train=link/train.jsonl"))
-    expect_both_refuse(nodes, 2, "rank 1 has another run than rank 0: the data set is another than on rank 0")
+    expect_both_refuse(nodes, 2, "rank 1 has another run than rank 0: the data set differs from that of rank 0")
 
 
 def master_is_unreachable(folder, link, _):

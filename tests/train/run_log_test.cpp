@@ -132,8 +132,8 @@ TEST(RunLogs, ASkippedStepIsSaidWithTheNewLossScale) {
   run_log.add_step(step(2), skipped);
   log::configure({.console = log::Level::kOff});
   const std::string text = read_text_file(dir / "log");
-  EXPECT_NE(text.find("step 3: gradients exceed fp16; the update was left out and the loss scale "
-                      "halved to 1024"),
+  EXPECT_NE(text.find("step 3: gradients overflowed in fp16; the update was skipped and the loss "
+                      "scale halved to 1024"),
             std::string::npos)
       << text;
   EXPECT_EQ(lines_of(dir / "metrics.jsonl").at(0)["loss_scale"], 1024);

@@ -315,8 +315,8 @@ TEST(Identity, NamesWhatDiffersInTheModel) {
   EXPECT_NO_THROW(require_same_identity(saved, identity_of(config, model, "d", ""), "c", {}))
       << "weights that are not yet known";
   expect_refused(identity(model, {{"a-1-of-2", "1"}, {"a-2-of-2", "3"}}),
-                 {"weights hold other bytes: a-2-of-2\n", "the model files that it began with"});
-  expect_refused(identity(model, {{"a-1-of-2", "1"}}), {"weights hold other bytes: fewer files"});
+                 {"weights have changed: a-2-of-2\n", "the model files that it began with"});
+  expect_refused(identity(model, {{"a-1-of-2", "1"}}), {"weights have changed: fewer files"});
   expect_refused(changed([](ModelIdentity& m) { m.configuration["rope_theta"] = 5e4; }),
                  {"the model's configuration: rope_theta was 10000.0, is now 50000.0\n"});
   expect_refused(changed([](ModelIdentity& m) {

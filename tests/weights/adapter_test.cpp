@@ -385,7 +385,7 @@ TEST_F(Adapter, NamesWithTheAdaptersName) {
   EXPECT_EQ(load_adapter_config(directory_.path(), small_arch()).lora.target_modules,
             std::vector<std::string>{kQ});
   tensors_.push_back(filled(lora_a_name(kQ), {2, 4}));
-  expect_refused({lora_a_name(kQ), "is there twice"});
+  expect_refused({lora_a_name(kQ), "appears twice"});
   tensors_ = {filled(module + ".lora_A.mine.weight", {2, 4}),
               filled(module + ".lora_B.mine.weight", {4, 2})};
   expect_refused({"has the name of an adapter in it, `mine`", "save_pretrained"});

@@ -74,7 +74,7 @@ nlohmann::ordered_json json_of(T value) {
   auto json = nlohmann::ordered_json();
   if constexpr (HasFields<T>) {
     detail::for_each_key(value, [&](const std::string& name, const auto& member) {
-      detail::check_key(!json.contains(name), name, "is there twice");
+      detail::check_key(!json.contains(name), name, "appears twice");
       json[name] = json_of(member);
     });
   } else if constexpr (detail::is_optional<T>) {

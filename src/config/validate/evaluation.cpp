@@ -116,7 +116,7 @@ void check_best(Checks& checks, const char* asks) {
   const bool is_known = std::find(known.begin(), known.end(), metric) != known.end();
   if (!is_known && !metric.ends_with("_loss")) {
     const std::string near = nearest_metric(metric, known);
-    checks.error(fmt::format("`{}` is `{}`, which no evaluation has", kKey,
+    checks.error(fmt::format("`{}` is `{}`, which is not a metric of an evaluation", kKey,
                              excerpt(train.metric_for_best_model)),
                  {kKey},
                  near.empty() ? "use " + join(known, ", ") + " or eval_SET_loss"

@@ -273,7 +273,8 @@ std::string memory_table(const RunReport& report) {
   for (size_t i = 0; i < std::size(kPurposes); ++i)
     html += fmt::format("<th scope=\"col\">{}{}</th>", chip(i), kPurposes[i].name);
   html += "<th scope=\"col\">sum</th></tr></thead><tbody>\n";
-  if (report.planned) html += memory_row("estimate, fullest rank", *report.planned, most);
+  if (report.planned)
+    html += memory_row("estimate, rank with the highest use", *report.planned, most);
   for (size_t rank = 0; rank < std::min(report.ranks.size(), kMaxRanks); ++rank)
     html += memory_row(fmt::format("rank {}", rank), report.ranks[rank].bytes, most);
   if (report.ranks.size() > kMaxRanks) {
