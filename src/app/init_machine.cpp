@@ -126,14 +126,14 @@ config::MachineAnswers ask_about_machine(const InitOptions& options, const Machi
                         earlier.get("devices", machine.suggested_devices()), devices_check(machine),
                         options.devices);
   answers.dtype =
-      ask("--dtype", "Compute dtype", "auto: bf16 where the hardware multiplies it fast, else fp32",
+      ask("--dtype", "Compute dtype", "auto: bf16 if the hardware supports it, else fp32",
           earlier.get("dtype", "auto"), compute_dtype(), options.dtype);
   answers.strategy =
       ask("--strategy", "Strategy for several devices",
           "auto: ddp, or a sharded strategy if the model does not fit",
           earlier.get("strategy", "auto"), one_of(strategy_words()), options.strategy);
   const std::string nodes =
-      ask("--nodes", "Machines of each run", "1, unless runs go over several machines",
+      ask("--nodes", "Machines of each run", "1, unless runs use several machines",
           earlier.get("nodes", "1"), at_least(1), options.nodes);
   answers.nodes = *whole(nodes);
   if (answers.nodes == 1) {
@@ -141,7 +141,7 @@ config::MachineAnswers ask_about_machine(const InitOptions& options, const Machi
     return answers;
   }
   const std::string rank = ask(
-      "--node-rank", "Number of this machine", "machine 0 is where the others connect to",
+      "--node-rank", "Number of this machine", "the other machines connect to machine 0",
       earlier.get("node_rank", "0"),
       [&](std::string& text) {
         const auto number = whole(text);
@@ -163,7 +163,7 @@ fs::path machine_file_of(const InitOptions& options) {
   const fs::path path =
       options.output.empty() ? config::machine_file_path() : fs::path(options.output);
   if (path.empty())
-    throw ConfigError("there is no place for the machine file: HOME is not set", "the environment",
+    throw ConfigError("the machine file has no default path: HOME is not set", "the environment",
                       "name a file with --output, and set SFTRUN_MACHINE_CONFIG to it for runs");
   return path;
 }

@@ -145,7 +145,7 @@ RunAnswers ask_about_run(const InitOptions& options, const MachineView& machine)
                      suggested_mode(machine, headers), one_of({"lora", "qlora", "full"})},
                     options.mode);
   answers.max_seq_len = interview.ask(
-      {"--max-seq-len", "Longest sequence in tokens", "more needs more memory and time",
+      {"--max-seq-len", "Longest sequence in tokens", "longer sequences need more memory and time",
        suggested_seq_len(machine, headers), at_least(16)},
       options.max_seq_len);
   answers.epochs = interview.ask(

@@ -89,9 +89,7 @@ std::string as_text(const LiveMemory& memory) {
       text += fmt::format("    {}: {}\n", described(process), format_bytes(process.resident_bytes));
   }
   if (memory.runs.empty()) text += "  no run of sftrun\n";
-  return text +
-         "With --config a run is planned before it starts: sftrun memory-check --config "
-         "run.yaml\n";
+  return text + "To estimate a run before it starts: sftrun memory-check --config run.yaml\n";
 }
 
 nlohmann::ordered_json as_json(const LiveMemory& memory) {

@@ -24,10 +24,9 @@ struct Size {
 [[noreturn]] void fail_to_divide(const Size& size, int64_t asked, int64_t whole, int world_size,
                                  const Places& places) {
   const std::string of_run =
-      whole == world_size
-          ? fmt::format("the {} processes of the run", whole)
-          : fmt::format("the {} processes that the other sizes of the run leave of {}", whole,
-                        world_size);
+      whole == world_size ? fmt::format("the {} processes of the run", whole)
+                          : fmt::format("the {} processes that remain of {} after the other sizes",
+                                        whole, world_size);
   const std::string near = near_divisors(whole, asked);
   throw ConfigError(size.value ? fmt::format("{} {} does not divide {}", size.key, asked, of_run)
                                : fmt::format("the default of {} is {}, which does not divide {}",

@@ -104,7 +104,7 @@ std::string to_yaml(const MachineAnswers& answers) {
                         meaning);
   };
   line("devices", answers.devices, "auto: all GPUs; 2; 0,2,3; 1, for GPU 1; or cpu");
-  line("dtype", answers.dtype, "auto: bf16 where the hardware multiplies it fast, else fp32");
+  line("dtype", answers.dtype, "auto: bf16 if the hardware supports it, else fp32");
   line("strategy", answers.strategy, "auto: ddp, or a sharded strategy if the model does not fit");
   if (answers.nodes == 1) return text;
   line("nodes", std::to_string(answers.nodes), "machines of each run");

@@ -237,7 +237,7 @@ class FileAnswers {
                       records_.size(), request_.overwrite, rank_.comm());
     const size_t num_done = parts.before().size();
     if (num_done > 0 && rank_.is_main())
-      log::info("{} of {} answered before", num_done, counted(records_.size(), "record"));
+      log::info("{} of {} already answered", num_done, counted(records_.size(), "record"));
     const int code = answer(all_but(parts.before()), num_done, [&](size_t record, Answer&& answer) {
       parts.add(record, additions_of(answer));
     });

@@ -306,7 +306,7 @@ ordered_json measure(const MergedModel& model, Training& training,
     place = "; " + file.string();
   }
   log::info(
-      "loss {:.4f} of the adapter over its base{}, {:.4f} merged; KL divergence {:.2e} a token "
+      "loss {:.4f} of the adapter over its base{}, {:.4f} merged; KL divergence {:.2e} per token "
       "({} labelled tokens in {}{})",
       difference.mean(difference.loss_adapter),
       training.format.empty() ? "" : " in " + training.format,

@@ -95,7 +95,7 @@ class Checks {
   void nccl() {
     if (num_gpus() < 2) return;
     if (state_.nccl_version.empty())
-      return warn("NCCL", "no NCCL was found beside LibTorch",
+      return warn("NCCL", "NCCL was not found next to LibTorch",
                   "use the torch package with CUDA: `scripts/bootstrap.sh`");
     ok("NCCL", state_.nccl_version);
   }

@@ -176,7 +176,7 @@ std::string WorkerGroup::words_of_stop(int signal) const {
         runs_commands(workers_) ? "when the command of `callbacks` has ended" : "with a checkpoint",
         signal == SIGINT ? "press Ctrl-C" : "send it");
   }
-  if (is_generating(workers_)) return "stopping; what is finished is kept";
+  if (is_generating(workers_)) return "stopping; finished work is kept";
   return options_.words.unsaved.empty() ? "stopping" : "stopping; " + options_.words.unsaved;
 }
 

@@ -79,7 +79,8 @@ std::vector<std::string> lines_of(const RunSummary& summary) {
                                       first.loss, first.step, last.loss, last.step, best.loss,
                                       best.step));
   }
-  lines.push_back(fmt::format("peak memory {} a process", format_bytes(summary.peak_memory_bytes)));
+  lines.push_back(
+      fmt::format("peak memory {} per process", format_bytes(summary.peak_memory_bytes)));
   return lines;
 }
 

@@ -119,9 +119,8 @@ std::string fit_batches_to_data(config::RunConfig& config, const BatchRequest& r
   tokens.value = saved_setting(saved, "data.bin_tokens").value_or(is_counted ? most : fitting);
   if (*tokens.value >= most) return {};
   return fmt::format(
-      "a small data set ({} tokens an epoch): packed sequences have {} tokens instead of {}, so "
-      "that an "
-      "epoch has more optimizer steps (data.bin_tokens)",
+      "a small data set ({} tokens per epoch): packed sequences have {} tokens instead of {}, so "
+      "that an epoch has more optimizer steps (data.bin_tokens)",
       format_count(static_cast<uint64_t>(epoch.tokens)), *tokens.value, most);
 }
 

@@ -787,7 +787,7 @@ class CommandLineTest(unittest.TestCase):
 
     def test_memory_check_without_a_run_shows_what_is_in_use(self):
         self.environment["SFTRUN_NVML_LIBRARY"] = "none.so"
-        self.expect(DONE, ["No GPU was found", "Memory of the host:", "With --config a run is planned"], "memory-check")
+        self.expect(DONE, ["No GPU was found", "Memory of the host:", "To estimate a run before it starts"], "memory-check")
         live = json.loads(self.sftrun("memory-check", "--json").stdout)
         self.assertEqual(live["gpus"], [])
         self.assertGreater(live["host"]["total_bytes"], live["host"]["available_bytes"])

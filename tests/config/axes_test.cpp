@@ -49,7 +49,7 @@ TEST(Axes, ThatDoNotDivideNameASizeThatDoes) {
                             {"parallel.tp 3 does not divide the 8 processes of the run",
                              "run.yaml:4:3", "set parallel.tp to 2 or 4"});
   expect_error<ConfigError>([&] { axes_of({.pp = 2, .tp = 3}, 8, 8, places); },
-                            {"parallel.tp 3 does not divide the 4 processes that the other sizes"});
+                            {"parallel.tp 3 does not divide the 4 processes that remain of"});
   expect_error<ConfigError>(
       [&] { axes_of({.dp_replicate = 2, .dp_shard = 2}, 8, 8); },
       {"parallel.dp_replicate is 2", "4 copies", "set parallel.dp_replicate to 4"});

@@ -89,7 +89,7 @@ TEST(MachineCheck, FindsWhatIsWrongWithGpus) {
 
   state = good_machine(2);
   state.nccl_version = "";
-  expect_one_complaint(state, "warning NCCL: no NCCL was found");
+  expect_one_complaint(state, "warning NCCL: NCCL was not found");
 }
 
 TEST(MachineCheck, FindsSlowConnections) {

@@ -114,7 +114,7 @@ def check_killed(program):
         part.write_text(json.dumps(first) + "\n" + "".join(line for line in lines[1:] if line.endswith("\n")) + '{"record": 3, "gene')
         answered = lines_in(parts)
         text = program.run("--input", "long.jsonl", "--output", output, *words, *launch)
-        program.expect(f"killed: {processes} processes: continues", f"{answered} of {LONG} records answered before" in text, text)
+        program.expect(f"killed: {processes} processes: continues", f"{answered} of {LONG} records already answered" in text, text)
         expected = [json.loads(line) for line in whole.splitlines()]
         expected[first["record"]]["generated"] = first["generated"]
         got = [json.loads(line) for line in (program.folder / output).read_text().splitlines()]
@@ -125,7 +125,7 @@ def check_killed(program):
 def check_stopped(program):
     words = ["--max-new-tokens", 48, "--batch-size", 3]
     code, text = interrupted(program, "stopped.jsonl", signal.SIGTERM, *words, "--nproc-per-node", 2)
-    program.expect("stopped: two processes: exit code 75", code == 75 and "what is finished is kept" in text, (code, text))
+    program.expect("stopped: two processes: exit code 75", code == 75 and "finished work is kept" in text, (code, text))
     code, text = interrupted(program, "stopped.jsonl", signal.SIGTERM, *words)
     program.expect("stopped: one process: exit code 75", code == 75 and "rerun the same command to resume" in text, (code, text))
     program.run("--input", "long.jsonl", "--output", "stopped.jsonl", *words, "--nproc-per-node", 1 if program.quick else 3)
