@@ -44,8 +44,9 @@ constexpr auto kRefusalsOfObjectives = std::to_array<RefusalRow>({
     {.key = "tuning.lora.init",
      .concerns = needs_reference,
      .applies = [](const RunConfig& run) { return run.tuning.lora.init == LoraInit::kPissa; },
-     .message = "`train.objective` is {objective}, and `tuning.lora.init` pissa moves a part of "
-                "the base model's weights into the adapter: the base model alone is no reference",
+     .message =
+         "`train.objective` is {objective}, and `tuning.lora.init` pissa moves a part of "
+         "the base model's weights into the adapter: the base model alone is not the reference",
      .fix = "set tuning.lora.init to default"},
     {.key = "tuning.lora.modules_to_save",
      .concerns = needs_reference,

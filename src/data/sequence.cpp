@@ -295,11 +295,11 @@ std::string fitting_templates(const TextModel& model) {
   std::erase_if(fitting, [&](const std::string& name) {
     return !ends_answers(templates::builtin_template(name), name, model);
   });
-  return fitting.empty() ? "a Jinja file that ends answers with a special token of its tokenizer"
-                         : fmt::format(
-                               "a Jinja file, or to a built-in one of which the tokenizer "
-                               "has the end of an answer: {}",
-                               join(fitting, ", "));
+  return fitting.empty()
+             ? "a Jinja file that ends answers with a special token of its tokenizer"
+             : fmt::format(
+                   "a Jinja file, or to a built-in template whose end token the tokenizer has: {}",
+                   join(fitting, ", "));
 }
 
 }  // namespace

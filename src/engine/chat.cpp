@@ -201,7 +201,7 @@ class Conversation {
         {"/quit", &Conversation::quit},         {"/exit", &Conversation::quit}};
     const auto found = commands.find(word);
     if (found == commands.end()) {
-      fmt::print("there is no command {}; /help lists them\n", excerpt(word));
+      fmt::print("unknown command {}; /help lists the commands\n", excerpt(word));
       return;
     }
     try {

@@ -286,7 +286,7 @@ class FileAnswers {
         throw DataError(fmt::format("the answer of record {} is missing", record + 1),
                         request_.ranks.folder.value(),
                         "its files were removed during the run, or the nodes do not share this "
-                        "folder; repeat the command to add what is missing");
+                        "folder; rerun the command to add the missing answers");
       }
       file.write(line_of(records_[record], answer->second));
     }

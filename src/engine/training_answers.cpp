@@ -160,7 +160,7 @@ std::string TrainingAnswers::lack_of_memory() {
     return {};
   } catch (const c10::OutOfMemoryError& error) {
     return fmt::format(
-        "there is no memory for the answers of evaluations: {} and a cache for {}: {}",
+        "not enough memory for the answers of evaluations: {} and a cache for {}: {}",
         gathers_whole_ ? "each device needs the whole model" : "the model", counted(rows, "answer"),
         error.what_without_backtrace());
   }
@@ -190,14 +190,13 @@ void TrainingAnswers::rehearse() {
       "lower train.generation_batch_size or train.generation_max_new_tokens, or remove "
       "train.predict_with_generate and measure checkpoints with `sftrun eval`";
   if (config::is_judged_by_answers(in_.config)) {
-    if (lack.empty()) lack = "another rank has no memory for the answers of evaluations";
+    if (lack.empty()) lack = "another rank lacks memory for the answers of evaluations";
     throw NoMemoryForAnswers(lack, "train.predict_with_generate", kFix);
   }
   if (!lack.empty())
     log::warn("{}; evaluations give the loss only: {} (train.predict_with_generate)", lack, kFix);
   else if (in_.rank.is_main())
-    log::warn(
-        "another rank has no memory for the answers of evaluations, which give the loss only");
+    log::warn("another rank lacks memory for the answers of evaluations, which give the loss only");
   asked_.clear();
 }
 

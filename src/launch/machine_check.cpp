@@ -193,9 +193,9 @@ class Checks {
   void shared_memory() {
     constexpr uint64_t kMin = 512 * kMiB;
     if (!state_.shm_free_bytes)
-      return num_gpus() < 2 ? ok("/dev/shm", "there is none; only NCCL on several GPUs needs it")
-                            : problem("/dev/shm", "there is none, and NCCL needs it",
-                                      "mount a tmpfs at /dev/shm");
+      return num_gpus() < 2
+                 ? ok("/dev/shm", "not found; only NCCL on several GPUs needs it")
+                 : problem("/dev/shm", "not found, and NCCL needs it", "mount a tmpfs at /dev/shm");
     const std::string finding = format_bytes(*state_.shm_free_bytes) + " free";
     if (num_gpus() >= 2 && *state_.shm_free_bytes < kMin)
       return warn("/dev/shm", finding + ": NCCL may fail between GPUs without peer access",

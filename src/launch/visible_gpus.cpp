@@ -88,8 +88,8 @@ std::optional<GpuVisibility> gpu_visibility(const GpuReport& report) {
     const std::string entry = entry_without_gpu(found.setting, found.visible.size());
     if (found.mig_slice.empty() && !report.gpus.empty() && !entry.empty() && entry != "-1") {
       found.problem = fmt::format(
-          "`{}` in CUDA_VISIBLE_DEVICES is no GPU of this machine: CUDA hides it and what follows "
-          "it",
+          "`{}` in CUDA_VISIBLE_DEVICES is not a GPU of this machine: CUDA hides it and all later "
+          "entries",
           excerpt(entry));
     }
   } catch (const ConfigError& error) {

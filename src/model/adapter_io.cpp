@@ -100,12 +100,12 @@ constexpr std::string_view kOwnFilesDiffer =
 std::string fix_of_targets(const spec::LoraSpec& lora, bool are_parameters) {
   constexpr size_t kMaxNames = 16;  // a list that is still written by hand
   if (are_parameters)
-    return fmt::format("set tuning.lora.target_parameters: [{}], as it has them",
+    return fmt::format("set tuning.lora.target_parameters: [{}], as in the adapter",
                        join(lora.target_parameters, ", "));
   if (lora.target_pattern || lora.target_modules.size() > kMaxNames)
     return "merge the adapter into its base (sftrun merge), and set model.name to the result "
            "without tuning.lora.init_from";
-  return fmt::format("set tuning.lora.target_modules: [{}], as it has them",
+  return fmt::format("set tuning.lora.target_modules: [{}], as in the adapter",
                      join(lora.target_modules, ", "));
 }
 

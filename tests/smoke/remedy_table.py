@@ -410,7 +410,7 @@ RECORDS = [
      [([{"text": "hello"}] * 3, "")]),
     ({"t.jinja": "{% for m in messages %}{{ m.content + '\\n' }}{% endfor %}", "train.jsonl": GOOD}, "model.chat_template=t.jinja",
      "no example trains on an end-of-turn token", "remove model.chat_template if the model has its own", ["~model.chat_template"]),
-    (GOOD, "model.name=bnb-nf4", "the model has no chat template", "a built-in one of which the tokenizer has the end of an answer: llama2, mistral",
+    (GOOD, "model.name=bnb-nf4", "the model has no chat template", "a built-in template whose end token the tokenizer has: llama2, mistral",
      ["model.chat_template=llama2", "model.chat_template=mistral"]),
     ([{"messages": [USER]}] * 3, "", "no token of any record has a label", "check that conversations have assistant turns", [(GOOD, "")]),
     ([{"messages": [USER, {"role": "bot", "content": "hi"}]}] * 3, "", "no token of any record has a label",
