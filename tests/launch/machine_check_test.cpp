@@ -141,7 +141,7 @@ TEST(MachineCheck, FindsLimits) {
   state.shm_free_bytes = 64 << 20;
   expect_one_complaint(state, "warning /dev/shm: 64.00 MiB free");
   state.shm_free_bytes.reset();
-  expect_one_complaint(state, "problem /dev/shm: there is none");
+  expect_one_complaint(state, "problem /dev/shm: not found");
   state = good_machine(8);
   state.available_cpus = 4;
   expect_one_complaint(state,

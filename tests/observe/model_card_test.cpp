@@ -106,7 +106,7 @@ TEST(ModelCard, NamesAreNoMarkup) {
       << text;
   EXPECT_TRUE(holds(text, "from_pretrained(\"path/to/a\\\"b\\\\c`d<e>\")")) << text;
   EXPECT_TRUE(holds(text, "# An adapter for a\"b\\\\c\\`d\\<e\\>\n")) << text;
-  EXPECT_TRUE(holds(text, "``sftrun quantize --model 'a`b'`` writes")) << text;
+  EXPECT_TRUE(holds(text, "Write that base with ``sftrun quantize --model 'a`b'``, and")) << text;
   EXPECT_TRUE(holds(text, "eval\\_\\<b\\>\\_loss")) << text;
 }
 
