@@ -800,7 +800,7 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["unknown GPU `rtx4091`", "--gpus on the command line", "did you mean RTX 4090"], *plan, "--gpus", "RTX4091")
         self.expect(USAGE, ["--gpus names GPUs, and --device is cpu"], *plan, "--gpus", "H100", "--device", "cpu")
         self.expect(USAGE, ["4 processes for 2 GPUs"], *plan, "--gpus", "2x H100", "--nproc-per-node", "4")
-        self.expect(USAGE, ["no GPU is here", "--gpus"], *plan, "--device", "cuda")
+        self.expect(USAGE, ["this machine has no usable GPU", "--gpus"], *plan, "--device", "cuda")
         self.expect(USAGE, ["`sftrun memory-check` requires --config"], "memory-check", "--gpus", "H100")
         self.expect(USAGE, ["`sftrun memory-check` requires --config", "--config run.yaml"], "memory-check", "run.yaml")
         self.expect(USAGE, ["unknown key `train.sed`"], *plan, "train.sed=1")
@@ -1142,7 +1142,7 @@ class CommandLineTest(unittest.TestCase):
 
     def test_init_writes_a_run_that_passes_a_dry_run(self):
         done = self.expect(DONE, ["This machine: ", "What to train: lora (", "Wrote run-1.yaml", "valid",
-                                  "validate on: 0 (0: none, because the data have fewer than 100 records)"], *self.INIT, "-o", "run-1.yaml")
+                                  "for validation: 0 (0: none, because the data have fewer than 100 records)"], *self.INIT, "-o", "run-1.yaml")
         self.expect(DONE, ["[0.05; for a JSONL file with fewer than 100 records 0]"], "config", "init", "--help")
         text = (self.folder / "run-1.yaml").read_text()
         self.assertIn(f"name: {MODEL}", text)

@@ -167,7 +167,7 @@ def check_settings(program):
     said = program.run("--input", "in.jsonl", "--output", "changed.jsonl", *words, code=2)
     program.expect("settings: another input", "input was" in said, said)
     said = program.run(*ask, "--max-new-tokens", 4, "--overwrite")
-    program.expect("settings: --overwrite", "answered before" not in said, said)
+    program.expect("settings: --overwrite", "already answered" not in said, said)
 
 
 def check_refused(program):

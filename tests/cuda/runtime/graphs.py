@@ -27,7 +27,7 @@ def reason_of(name):
 
 
 def uncaptured(title, done, reason):
-    if not any("CUDA graphs: none" in line and reason in line for line in done.output.splitlines()):
+    if not any("CUDA graphs: off" in line and reason in line for line in done.output.splitlines()):
         yield f"{title}: no word of {reason}"
     if captured(done.events(0)):
         yield f"{title}: captured all the same"
