@@ -643,7 +643,7 @@ COMMANDS = [
      ["memory-check --config run.yaml --gpus 24GB --nproc-per-node 1", "memory-check --config run.yaml --gpus '2x 24GB' --nproc-per-node 2"]),
     ({}, "memory-check --config run.yaml --gpus 24GB --device cpu", "--gpus names GPUs, and --device is cpu", "remove one of them",
      ["memory-check --config run.yaml --gpus 24GB", "memory-check --config run.yaml --device cpu"]),
-    ({}, "memory-check --config run.yaml --gpus RTX409", "no card", "did you mean", ["memory-check --config run.yaml --gpus RTX4090",
+    ({}, "memory-check --config run.yaml --gpus RTX409", "unknown GPU", "did you mean", ["memory-check --config run.yaml --gpus RTX4090",
                                                                                      "memory-check --config run.yaml --gpus 24GB"]),
     ({}, "memory-check --config run.yaml --gpus T4", "is too old", "name other GPUs, or plan for the CPU: --device cpu",
      ["memory-check --config run.yaml --gpus A100", "memory-check --config run.yaml --device cpu"]),
