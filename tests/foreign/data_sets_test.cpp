@@ -47,11 +47,11 @@ TEST_F(DataSetsTest, LabelsOfTorchtuneThatDisagreeAreListed) {
   const Import run = torchtune(std::string(kInstruct) + "train_on_input: True}\n" + kChat +
                                "train_on_input: False}\n");
   EXPECT_EQ(value_of(run, "data.loss_on"), "\"all\"");
-  expect_part(notes_of(run, "dataset"), "all as of instruct_dataset");
+  expect_part(notes_of(run, "dataset"), "all as for instruct_dataset");
   expect_part(notes_of(run, "dataset"), "chat_dataset (number 2)");
   const Import usual = torchtune(std::string(kInstruct) + "split: train}\n" + kChat +
                                  "masking_strategy: train_on_all}\n");
-  expect_part(notes_of(usual, "dataset"), "assistant as of instruct_dataset");
+  expect_part(notes_of(usual, "dataset"), "assistant as for instruct_dataset");
   const Import same = torchtune(std::string(kText) + "packed: False}\n" + kInstruct +
                                 "train_on_input: True}\n" + kChat + "train_on_input: True}\n");
   EXPECT_EQ(value_of(same, "data.loss_on"), "\"all\"") << "texts have no prompt";
