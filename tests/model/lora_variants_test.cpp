@@ -88,8 +88,9 @@ TEST(Pissa, RanksBeyondAMatrix) {
   DecoderOptions options = lora_options();
   options.lora.pissa = true;
   options.lora.rank_pattern = {{"k_proj", 1000}};
-  test::expect_error<ConfigError>([&] { Decoder::load(tied_model(), options); },
-                                  {"k_proj.weight has no 1000 singular values", "rank_pattern"});
+  test::expect_error<ConfigError>(
+      [&] { Decoder::load(tied_model(), options); },
+      {"k_proj.weight has fewer than 1000 singular values", "rank_pattern"});
 }
 
 // ---- DoRA
