@@ -254,7 +254,7 @@ TEST_F(Datasets, EmptyAnswersAndAssistantsThatBeginAreWarnedOf) {
   EXPECT_NE(begins.find("train.jsonl:2"), std::string::npos) << begins;
   const std::string empty = warnings(chat("q", "a") + chat("q", "") + chat("q", " \n"));
   EXPECT_NE(empty.find("answers are empty (2): "), std::string::npos) << empty;
-  EXPECT_NE(empty.find("trained to answer nothing"), std::string::npos) << empty;
+  EXPECT_NE(empty.find("trains the model to give empty answers"), std::string::npos) << empty;
   const std::string strings = warnings(R"({"prompt": "p", "completion": "c"})"
                                        "\n"
                                        R"({"prompt": "p", "completion": ""})"
