@@ -132,7 +132,7 @@ def check_tensorboard(path):
     done = subprocess.run([script, "runs/x", "bash", "-c", "echo trained; exit 3"], env=environment | {"PATH": str(bare)}, cwd=bare,
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == 3 and done.stdout == "trained\n" and "tensorboard was not found; training without it" in done.stderr, done
-    for start, warning in (("", "TensorBoard did not start; training without it"), (serves, "TensorBoard has ended; training goes on")):
+    for start, warning in (("", "TensorBoard did not start; training without it"), (serves, "TensorBoard has ended; training continues")):
         stand_in.write_text(f"#!/bin/sh\n{start}sleep 0.3\necho it is broken >&2\nexit 1\n")
         done = subprocess.run([script, "runs/x", "sh", "-c", "sleep 2; exit 4"], env=environment, capture_output=True, text=True, timeout=60)
         assert done.returncode == 4 and warning in done.stderr and "it is broken" in done.stderr, done
