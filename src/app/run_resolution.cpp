@@ -93,9 +93,10 @@ void resolve_device_map(config::LoadedConfig& loaded, const ModelHeaders& header
 
 /// Whether the YAML divides the run along an axis.
 bool has_sizes(const config::ParallelConfig& parallel) {
-  for (const auto& size : {parallel.pp, parallel.tp, parallel.dp_shard, parallel.dp_replicate})
-    if (size.value_or(1) > 1) return true;
-  return false;
+  const auto rows = config::axis_rows();
+  return std::any_of(rows.begin(), rows.end(), [&](const config::AxisRow& row) {
+    return (parallel.*row.asked).value_or(1) > 1;
+  });
 }
 
 void divide_automatically(config::ParallelConfig& parallel, const plan::StrategySizes& chosen) {

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "sftrun/config/run_config.h"
@@ -13,27 +16,39 @@
 namespace sftrun::config {
 namespace {
 
-/// One size, as the YAML has it.
-struct Size {
-  const char* key;
-  std::optional<int64_t> value;
-  const char* what;  ///< "the processes of one pipeline"
+constexpr AxisRow kRows[] = {
+    {Axis::kPp, "pp", "parallel.pp", "pipeline", &Axes::pp, &ParallelConfig::pp,
+     "the processes of one pipeline", /*divides_batches=*/false},
+    {Axis::kDpReplicate, "dp_replicate", "parallel.dp_replicate", "ddp", &Axes::dp_replicate,
+     &ParallelConfig::dp_replicate, "the number of copies", /*divides_batches=*/true},
+    {Axis::kDpShard, "dp_shard", "parallel.dp_shard", "", &Axes::dp_shard,
+     &ParallelConfig::dp_shard, "the processes that share one copy of the model",
+     /*divides_batches=*/true},
+    {Axis::kTp, "tp", "parallel.tp", "tensor", &Axes::tp, &ParallelConfig::tp,
+     "the processes that divide each matrix", /*divides_batches=*/false},
 };
+static_assert(std::size(kRows) == kNumAxes, "a row for each axis");
+static_assert(offsetof(Axes, level) == kNumAxes * sizeof(int64_t), "a size for each axis");
+static_assert(std::ranges::is_sorted(kRows, {}, &AxisRow::axis) &&
+                  kRows[kNumAxes - 1].axis == Axis{kNumAxes - 1},
+              "rows are in the order of the enumeration");
 
-/// @param whole processes over which the size divides
-[[noreturn]] void fail_to_divide(const Size& size, int64_t asked, int64_t whole, int world_size,
-                                 const Places& places) {
+using Size = std::optional<int64_t>;
+
+/// @param set as the YAML has it   @param whole processes over which the size divides
+[[noreturn]] void fail_to_divide(const AxisRow& row, const Size& set, int64_t asked, int64_t whole,
+                                 int world_size, const Places& places) {
   const std::string of_run =
       whole == world_size ? fmt::format("the {} processes of the run", whole)
                           : fmt::format("the {} processes that remain of {} after the other sizes",
                                         whole, world_size);
   const std::string near = near_divisors(whole, asked);
-  throw ConfigError(size.value ? fmt::format("{} {} does not divide {}", size.key, asked, of_run)
-                               : fmt::format("the default of {} is {}, which does not divide {}",
-                                             size.key, asked, of_run),
-                    place_of(places, size.value ? size.key : "parallel.strategy"),
-                    near.empty() ? fmt::format("remove {}, or start more processes", size.key)
-                                 : fmt::format("set {} to {}, {}", size.key, near, size.what));
+  throw ConfigError(set ? fmt::format("{} {} does not divide {}", row.key, asked, of_run)
+                        : fmt::format("the default of {} is {}, which does not divide {}", row.key,
+                                      asked, of_run),
+                    place_of(places, set ? row.key : "parallel.strategy"),
+                    near.empty() ? fmt::format("remove {}, or start more processes", row.key)
+                                 : fmt::format("set {} to {}, {}", row.key, near, row.what));
 }
 
 /// Divides the processes, size by size.
@@ -43,10 +58,12 @@ class Division {
       : left_(world_size), world_size_(world_size), places_(places) {}
 
   int64_t left() const { return left_; }
-  int64_t take(const Size& size, int64_t value) {
-    if (left_ % value != 0) fail_to_divide(size, value, left_, world_size_, places_);
-    left_ /= value;
-    return value;
+  /// @param set as the YAML has it   @param otherwise the size if it is not set
+  int64_t take(const AxisRow& row, const Size& set, int64_t otherwise) {
+    const int64_t size = set.value_or(otherwise);
+    if (left_ % size != 0) fail_to_divide(row, set, size, left_, world_size_, places_);
+    left_ /= size;
+    return size;
   }
 
  private:
@@ -55,6 +72,14 @@ class Division {
   const Places& places_;
 };
 
+/// The processes that the sizes of other axes leave to an axis.
+int64_t rest_for(const AxisRow& row, const ParallelConfig& parallel, int world_size) {
+  int64_t others = 1;
+  for (const AxisRow& other : kRows)
+    if (other.axis != row.axis) others *= (parallel.*other.asked).value_or(1);
+  return std::max<int64_t>(1, world_size / others);
+}
+
 /// The number of ranks that share one copy, where it is not set.
 int64_t default_shards(const ParallelConfig& parallel, int64_t left, int64_t of_machine) {
   if (parallel.dp_replicate && left % *parallel.dp_replicate == 0)
@@ -62,7 +87,32 @@ int64_t default_shards(const ParallelConfig& parallel, int64_t left, int64_t of_
   return parallel.strategy == Strategy::kHybrid ? std::max<int64_t>(1, of_machine) : left;
 }
 
+/// The word of a preset for ranks along an axis; "": there is none.
+const char* word_for(const AxisRow& row, const Axes& axes) {
+  if (row.axis == Axis::kPp && axes.stages_in_process) return "device_map";
+  if (row.axis != Axis::kDpShard) return row.strategy;
+  switch (axes.level) {
+    case ShardLevel::kNone:
+      return "";
+    case ShardLevel::kOptimizer:
+      return "zero1";
+    case ShardLevel::kGradients:
+      return "zero2";
+    case ShardLevel::kWeights:
+      return "fsdp";
+  }
+  return "";
+}
+
 }  // namespace
+
+std::span<const AxisRow> axis_rows() {
+  return kRows;
+}
+
+const AxisRow& row_of(Axis axis) {
+  return kRows[static_cast<size_t>(axis)];
+}
 
 ShardLevel level_of(const ParallelConfig& parallel) {
   switch (parallel.strategy) {
@@ -107,26 +157,18 @@ Axes axes_of(const ParallelConfig& parallel, int world_size, int local_world_siz
     if (axes.stages_in_process) axes.pp = parallel.pp.value_or(1);
     return axes;
   }
-  const Size pp{"parallel.pp", parallel.pp, "the processes of one pipeline"},
-      tp{"parallel.tp", parallel.tp, "the processes that divide each matrix"},
-      shard{"parallel.dp_shard", parallel.dp_shard,
-            "the processes that share one copy of the model"},
-      replicate{"parallel.dp_replicate", parallel.dp_replicate, "the number of copies"};
-  const int64_t others = parallel.dp_shard.value_or(1) * parallel.dp_replicate.value_or(1);
-  const auto rest = [&](int64_t used) {
-    return std::max<int64_t>(1, world_size / (used * others));
-  };
   Division division(world_size, places);
-  axes.pp = division.take(pp, parallel.pp.value_or(parallel.strategy == Strategy::kPipeline
-                                                       ? rest(parallel.tp.value_or(1))
-                                                       : 1));
-  axes.tp = division.take(
-      tp, parallel.tp.value_or(parallel.strategy == Strategy::kTensor ? rest(axes.pp) : 1));
+  for (const AxisRow& row : kRows) {
+    if (row.divides_batches) continue;
+    const bool is_preset = strategy_name(parallel.strategy) == row.strategy;
+    axes.*row.ranks = division.take(row, parallel.*row.asked,
+                                    is_preset ? rest_for(row, parallel, world_size) : 1);
+  }
   axes.level = level_of(parallel);
   if (axes.has_shards()) {
     axes.dp_shard =
-        division.take(shard, parallel.dp_shard.value_or(default_shards(
-                                 parallel, division.left(), local_world_size / axes.tp)));
+        division.take(row_of(Axis::kDpShard), parallel.dp_shard,
+                      default_shards(parallel, division.left(), local_world_size / axes.tp));
   }
   axes.dp_replicate = division.left();
   if (parallel.dp_replicate && *parallel.dp_replicate != axes.dp_replicate)
@@ -134,35 +176,21 @@ Axes axes_of(const ParallelConfig& parallel, int world_size, int local_world_siz
         fmt::format("parallel.dp_replicate is {}, and {} processes with {} have {} copies of the "
                     "model",
                     *parallel.dp_replicate, world_size, describe(axes), axes.dp_replicate),
-        place_of(places, replicate.key),
+        place_of(places, row_of(Axis::kDpReplicate).key),
         fmt::format("set parallel.dp_replicate to {}, or remove it", axes.dp_replicate));
   return axes;
 }
 
 std::string describe(const Axes& axes) {
   std::vector<std::string> parts;
-  const auto add = [&](int64_t size, const char* name) {
-    if (size > 1) parts.push_back(fmt::format("{} {}", name, size));
-  };
-  if (axes.stages_in_process)
-    parts.push_back(fmt::format("device_map {}", axes.pp));
-  else
-    add(axes.pp, "pipeline");
-  switch (axes.level) {
-    case ShardLevel::kNone:
-      break;
-    case ShardLevel::kOptimizer:
-      add(axes.dp_shard, "zero1");
-      break;
-    case ShardLevel::kGradients:
-      add(axes.dp_shard, "zero2");
-      break;
-    case ShardLevel::kWeights:
-      add(axes.dp_shard, "fsdp");
-      break;
+  for (const AxisRow& row : kRows) {
+    const std::string_view word = word_for(row, axes);
+    const int64_t ranks = axes.*row.ranks;
+    if (word.empty() || (ranks == 1 && word != "device_map")) continue;
+    // What shares one copy is named before the number of copies.
+    const bool is_before_copies = row.axis == Axis::kDpShard && axes.dp_replicate > 1;
+    parts.insert(parts.end() - (is_before_copies ? 1 : 0), fmt::format("{} {}", word, ranks));
   }
-  add(axes.dp_replicate, "ddp");
-  add(axes.tp, "tensor");
   return parts.empty() ? "single" : join(parts, " x ");
 }
 

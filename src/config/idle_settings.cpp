@@ -414,25 +414,29 @@ IdleRules rules_of_devices() {
 }
 
 IdleRules rules_of_processes() {
-  const auto is_one = [](std::optional<int64_t> ParallelConfig::*size) {
-    return [size](const RunConfig& asked, const RunConfig&) {
-      return (asked.parallel.*size).value_or(1) == 1;
-    };
-  };
   const auto on_one_without_map = [](const RunConfig& run, const RunFacts& facts) {
     return run.parallel.strategy == Strategy::kDeviceMap ? "" : on_one_process(run, facts);
   };
-  return {
+  IdleRules rules = {
       {{"parallel.strategy"},
        on_one_without_map,
        [](const RunConfig& asked, const RunConfig&) {  // one copy of the model is what ddp has, too
          return asked.parallel.strategy == Strategy::kDdp ||
                 asked.parallel.strategy == Strategy::kSingle;
        }},
-      {{"parallel.pp"}, on_one_without_map, is_one(&ParallelConfig::pp)},
-      {{"parallel.tp"}, on_one_process, is_one(&ParallelConfig::tp)},
-      {{"parallel.dp_shard"}, on_one_process, is_one(&ParallelConfig::dp_shard)},
-      {{"parallel.dp_replicate"}, on_one_process, is_one(&ParallelConfig::dp_replicate)},
+  };
+  for (const AxisRow& row : axis_rows())
+    rules.push_back(
+        {{row.key},
+         row.axis == Axis::kPp ? decltype(IdleRule::reason)(on_one_without_map) : on_one_process,
+         [&row](const RunConfig& asked, const RunConfig&) {
+           return (asked.parallel.*row.asked).value_or(1) == 1;
+         }});
+  return rules;
+}
+
+IdleRules rules_of_communication() {
+  return {
       {{"parallel.backend", "parallel.timeout", "parallel.stall_after"}, on_one_process},
       {{"parallel.stall_after"},
        [](const RunConfig& run, const RunFacts&) {
@@ -503,9 +507,10 @@ IdleRules rules_of_adapters() {
 const IdleRules& idle_rules() {
   static const IdleRules rules = [] {
     IdleRules all;
-    for (const IdleRules& part : {rules_of_adapters(), rules_of_data(), rules_of_objectives(),
-                                  rules_of_training(), rules_of_optimizers(), rules_of_evaluation(),
-                                  rules_of_devices(), rules_of_processes(), rules_of_callbacks()})
+    for (const IdleRules& part :
+         {rules_of_adapters(), rules_of_data(), rules_of_objectives(), rules_of_training(),
+          rules_of_optimizers(), rules_of_evaluation(), rules_of_devices(), rules_of_processes(),
+          rules_of_communication(), rules_of_callbacks()})
       all.insert(all.end(), part.begin(), part.end());
     return all;
   }();

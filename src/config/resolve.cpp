@@ -251,8 +251,9 @@ void resolve_axes(ParallelConfig& parallel, int world_size, int local_world_size
   parallel.axes = axes_of(asked, world_size, local_world_size, places);
   if (world_size == 1) return;
   if (is_auto) parallel.strategy = strategy_of(parallel.axes);
-  if (parallel.axes.pp > 1) parallel.pp = parallel.axes.pp;
-  if (parallel.axes.tp > 1) parallel.tp = parallel.axes.tp;
+  for (const AxisRow& row : axis_rows())
+    if (!row.divides_batches && parallel.axes.*row.ranks > 1)
+      parallel.*row.asked = parallel.axes.*row.ranks;
   if (parallel.axes.dp_shard > 1 &&
       (parallel.axes.dp_replicate > 1 || parallel.strategy == Strategy::kHybrid))
     parallel.dp_shard = parallel.axes.dp_shard;

@@ -23,11 +23,8 @@ observe::RunReport report_of_run(const ReportedRun& run) {
   report.backend = backend_name(run.config.tuning.backend);
   report.comm_backend = run.world_size > 1 ? run.comm_backend : "";
   report.strategy = run.strategy;
-  const config::Axes& axes = run.config.parallel.axes;
-  report.axes = {{"pp", axes.pp},
-                 {"dp_replicate", axes.dp_replicate},
-                 {"dp_shard", axes.dp_shard},
-                 {"tp", axes.tp}};
+  for (const config::AxisRow& row : config::axis_rows())
+    report.axes[row.name] = run.config.parallel.axes.*row.ranks;
   report.dtype = dtype_name(run.compute.dtype);
   report.base_model = run.config.model.name;
   report.base_model_path = absolute_path(run.base_path).lexically_normal().string();

@@ -8,22 +8,26 @@
 namespace sftrun::parallel {
 namespace {
 
-constexpr Axis kAllAxes[] = {Axis::kPp, Axis::kDpReplicate, Axis::kDpShard, Axis::kTp};
+static_assert(sizeof(MeshSizes) == config::kNumAxes * sizeof(int), "a size for each axis");
+
+int MeshSizes::*size_along(Axis axis) {
+  switch (axis) {
+    case Axis::kPp:
+      return &MeshSizes::pp;
+    case Axis::kDpReplicate:
+      return &MeshSizes::dp_replicate;
+    case Axis::kDpShard:
+      return &MeshSizes::dp_shard;
+    case Axis::kTp:
+      return &MeshSizes::tp;
+  }
+  invariant_failed(__FILE__, __LINE__, "an axis");
+}
 
 }  // namespace
 
 int MeshSizes::of(Axis axis) const {
-  switch (axis) {
-    case Axis::kPp:
-      return pp;
-    case Axis::kDpReplicate:
-      return dp_replicate;
-    case Axis::kDpShard:
-      return dp_shard;
-    case Axis::kTp:
-      return tp;
-  }
-  invariant_failed(__FILE__, __LINE__, "an axis");
+  return this->*size_along(axis);
 }
 
 Mesh::Mesh(const MeshSizes& sizes, int rank) : sizes_(sizes), rank_(rank) {
@@ -31,13 +35,15 @@ Mesh::Mesh(const MeshSizes& sizes, int rank) : sizes_(sizes), rank_(rank) {
 }
 
 int Mesh::world_size() const {
-  return sizes_.pp * dp_size() * sizes_.tp;
+  int ranks = 1;
+  for (const config::AxisRow& row : config::axis_rows()) ranks *= sizes_.of(row.axis);
+  return ranks;
 }
 
 int Mesh::stride_of(Axis axis) const {
   int stride = 1;
-  for (const Axis closer : kAllAxes)
-    if (closer > axis) stride *= sizes_.of(closer);
+  for (const config::AxisRow& row : config::axis_rows())
+    if (row.axis > axis) stride *= sizes_.of(row.axis);
   return stride;
 }
 
@@ -66,11 +72,10 @@ bool Mesh::counts_loss_of(int rank) const {
 }
 
 Mesh mesh_of(const config::Axes& axes, int rank) {
-  return {{.pp = static_cast<int>(axes.pp),
-           .dp_replicate = static_cast<int>(axes.dp_replicate),
-           .dp_shard = static_cast<int>(axes.dp_shard),
-           .tp = static_cast<int>(axes.tp)},
-          rank};
+  MeshSizes sizes;
+  for (const config::AxisRow& row : config::axis_rows())
+    sizes.*size_along(row.axis) = static_cast<int>(axes.*row.ranks);
+  return {sizes, rank};
 }
 
 }  // namespace sftrun::parallel

@@ -7,23 +7,6 @@
 #include "sftrun/core/error.h"
 
 namespace sftrun::parallel {
-namespace {
-
-std::string name_of_axis(Axis axis) {
-  switch (axis) {
-    case Axis::kPp:
-      return "pp";
-    case Axis::kDpReplicate:
-      return "dp_replicate";
-    case Axis::kDpShard:
-      return "dp_shard";
-    case Axis::kTp:
-      return "tp";
-  }
-  invariant_failed(__FILE__, __LINE__, "an axis");
-}
-
-}  // namespace
 
 MeshGroups::MeshGroups(Communicator& comm, const Mesh& mesh) : comm_(&comm), mesh_(mesh) {
   SFTRUN_CHECK_EQ(comm.world_size(), mesh.world_size());
@@ -33,7 +16,8 @@ MeshGroups::MeshGroups(Communicator& comm, const Mesh& mesh) : comm_(&comm), mes
 std::string MeshGroups::name_of(Axes axes) const {
   std::string name;
   for (const Axis axis : axes)
-    if (mesh_.size(axis) > 1) name += (name.empty() ? "" : "+") + name_of_axis(axis);
+    if (mesh_.size(axis) > 1)
+      name += std::string(name.empty() ? "" : "+") + config::row_of(axis).name;
   return name;
 }
 

@@ -30,10 +30,9 @@ constexpr double kGaps = 0.05;                    // of the tensors
 
 /// Groups of ranks that have collectives of their own at the same time: one for each axis.
 int64_t num_communicators(const config::Axes& axes) {
-  int64_t groups = 0;
-  for (const int64_t size : {axes.pp, axes.dp_replicate, axes.dp_shard, axes.tp})
-    groups += size > 1 ? 1 : 0;
-  return groups;
+  const auto rows = config::axis_rows();
+  return std::count_if(rows.begin(), rows.end(),
+                       [&](const config::AxisRow& row) { return axes.*row.ranks > 1; });
 }
 
 int64_t communication_bytes(const config::RunConfig& config, const RunDevices& devices,

@@ -14,6 +14,23 @@ std::string described(const ParallelConfig& parallel, int world_size, int local_
   return describe(axes_of(parallel, world_size, local_world_size));
 }
 
+/// Loops over the rows give what the members of Axes are for.
+TEST(Axes, AreThoseOfTheTable) {
+  const Axes axes{.pp = 2, .dp_replicate = 3, .dp_shard = 5, .tp = 7};
+  const ParallelConfig parallel{.dp_replicate = 3, .dp_shard = 5, .pp = 2, .tp = 7};
+  int64_t parts = 1;
+  std::vector<std::string> names;
+  for (const AxisRow& row : axis_rows()) {
+    names.emplace_back(row.name);
+    EXPECT_EQ(&row_of(row.axis), &row);
+    EXPECT_EQ(std::string(row.key), "parallel." + names.back());
+    EXPECT_EQ(parallel.*row.asked, axes.*row.ranks) << row.name;
+    if (row.divides_batches) parts *= axes.*row.ranks;
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"pp", "dp_replicate", "dp_shard", "tp"}));
+  EXPECT_EQ(parts, axes.data_parts());
+}
+
 TEST(Axes, OfAStrategyAlone) {
   EXPECT_EQ(described({.strategy = kAuto}, 1), "single");
   EXPECT_EQ(described({.strategy = kDdp}, 4), "ddp 4");

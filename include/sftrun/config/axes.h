@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "sftrun/config/places.h"
@@ -8,6 +10,16 @@
 namespace sftrun::config {
 
 struct ParallelConfig;
+
+/// From the ranks that communicate least to those that communicate most: ranks that differ only in a
+/// later axis are closer to each other.
+enum class Axis : uint8_t {
+  kPp,           ///< pipeline: stages
+  kDpReplicate,  ///< data parallelism with copies of the parameters
+  kDpShard,      ///< data parallelism with shards of the parameters
+  kTp,           ///< tensor parallelism: parts of each matrix
+};
+inline constexpr int64_t kNumAxes = 4;
 
 /// What is divided over the ranks of `dp_shard`, each level with those before it (ZeRO stages 1 to 3,
 /// arXiv:1910.02054).
@@ -33,6 +45,21 @@ struct Axes {
   bool divides_model() const { return has_stages() || tp > 1; }
   bool operator==(const Axes&) const = default;
 };
+
+/// What code that treats all axes alike knows of one.
+struct AxisRow {
+  Axis axis;
+  const char* name;      ///< "tp": of groups of ranks, and in run.json
+  const char* key;       ///< "parallel.tp"
+  const char* strategy;  ///< the preset of this axis alone: "tensor"; "": the level's
+  int64_t Axes::*ranks;
+  std::optional<int64_t> ParallelConfig::*asked;  ///< the size in the YAML
+  const char* what;      ///< of such a size, in errors: "the processes that divide each matrix"
+  bool divides_batches;  ///< its ranks compute different parts of a global batch
+};
+/// A row for each axis, in the order of the enumeration, which is that of the mesh.
+std::span<const AxisRow> axis_rows();
+const AxisRow& row_of(Axis axis);
 
 /// The axes of a run. Sizes that are not set follow from the strategy: `pipeline` has all processes
 /// that other sizes leave as stages, `tensor` as parts of a matrix, `fsdp` and the others that shard

@@ -31,7 +31,7 @@ struct RunReport {
   std::string backend;          ///< tuning.backend as resolved: "fused", "bnb"
   std::string comm_backend;     ///< "nccl", "gloo"; empty for a single process
   std::string strategy;         ///< as resolved: "single", "ddp", …
-  nlohmann::ordered_json axes;  ///< ranks along each: {"pp", "dp_replicate", "dp_shard", "tp"}
+  nlohmann::ordered_json axes;  ///< ranks along each, by config::AxisRow::name
   /// Builds of the program that computed steps of the run, as {version, build, from_step}
   nlohmann::ordered_json builds = nlohmann::ordered_json::array();
   std::string dtype;            ///< compute dtype

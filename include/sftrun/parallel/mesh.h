@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <initializer_list>
 #include <vector>
 
@@ -9,14 +8,7 @@
 /// The axes along which the ranks of a run divide the work.
 namespace sftrun::parallel {
 
-/// From the ranks that communicate least to those that communicate most: ranks that differ only in a
-/// later axis are closer to each other.
-enum class Axis : uint8_t {
-  kPp,           ///< pipeline: stages
-  kDpReplicate,  ///< data parallelism with copies of the parameters
-  kDpShard,      ///< data parallelism with shards of the parameters
-  kTp,           ///< tensor parallelism: parts of each matrix
-};
+using config::Axis;
 using Axes = std::initializer_list<Axis>;
 
 /// Ranks along each axis.

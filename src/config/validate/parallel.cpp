@@ -80,24 +80,22 @@ void check_sizes(Checks& checks) {
   using enum Strategy;
   const ParallelConfig& parallel = checks.run().parallel;
   const bool is_one_process = parallel.device_map || parallel.strategy == kDeviceMap;
-  const auto refuse = [&](const char* key, const std::optional<int64_t>& size, const char* reason) {
-    if (size.value_or(1) == 1) return;
+  const auto refuse = [&](const AxisRow& row, const char* reason) {
+    if ((parallel.*row.asked).value_or(1) == 1) return;
     const char* other = parallel.device_map ? "parallel.device_map" : "parallel.strategy";
     checks.error(
-        fmt::format("`{}` divides the processes of a run, and `{}` {}", key,
+        fmt::format("`{}` divides the processes of a run, and `{}` {}", row.key,
                     parallel.device_map ? std::string(other)
                                         : fmt::format("{}: {}", other, word_of(parallel.strategy)),
                     reason),
-        {key, other}, fmt::format("remove {} or {}", key, other));
+        {row.key, other}, fmt::format("remove {} or {}", row.key, other));
   };
   if (is_one_process || parallel.strategy == kSingle) {
-    if (!is_one_process) refuse("parallel.pp", parallel.pp, "has one process");
-    refuse("parallel.tp", parallel.tp, "has one process");
-    refuse("parallel.dp_shard", parallel.dp_shard, "has one process");
-    refuse("parallel.dp_replicate", parallel.dp_replicate, "has one process");
+    for (const AxisRow& row : axis_rows())
+      if (!is_one_process || row.axis != Axis::kPp)  // a device map has parts of the layers, too
+        refuse(row, "has one process");
   }
-  if (parallel.strategy == kDdp)
-    refuse("parallel.dp_shard", parallel.dp_shard, "keeps whole copies");
+  if (parallel.strategy == kDdp) refuse(row_of(Axis::kDpShard), "keeps whole copies");
 }
 
 }  // namespace
