@@ -88,7 +88,13 @@ void resolve_device_map(config::LoadedConfig& loaded, const ModelHeaders& header
   parallel.device_map = plan::as_places(stages, headers.arch);
   parallel.pp = static_cast<int64_t>(stages.devices.size());
   config::resolve_axes(parallel, devices.world_size, devices.local_world_size);
+  plan::require_model(headers.arch, loaded.config, [&](const config::Divisions&) { return place; });
   plan::require_stages(headers.arch, loaded.config, place);
+}
+
+/// Whether these axes are possible with some models only.
+bool asks_model(const config::Axes& axes) {
+  return axes.divides_model() || config::depends_on_model(axes);
 }
 
 /// Whether the YAML divides the run along an axis.
@@ -105,6 +111,19 @@ void divide_automatically(config::ParallelConfig& parallel, const plan::Strategy
   if (chosen.tp) parallel.tp = chosen.tp;
 }
 
+/// Refuses axes that the model cannot have. An error names the size that the YAML sets, else the
+/// strategy.   @param asked before it was resolved
+void require_model(const config::LoadedConfig& loaded, const config::ParallelConfig& asked,
+                   const ModelHeaders& headers) {
+  if (!config::depends_on_model(loaded.config.parallel.axes)) return;
+  config::ParallelConfig sizes = asked;
+  sizes.strategy = config::Strategy::kAuto;
+  plan::require_model(headers.arch, loaded.config, [&](const config::Divisions& where) {
+    const std::string size = where.setting(sizes);
+    return loaded.place_of(size.empty() ? "parallel.strategy" : size);
+  });
+}
+
 /// Resolves parallel.strategy and its sizes. One process trains as `single`.
 void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
                       const RunPlace& place) {
@@ -119,9 +138,11 @@ void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
   };
   const std::string pp = place_of("parallel.pp", parallel.pp.has_value()),
                     tp = place_of("parallel.tp", parallel.tp.has_value());
+  const config::ParallelConfig asked = parallel;
   config::resolve_axes(parallel, devices.world_size, devices.local_world_size, loaded.places);
+  require_model(loaded, asked, headers);
   if (parallel.axes.has_stages()) plan::require_stages(headers.arch, loaded.config, pp);
-  if (parallel.axes.tp > 1) plan::require_parts(headers.arch, loaded.config, parallel.axes.tp, tp);
+  if (parallel.axes.tp > 1) plan::require_parts(headers.arch, parallel.axes.tp, tp);
 }
 
 }  // namespace
@@ -147,10 +168,9 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
   }
   const bool needs_headers =
       loaded.config.train.batch_size.is_auto() || has_device_map(loaded.config.parallel) ||
-      (world_size > 1 &&
-       (loaded.config.parallel.strategy == config::Strategy::kAuto ||
-        config::axes_of(loaded.config.parallel, world_size, devices.local_world_size, loaded.places)
-            .divides_model()));
+      (world_size > 1 && (loaded.config.parallel.strategy == config::Strategy::kAuto ||
+                          asks_model(config::axes_of(loaded.config.parallel, world_size,
+                                                     devices.local_world_size, loaded.places))));
   const ModelHeaders model = headers != nullptr ? *headers
                              : needs_headers    ? read_headers(model_path)
                                                 : ModelHeaders();

@@ -224,12 +224,19 @@ const Refusal* find_refusal(const RunConfig& run, const Axes& axes, const ModelF
   return found == kRefusals.end() ? nullptr : &*found;
 }
 
+bool depends_on_model(const Axes& axes) {
+  return std::any_of(kRefusals.begin(), kRefusals.end(), [&](const Refusal& refusal) {
+    return refusal.known_by == kModel && refusal.where.has_any_of(axes);
+  });
+}
+
 void require_possible(const RunConfig& run, const Axes& axes, KnownBy known_by,
-                      const ModelFacts& model, const std::string& place) {
+                      const ModelFacts& model, const PlaceOfDivision& place_of) {
   for (const Refusal& refusal : kRefusals)
     if (refusal.known_by == known_by && refusal.where.has_any_of(axes) &&
         refusal.applies(run, model))
-      throw ConfigError(message_of(refusal, run), place, refusal.fix(run.parallel));
+      throw ConfigError(message_of(refusal, run), place_of(refusal.where),
+                        refusal.fix(run.parallel));
 }
 
 std::string strategy_instead(const ParallelConfig& parallel, const char* strategies) {

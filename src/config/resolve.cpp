@@ -175,7 +175,7 @@ void resolve_fetch(RunConfig& config) {
 void resolve_strategy(RunConfig& config, int world_size, const Places& places) {
   resolve_axes(config.parallel, world_size, world_size, places);
   require_possible(config, config.parallel.axes, KnownBy::kProcesses, {},
-                   place_of(places, "parallel.strategy"));
+                   [&](const Divisions&) { return place_of(places, "parallel.strategy"); });
 }
 
 void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world_size,

@@ -21,10 +21,13 @@ config::ModelFacts model_facts(const spec::ArchSpec& arch, const config::RunConf
       .balances_experts = coef.value_or(0) > 0};
 }
 
-void require_parts(const spec::ArchSpec& arch, const config::RunConfig& config, int64_t parts,
-                   const std::string& place) {
-  config::require_possible(config, {.tp = parts}, config::KnownBy::kModel,
-                           model_facts(arch, config), place);
+void require_model(const spec::ArchSpec& arch, const config::RunConfig& config,
+                   const config::PlaceOfDivision& place_of) {
+  config::require_possible(config, config.parallel.axes, config::KnownBy::kModel,
+                           model_facts(arch, config), place_of);
+}
+
+void require_parts(const spec::ArchSpec& arch, int64_t parts, const std::string& place) {
   spec::require_divisible(arch, {.size = parts}, place);
 }
 
@@ -34,7 +37,7 @@ std::string refusal_of(const spec::ArchSpec& arch, const config::RunConfig& conf
   if (refusal != nullptr) return config::message_of(*refusal, config);
   try {
     if (axes.has_stages()) require_stages(arch, config, {});
-    if (axes.tp > 1) require_parts(arch, config, axes.tp, {});
+    if (axes.tp > 1) require_parts(arch, axes.tp, {});
   } catch (const ConfigError& error) {
     return error.message();
   }

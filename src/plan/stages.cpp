@@ -7,7 +7,6 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/plan/device_map.h"
-#include "sftrun/plan/refusals.h"
 #include "sftrun/spec/blocks.h"
 
 namespace sftrun::plan {
@@ -157,10 +156,6 @@ void require_stages(const spec::ArchSpec& arch, const config::RunConfig& config,
                     counted(arch.num_layers, "layer"), stages),
         place, fmt::format("set parallel.pp to at most {}, or {}", units, instead));
   }
-  const config::Axes divided{.pp = stages,
-                             .stages_in_process = config.parallel.axes.stages_in_process};
-  config::require_possible(config, divided, config::KnownBy::kModel, model_facts(arch, config),
-                           place);
 }
 
 }  // namespace sftrun::plan

@@ -57,7 +57,11 @@ void require_whole_blocks(const std::string& tensor, int64_t channels, int64_t b
 
 spec::TensorParallel tensor_part(const spec::ArchSpec& arch, const config::RunConfig& config,
                                  const StoredBlocks& stored, spec::TensorParallel part) {
-  require_parts(arch, config, part.size, "parallel.tp");
+  // Commands that use a model divide it, too. What a training step refuses is not for them.
+  config::require_possible(config, {.tp = part.size}, config::KnownBy::kModel,
+                           model_facts(arch, config),
+                           [](const config::Divisions&) { return "parallel.tp"; });
+  require_parts(arch, part.size, "parallel.tp");
   const Blocks blocks(arch, config.tuning, stored);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     const auto name = [&](const std::string& module) {

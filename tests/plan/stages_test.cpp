@@ -117,16 +117,19 @@ TEST(Stages, ThatWaitMuchGiveAWarning) {
 }
 
 TEST(Stages, RefusesWhatCannotBeDivided) {
-  const auto refuses = [](const spec::ArchSpec& arch, const config::RunConfig& config,
-                          std::initializer_list<std::string> parts) {
-    test::expect_error<ConfigError>([&] { require_stages(arch, config, "run.yaml:7"); }, parts);
+  test::expect_error<ConfigError>(
+      [&] { require_stages(eight_billion(), pipeline(35), "run.yaml:7"); },
+      {"32 layers", "35 stages", "run.yaml:7", "at most 34"});
+  const auto place = [](const config::Divisions&) { return "run.yaml:7"; };
+  const auto refuses = [&](const spec::ArchSpec& arch, const config::RunConfig& config,
+                           std::initializer_list<std::string> parts) {
+    test::expect_error<ConfigError>([&] { require_model(arch, config, place); }, parts);
   };
   EXPECT_NO_THROW(require_stages(eight_billion(), pipeline(34), ""));
-  refuses(eight_billion(), pipeline(35), {"32 layers", "35 stages", "run.yaml:7", "at most 34"});
   spec::ArchSpec shares = eight_billion();
   shares.layers[20].keys_of = 12;
-  refuses(shares, pipeline(2), {"share keys", "fsdp"});
-  EXPECT_NO_THROW(require_stages(shares, pipeline(1), ""));
+  refuses(shares, pipeline(2), {"share keys", "run.yaml:7", "fsdp"});
+  EXPECT_NO_THROW(require_model(shares, pipeline(1), place));
   spec::ArchSpec inputs = eight_billion();
   inputs.per_layer_size = 64;
   refuses(inputs, pipeline(2), {"per-layer inputs"});
@@ -136,13 +139,14 @@ TEST(Stages, RefusesWhatCannotBeDivided) {
   refuses(mixture, pipeline(2), {"load-balancing", "router_aux_loss_coef: 0"});
   config::RunConfig off = pipeline(2);
   off.train.router_aux_loss_coef = 0;
-  EXPECT_NO_THROW(require_stages(mixture, off, ""));
+  EXPECT_NO_THROW(require_model(mixture, off, place));
   spec::ArchSpec norms = eight_billion();
   norms.qk_norm = spec::QkNorm::kWhole;
-  test::expect_error<ConfigError>([&] { require_parts(norms, {}, 2, "run.yaml:7"); },
-                                  {"normalises queries over all heads together", "run.yaml:7"});
-  EXPECT_NO_THROW(require_stages(norms, pipeline(2), ""));
-  test::expect_error<ConfigError>([&] { require_parts(eight_billion(), {}, 3, "run.yaml:7"); },
+  config::RunConfig matrices;
+  matrices.parallel.axes.tp = 2;
+  refuses(norms, matrices, {"normalises queries over all heads together", "run.yaml:7"});
+  EXPECT_NO_THROW(require_model(norms, pipeline(2), place));
+  test::expect_error<ConfigError>([&] { require_parts(eight_billion(), 3, "run.yaml:7"); },
                                   {"cannot be divided by 3"});
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -60,10 +61,16 @@ std::string message_of(const Refusal& refusal, const RunConfig& run);
 /// settings of the axes
 const Refusal* find_refusal(const RunConfig& run, const Axes& axes, const ModelFacts& model);
 
-/// @param axes of the run, or some of them   @param place in the configuration
+/// Whether rows ask for the model before they say that these axes are possible.
+bool depends_on_model(const Axes& axes);
+
+/// Where the configuration divides a run in one of these ways, for errors.
+using PlaceOfDivision = std::function<std::string(const Divisions& where)>;
+
+/// @param axes of the run
 /// @throws ConfigError for the first row known by `known_by` that refuses them
 void require_possible(const RunConfig& run, const Axes& axes, KnownBy known_by,
-                      const ModelFacts& model, const std::string& place);
+                      const ModelFacts& model, const PlaceOfDivision& place_of);
 
 /// "parallel.strategy fsdp without parallel.tp": beside another strategy, the settings that are
 /// named would still divide the run.   @param strategies "fsdp", "ddp or zero1"

@@ -10,10 +10,14 @@ namespace sftrun::plan {
 /// What the table of refusals asks of a model, in this run.
 config::ModelFacts model_facts(const spec::ArchSpec& arch, const config::RunConfig& config);
 
-/// @param parts that tensor parallelism makes of each matrix   @param place of parallel.tp
-/// @throws ConfigError if the model cannot be divided so
-void require_parts(const spec::ArchSpec& arch, const config::RunConfig& config, int64_t parts,
-                   const std::string& place);
+/// The one question to the table about the model of a run: all rows, all axes.
+/// @throws ConfigError for the first row by which the model refuses the run's axes
+void require_model(const spec::ArchSpec& arch, const config::RunConfig& config,
+                   const config::PlaceOfDivision& place_of);
+
+/// The sizes of the model.   @param parts that tensor parallelism makes of each matrix
+/// @param place of parallel.tp   @throws ConfigError if they cannot be divided so
+void require_parts(const spec::ArchSpec& arch, int64_t parts, const std::string& place);
 
 /// Why the run cannot be divided as its axes say: the table of refusals, and the sizes of the model.
 /// Empty: it can.

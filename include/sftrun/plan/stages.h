@@ -35,8 +35,7 @@ std::string describe_stages(const spec::ArchSpec& arch, const config::RunConfig&
 /// @pre resolved batch sizes
 std::optional<std::string> waiting_stages_warning(const config::RunConfig& config);
 
-/// @throws ConfigError if the model cannot be divided into this many stages: too few layers, state
-/// that layers share, or a loss over all layers
+/// @throws ConfigError if the model has too few layers for this many stages
 /// @param place of parallel.strategy or parallel.pp in the configuration
 void require_stages(const spec::ArchSpec& arch, const config::RunConfig& config,
                     const std::string& place);

@@ -1,0 +1,91 @@
+#include "run_resolution.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "sftrun/config/refusals.h"
+#include "sftrun/plan/refusals.h"
+#include "support/expect_error.h"
+#include "support/test_data.h"
+
+namespace sftrun::app {
+namespace {
+
+using config::Strategy;
+
+/// Models for which rows of the table of refusals are, and one for which none is.
+struct Models {
+  ModelHeaders dense = read_headers(test::kModels / "tied-gqa");
+  std::vector<ModelHeaders> refused = {dense, dense, dense, dense};
+
+  Models() {
+    refused[0].arch.layers[1].keys_of = 0;
+    refused[1].arch.per_layer_size = 8;
+    spec::MixtureSpec& mixture = refused[2].arch.mixture;
+    mixture.num_experts = 8, mixture.top_k = 2, mixture.aux_loss_coef = 0.01;
+    refused[3].arch.qk_norm = spec::QkNorm::kWhole;
+  }
+};
+
+/// Each divides a run of two devices in one of the ways that a row may name.
+const std::vector<config::ParallelConfig>& ways() {
+  static const std::vector<config::ParallelConfig> ways = {
+      {.pp = 2},
+      {.strategy = Strategy::kPipeline},
+      {.device_map = config::DeviceMap{.rule = "balanced"}, .pp = 2},
+      {.tp = 2},
+      {.strategy = Strategy::kTensor},
+      {.strategy = Strategy::kZero1},
+      {.strategy = Strategy::kZero2},
+      {.dp_shard = 2}};
+  return ways;
+}
+
+Run resolved(const config::ParallelConfig& parallel, const ModelHeaders& headers) {
+  config::LoadedConfig loaded;
+  loaded.config.model.dtype = config::DTypeChoice::kFp32;
+  loaded.config.train.batch_size.value = 1;
+  loaded.config.parallel = parallel;
+  for (const char* key : {"parallel.strategy", "parallel.device_map", "parallel.pp", "parallel.tp",
+                          "parallel.dp_shard"})
+    loaded.places[key] = fmt::format("run.yaml has {}", key);
+  const int world_size = has_device_map(parallel) ? 1 : 2;
+  const RunPlace place{.devices = {.memory_bytes = uint64_t{1} << 30,
+                                   .world_size = world_size,
+                                   .local_world_size = world_size},
+                       .device = "cpu"};
+  return resolve_run(loaded, "model", &headers, "run.yaml", place);
+}
+
+/// Nothing else need ask for a new row, whatever axes it is about.
+TEST(RunResolution, RefusesWhatTheTableSaysOfModels) {
+  const Models models;
+  int refused = 0;
+  for (const config::Refusal& row : config::refusals()) {
+    if (row.known_by != config::KnownBy::kModel) continue;
+    const auto model = std::find_if(models.refused.begin(), models.refused.end(),
+                                    [&](const ModelHeaders& headers) {
+                                      return row.applies({}, plan::model_facts(headers.arch, {}));
+                                    });
+    ASSERT_NE(model, models.refused.end()) << "add a model to the test: " << row.message;
+    for (const config::ParallelConfig& parallel : ways()) {
+      const std::string setting = row.where.setting(parallel);
+      if (setting.empty()) continue;
+      test::expect_error<ConfigError>(
+          [&] { resolved(parallel, *model); },
+          {row.message, "run.yaml has " + config::key_of_setting(setting)});
+      ++refused;
+    }
+  }
+  EXPECT_EQ(refused, 3 * 3 + 2);
+}
+
+TEST(RunResolution, RefusesNoneOfTheseAxesToADenseModel) {
+  const Models models;
+  for (const config::ParallelConfig& parallel : ways())
+    EXPECT_NO_THROW(resolved(parallel, models.dense)) << strategy_name(parallel.strategy);
+}
+
+}  // namespace
+}  // namespace sftrun::app
