@@ -51,6 +51,10 @@ int Mesh::place_of(int rank, Axis axis) const {
   return rank / stride_of(axis) % sizes_.of(axis);
 }
 
+bool Mesh::is_first_along(Axes axes) const {
+  return std::all_of(axes.begin(), axes.end(), [&](Axis axis) { return rank(axis) == 0; });
+}
+
 std::vector<std::vector<int>> Mesh::groups_along(Axes axes) const {
   const auto first_of = [&](int rank) {
     for (const Axis axis : axes) rank -= place_of(rank, axis) * stride_of(axis);

@@ -89,7 +89,7 @@ std::vector<StateTensor> trained_parts(const parallel::Strategy& strategy) {
 }
 
 bool writes_parts(const parallel::Strategy& strategy) {
-  return strategy.mesh().rank(parallel::Axis::kDpReplicate) == 0;
+  return strategy.mesh().is_first_along(parallel::kAxesOfSameValues);
 }
 
 std::vector<DividedTensor> shapes_of(const std::vector<StateTensor>& parts) {

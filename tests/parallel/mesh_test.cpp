@@ -45,6 +45,19 @@ TEST(Mesh, GroupsAlongSeveralAxes) {
   EXPECT_EQ(mesh.rank(Axis::kTp), 1);
 }
 
+/// One rank of each group writes what all of them own.
+TEST(Mesh, KnowsTheFirstRankOfEachGroup) {
+  const MeshSizes sizes{.pp = 2, .dp_replicate = 3, .dp_shard = 2, .tp = 2};
+  const auto check = [&](Axes axes) {
+    for (const std::vector<int>& group : Mesh(sizes, 0).groups_along(axes))
+      for (const int rank : group)
+        EXPECT_EQ(Mesh(sizes, rank).is_first_along(axes), rank == group.front()) << rank;
+  };
+  check(kAxesOfSameValues);
+  check({Axis::kPp, Axis::kTp});
+  check({});
+}
+
 TEST(Mesh, IsThatOfTheRunsAxes) {
   const Mesh mesh = mesh_of({.pp = 2, .dp_replicate = 3, .dp_shard = 4, .tp = 5}, 119);
   EXPECT_EQ(mesh.sizes(), (MeshSizes{.pp = 2, .dp_replicate = 3, .dp_shard = 4, .tp = 5}));

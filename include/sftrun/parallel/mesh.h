@@ -11,6 +11,9 @@ namespace sftrun::parallel {
 using config::Axis;
 using Axes = std::initializer_list<Axis>;
 
+/// Axes whose ranks own the same values: gradients are summed over them, and one rank writes.
+inline constexpr Axes kAxesOfSameValues = {Axis::kDpReplicate};
+
 /// Ranks along each axis.
 struct MeshSizes {
   int pp = 1, dp_replicate = 1, dp_shard = 1, tp = 1;
@@ -33,6 +36,8 @@ class Mesh {
   /// The place of this rank along an axis.
   int rank(Axis axis) const { return place_of(rank_, axis); }
   int place_of(int rank, Axis axis) const;
+  /// Whether this rank is the first one of its group along `axes`.
+  bool is_first_along(Axes axes) const;
   /// All groups of ranks that differ only in their places along `axes`. Both are ascending.
   std::vector<std::vector<int>> groups_along(Axes axes) const;
 

@@ -16,7 +16,7 @@ ShardedGradients::ShardedGradients(MeshGroups& groups, const DistributedModel& m
       kept_(kept),
       before_summing_(std::move(before_summing)),
       shard_group_(groups.along({Axis::kDpShard})),
-      replicas_(groups.along({Axis::kDpReplicate})),
+      replicas_(groups.along(kAxesOfSameValues)),
       states_(model.units.size()) {
   if (model.device.is_cuda() && kept.are_on_host()) to_host_.emplace(model.device);
 }
