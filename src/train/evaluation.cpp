@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <iterator>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "sftrun/core/clock.h"
 #include "sftrun/model/stage.h"
 #include "sftrun/train/batches.h"
+#include "sftrun/train/micro_batch.h"
 #include "sftrun/train/micro_batch_schedule.h"
 #include "sftrun/train/stop_agreement.h"
 
@@ -67,12 +69,11 @@ StepSums Evaluator::sums_of(const Set& set, model::Decoder& decoder, const model
                             const parallel::Mesh& mesh, const Objective& objective,
                             const std::function<bool()>& goes_on) const {
   const std::vector<data::Bin> bins = set.plan.global_batch(0, 0);
-  const auto num_bins = static_cast<int64_t>(bins.size());
+  const int64_t num_bins = std::ssize(bins), of_all_ranks = mesh.dp_size() * micro_batch_size_;
   StepSums sums;
-  for (int64_t first = 0; first < num_bins && goes_on();
-       first += mesh.dp_size() * micro_batch_size_) {
-    const data::Batch batch = data::make_batch(
-        val_.examples(), bins, first + mesh.dp_rank() * micro_batch_size_, micro_batch_size_);
+  for (int64_t step = 0; step * of_all_ranks < num_bins && goes_on(); ++step) {
+    const data::Batch batch = micro_batch_of(mesh, val_.examples(), bins,
+                                             {.micro_step = step, .size = micro_batch_size_});
     const model::PackedBatch packed = model::prepare_batch(
         batch, decoder.rope(), decoder.batch_target(), {},
         {.is_pinned = is_pinned_, .with_documents = objective.info().needs_sums()});

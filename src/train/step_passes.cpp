@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "sftrun/kernels/profile_range.h"
+#include "sftrun/train/micro_batch.h"
 
 namespace sftrun::train {
 
@@ -31,9 +32,8 @@ StepSums StepPasses::run(const data::StepBatch& global_batch, int64_t step, doub
   work.num_micro_batches = *in_.config.train.grad_accum.value;
   work.micro_batch = [&](int64_t micro_step) {
     const kernels::WorkRange loading(in_.hooks.activity, Work::kDataLoader);
-    const parallel::Mesh& mesh = in_.strategy->mesh();
-    const int64_t first = (micro_step * mesh.dp_size() + mesh.dp_rank()) * micro_batch_size();
-    return data::make_batch(global_batch.examples, global_batch.bins, first, micro_batch_size());
+    return micro_batch_of(in_.strategy->mesh(), global_batch.examples, global_batch.bins,
+                          {.micro_step = micro_step, .size = micro_batch_size()});
   };
   return schedule_->run(work);
 }
@@ -47,7 +47,8 @@ void StepPasses::try_longest(int64_t step, double loss_scale) {
                                ? all
                                : std::min<int64_t>(all, in_.strategy->mesh().sizes().pp);
   work.micro_batch = [&](int64_t) {
-    return data::make_batch(longest.examples, longest.bins, 0, batch_size);
+    return micro_batch_of(in_.strategy->mesh(), longest.examples, longest.bins,
+                          {.size = batch_size, .is_same_on_all = true});
   };
   in_.strategy->begin_step();
   const StepSums sums = schedule_->run(work);

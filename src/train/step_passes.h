@@ -9,8 +9,8 @@
 
 namespace sftrun::train {
 
-/// The passes of a step over this rank's part of the global batch. Micro-batch m of data-parallel
-/// rank d has the packed sequences from (m * dp_size + d) * batch_size on. Not thread-safe.
+/// The passes of a step over this rank's part of the global batch (`micro_batch_of`). Not
+/// thread-safe.
 class StepPasses {
  public:
   /// @param inputs must outlive this object

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+#include "sftrun/data/batch_plan.h"
+#include "sftrun/parallel/mesh.h"
+
+/// The tokens of a rank.
+namespace sftrun::train {
+
+/// Where the packed sequences of a micro-batch are in the list of a step.
+struct MicroBatchPlace {
+  int64_t micro_step = 0;  ///< counted from 0
+  int64_t size = 1;        ///< packed sequences of one rank
+  /// Every data-parallel rank takes the sequences of the first one.
+  bool is_same_on_all = false;
+};
+
+/// The only place where the tokens of a rank are chosen. Micro-batch m of data-parallel rank d has
+/// the packed sequences from (m * dp_size + d) * size on; ranks with the same d have the same ones.
+/// @param bins the whole list of the step, the same on all ranks
+data::Batch micro_batch_of(const parallel::Mesh& mesh, const data::ExampleStore& examples,
+                           const std::vector<data::Bin>& bins, const MicroBatchPlace& place);
+
+}  // namespace sftrun::train
