@@ -211,6 +211,48 @@ TEST(Resolve, TheStrategyFollowsTheNumberOfProcesses) {
                              "run.yaml:3:1", "remove parallel.strategy"});
 }
 
+/// Files of resolved values may be resolved again.
+TEST(Resolve, APresetOfAxesGivesTheSameAxes) {
+  using enum ShardLevel;
+  int seen = 0;
+  for (const int64_t pp : {1, 2, 3})
+    for (const int64_t dp_replicate : {1, 2, 4})
+      for (const int64_t dp_shard : {1, 2, 3})
+        for (const int64_t tp : {1, 2, 5})
+          for (const ShardLevel level : {kNone, kOptimizer, kGradients, kWeights}) {
+            if ((dp_shard > 1) != (level != kNone)) continue;
+            const Axes axes{.pp = pp,
+                            .dp_replicate = dp_replicate,
+                            .dp_shard = dp_shard,
+                            .tp = tp,
+                            .level = level};
+            const auto world_size = static_cast<int>(pp * dp_replicate * dp_shard * tp);
+            if (world_size == 1) continue;
+            ParallelConfig again{.strategy = strategy_of(axes)};
+            for (const AxisRow& row : axis_rows()) again.*row.asked = axes.*row.ranks;
+            EXPECT_EQ(axes_of(again, world_size, world_size), axes) << describe(axes);
+            ++seen;
+          }
+  EXPECT_EQ(seen, 27 * 7 - 1);
+}
+
+/// The sizes that resolving writes are enough.
+TEST(Resolve, ResolvedAxesAreResolvedToThemselves) {
+  constexpr int kWorldSize = 24;
+  using Size = std::optional<int64_t>;
+  for (const Size pp : {Size(), Size(2)})
+    for (const Size tp : {Size(), Size(3)})
+      for (const Size dp_shard : {Size(), Size(1), Size(2)})
+        for (const Strategy strategy : {Strategy::kAuto, Strategy::kZero1, Strategy::kHybrid}) {
+          ParallelConfig once{.strategy = strategy, .dp_shard = dp_shard, .pp = pp, .tp = tp};
+          resolve_axes(once, kWorldSize, kWorldSize / 2);
+          ParallelConfig again = once;
+          resolve_axes(again, kWorldSize, kWorldSize);
+          EXPECT_EQ(again.axes, once.axes) << describe(once.axes);
+          EXPECT_EQ(again.strategy, once.strategy);
+        }
+}
+
 TEST(Resolve, KeepsWhatIsGiven) {
   RunConfig config;
   config.tuning.mode = TuningMode::kPartial;

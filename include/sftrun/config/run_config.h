@@ -363,6 +363,7 @@ Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& p
 /// "2 or 4", for advice: the divisors above 1 that are nearest to a number that does not divide.
 std::string near_divisors(int64_t number, int64_t asked);
 /// The preset that has these axes; of several, that of data parallelism.
+/// @post resolving again with the result, beside the sizes, gives the same axes
 Strategy strategy_of(const Axes& axes);
 /// Sets `axes` and the sizes of the axes that the run has, and the strategy if it is auto. Idempotent.
 /// @param local_world_size processes of a machine, the default of hybrid's shards

@@ -46,8 +46,8 @@ class Mesh {
   int dp_size() const { return sizes_.dp_replicate * sizes_.dp_shard; }
   int dp_rank() const { return dp_rank_of(rank_); }
   int dp_rank_of(int rank) const;
-  /// Whether the losses of a rank count: of the ranks with the same part of the batch it is the
-  /// one that computes the loss (last stage) and comes first.
+  /// Whether the losses of a rank count: of the ranks with the same tokens, the one that computes
+  /// the loss and comes first.
   bool counts_loss_of(int rank) const;
 
  private:

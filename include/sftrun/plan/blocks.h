@@ -12,7 +12,8 @@
 /// compares every row with LibTorch's allocator.
 namespace sftrun::plan {
 
-/// One micro-batch on one device.
+/// One micro-batch of a data-parallel rank. The devices of such a rank compute all of its tokens:
+/// StepContext takes a device's part of the model, not of the tokens.
 struct MicroBatchShape {
   int64_t tokens = 0;
   int64_t element_bytes = 4;  ///< of the compute dtype
