@@ -176,13 +176,17 @@ void add_metrics(const std::vector<ObjectiveMetric>& metrics, StepSums& sums) {
 
 namespace {
 
+/// @pre the batch has documents
+int64_t documents_of(const model::PackedBatch& batch) {
+  return static_cast<int64_t>(batch.context.cu_seqlens.size()) - 1;
+}
+
 /// Sum of log p over the labels of each document [documents] fp64.
 /// @param run after the stage's forward pass
 at::Tensor document_sums(const model::Stage& stage, const model::MicroBatchRun& run) {
   const at::Tensor losses = stage.label_losses(run);
   if (run.is_empty()) return at::zeros({0}, losses.options().dtype(at::kDouble));
-  const auto documents = static_cast<int64_t>(run.batch.context.cu_seqlens.size()) - 1;
-  return sums_by_document(losses, run.batch.label_documents, documents);
+  return sums_by_document(losses, run.batch.label_documents, documents_of(run.batch));
 }
 
 /// The same by the reference model, which is the model without adapters; undefined if the objective
@@ -202,6 +206,10 @@ ObjectiveValue forward_documents(const model::Stage& stage, model::MicroBatchRun
   DocumentSums documents{.reference = reference_sums(stage, run.batch, objective)};
   stage.forward(run);
   documents.policy = document_sums(stage, run);
+  documents.lengths = run.is_empty()
+                          ? at::zeros_like(documents.policy)
+                          : lengths_by_document(run.batch.labels, run.batch.label_documents,
+                                                documents_of(run.batch));
   return objective.evaluate(documents);
 }
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "sftrun/data/example.h"
 #include "support/tensors.h"
 
 namespace sftrun::train {
@@ -112,8 +113,13 @@ TEST(Objective, EntriesDoWhatTheirRowsSay) {
     const Objective objective(config);
     const int64_t documents = 3 * info.sequences();
     const at::Tensor policy = test::normal({documents}, 1, at::kDouble) * 4,
-                     reference = test::normal({documents}, 2, at::kDouble) * 4;
-    const ObjectiveValue value = objective.evaluate({.policy = policy, .reference = reference});
+                     lengths = at::arange(1, documents + 1, at::kDouble);
+    at::Tensor reference;
+    if (info.needs_reference) reference = test::normal({documents}, 2, at::kDouble) * 4;
+    const auto value_at = [&](const at::Tensor& log_p) {
+      return objective.evaluate({.policy = log_p, .reference = reference, .lengths = lengths});
+    };
+    const ObjectiveValue value = value_at(policy);
     std::set<std::string_view> names(info.metrics.begin(), info.metrics.end());
     EXPECT_EQ(names.size(), value.metrics.size());
     for (const ObjectiveMetric& metric : value.metrics) EXPECT_TRUE(names.contains(metric.name));
@@ -123,12 +129,13 @@ TEST(Objective, EntriesDoWhatTheirRowsSay) {
       constexpr double kStep = 1e-6;
       const at::Tensor moved = policy.clone();
       moved[i] += kStep;
-      const ObjectiveValue after = objective.evaluate({.policy = moved, .reference = reference});
-      EXPECT_NEAR((after.loss_sum - value.loss_sum).item<double>() / kStep,
+      EXPECT_NEAR((value_at(moved).loss_sum - value.loss_sum).item<double>() / kStep,
                   -value.weights[i].item<double>(), 1e-6);
     }
     const at::Tensor none = at::zeros({0}, at::kDouble);
-    EXPECT_EQ(objective.evaluate({.policy = none, .reference = none}).loss_sum.item<double>(), 0);
+    const DocumentSums of_none{
+        .policy = none, .reference = info.needs_reference ? none : at::Tensor(), .lengths = none};
+    EXPECT_EQ(objective.evaluate(of_none).loss_sum.item<double>(), 0);
   }
   EXPECT_GE(entries, 1);
 }
@@ -150,6 +157,13 @@ TEST(Objective, FactorsOfRowsAreTheGradient) {
   torch::autograd::backward({loss});
   EXPECT_NEAR(value.loss_sum.item<double>(), loss.item<double>(), 1e-12);
   EXPECT_TRUE(test::close(row_factors(value, documents), leaf.grad(), 1e-6));
+}
+
+TEST(Objective, LengthsAreNumbersOfLabels) {
+  const at::Tensor labels = at::tensor({7, 8, 9, data::kIgnoreIndex, data::kIgnoreIndex}, at::kInt),
+                   documents = at::tensor({1, 1, 2, 0, 0}, at::kLong);  // padding: document 0
+  EXPECT_TRUE(at::equal(lengths_by_document(labels, documents, 4),
+                        at::tensor({0.0, 2.0, 1.0, 0.0}, at::kDouble)));
 }
 
 /// A document without labelled rows, and none at all.

@@ -21,6 +21,7 @@ struct DocumentSums {
   at::Tensor policy;  ///< [documents] fp64: sum of log p of the labels, by the trained model
   at::Tensor
       reference;  ///< [documents] fp64: by the reference model; undefined if the row needs none
+  at::Tensor lengths;  ///< [documents] fp64: number of labels, 0 where a document has none
 };
 
 /// A mean over the terms of the global batch, by its name in metrics.jsonl.
@@ -69,6 +70,11 @@ class Objective {
 /// of each labelled row (`PackedBatch::label_documents`)
 at::Tensor sums_by_document(const at::Tensor& losses, const at::Tensor& documents,
                             int64_t num_documents);
+
+/// Numbers of labels of each document: [documents] fp64.
+/// @param labels [N] int32: of each labelled row; `data::kIgnoreIndex` in rows of padding
+at::Tensor lengths_by_document(const at::Tensor& labels, const at::Tensor& documents,
+                               int64_t num_documents);
 
 /// The factor of each labelled row's gradient (`GradScale::row_factors`): [N] fp32, the weight of
 /// its document.

@@ -7,6 +7,7 @@
 
 #include "dpo.h"
 #include "sftrun/core/error.h"
+#include "sftrun/data/example.h"
 
 namespace sftrun::train {
 
@@ -24,6 +25,13 @@ static_assert([] {
   return true;
 }());
 
+/// Sums of the rows' values [N] fp64 over each document.
+at::Tensor summed(const at::Tensor& values, const at::Tensor& documents, int64_t num_documents) {
+  // Not index_add_: on CUDA the order of its additions varies.
+  const at::Tensor numbers = at::arange(num_documents, documents.options()).unsqueeze(1);
+  return at::where(documents.unsqueeze(0) == numbers, values.unsqueeze(0), 0.0).sum(1);
+}
+
 }  // namespace
 
 int64_t Objective::count_terms(const BatchCounts& counts) const {
@@ -39,10 +47,12 @@ ObjectiveValue Objective::evaluate(const DocumentSums& sums) const {
 at::Tensor sums_by_document(const at::Tensor& losses, const at::Tensor& documents,
                             int64_t num_documents) {
   const at::NoGradGuard no_grad;
-  // Not index_add_: on CUDA the order of its additions varies.
-  const at::Tensor numbers = at::arange(num_documents, documents.options()).unsqueeze(1);
-  const at::Tensor log_p = losses.to(at::kDouble).neg_();
-  return at::where(documents.unsqueeze(0) == numbers, log_p.unsqueeze(0), 0.0).sum(1);
+  return summed(losses.to(at::kDouble).neg_(), documents, num_documents);
+}
+
+at::Tensor lengths_by_document(const at::Tensor& labels, const at::Tensor& documents,
+                               int64_t num_documents) {
+  return summed(labels.ne(data::kIgnoreIndex).to(at::kDouble), documents, num_documents);
 }
 
 at::Tensor row_factors(const ObjectiveValue& value, const at::Tensor& documents) {
