@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "../../src/train/objectives/pairs.h"
 #include "sftrun/data/example.h"
 #include "support/tensors.h"
 
@@ -164,6 +165,25 @@ TEST(Objective, LengthsAreNumbersOfLabels) {
                    documents = at::tensor({1, 1, 2, 0, 0}, at::kLong);  // padding: document 0
   EXPECT_TRUE(at::equal(lengths_by_document(labels, documents, 4),
                         at::tensor({0.0, 2.0, 1.0, 0.0}, at::kDouble)));
+}
+
+/// Rewards of two pairs, by means over their labels, where one answer has none.
+TEST(Pairs, RewardsPerTokenWithoutAReference) {
+  const DocumentSums sums{.policy = at::tensor({-4.0, -6.0, -3.0, 0.0}, at::kDouble),
+                          .lengths = at::tensor({4.0, 2.0, 3.0, 0.0}, at::kDouble)};
+  const double gamma = 1;  // a loss may read settings
+  const ObjectiveValue value =
+      value_of_pairs(sums, {.beta = 2, .per_token = true}, [gamma](const at::Tensor& margins) {
+        return PairLoss{.losses = gamma - margins, .slopes = -at::ones_like(margins)};
+      });
+  const auto numbers = numbers_of(value);
+  EXPECT_EQ(numbers.at("rewards/chosen"), -2 - 2);
+  EXPECT_EQ(numbers.at("rewards/rejected"), -6);
+  EXPECT_EQ(numbers.at("rewards/accuracies"), 1);
+  EXPECT_EQ(numbers.at("logps/chosen"), -7);
+  EXPECT_EQ(numbers.at("loss"), (1 - 4) + (1 + 2));
+  EXPECT_TRUE(
+      test::close(value.weights, at::tensor({0.5, -1.0, 2.0 / 3, -2.0}, at::kDouble), 1e-15));
 }
 
 /// A document without labelled rows, and none at all.
