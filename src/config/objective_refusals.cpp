@@ -61,10 +61,10 @@ constexpr auto kRefusalsOfObjectives = std::to_array<RefusalRow>({
                 "without the adapter of `tuning.lora.init_from`",
      .fix = "merge the adapter first (sftrun merge), and set model.name to the result"},
     {.key = "train.neftune_noise_alpha",
-     .concerns = needs_reference,
+     .concerns = [](const ObjectiveInfo& objective) { return !objective.has_dropout; },
      .applies = [](const RunConfig& run) { return run.train.neftune_noise_alpha.has_value(); },
-     .message = "`train.objective` is {objective}, and the noise of `train.neftune_noise_alpha` "
-                "would change what is compared with the reference model",
+     .message = "`train.objective` is {objective}, which trains without dropout and without the "
+                "noise of `train.neftune_noise_alpha`",
      .fix = "remove neftune_noise_alpha"},
     {.key = "train.router_aux_loss_coef",
      .concerns = [](const ObjectiveInfo& objective) { return !objective.has_aux_loss; },
@@ -102,11 +102,12 @@ constexpr auto kRefusalsOfObjectives = std::to_array<RefusalRow>({
 ObjectiveRefusal refusal_of(const RefusalRow& row, const RunConfig& run) {
   const auto others =
       objective_names([&](const ObjectiveInfo& objective) { return !row.concerns(objective); });
-  return {row.key,
-          fmt::format(
-              fmt::runtime(row.message), fmt::arg("objective", run.train.objective_info().name),
-              fmt::arg("mode", word_of(run.tuning.mode)), fmt::arg("others", join(others, " or "))),
-          row.fix};
+  return {
+      row.key,
+      fmt::format(fmt::runtime(row.message), fmt::arg("objective", run.train.objective_info().name),
+                  fmt::arg("mode", word_of(run.tuning.mode)),
+                  fmt::arg("others", joined(others, " or "))),
+      row.fix};
 }
 
 bool is_refused(const RefusalRow& row, const RunConfig& run) {

@@ -5,6 +5,8 @@
 #include <set>
 
 #include "config_test_base.h"
+#include "sftrun/core/error.h"
+#include "support/expect_error.h"
 
 namespace sftrun::config {
 namespace {
@@ -45,6 +47,23 @@ TEST_F(ObjectivesTest, ConfigurationsReadTheRows) {
       EXPECT_EQ(warnings.empty(), other.reads("train.beta")) << other.name;
     }
   }
+}
+
+/// Passes of an objective without dropout are those of an evaluation, so noise would be ignored.
+TEST_F(ObjectivesTest, NoiseNeedsAnObjectiveWithDropout) {
+  int refusing = 0;
+  for (const ObjectiveInfo& info : kObjectives) {
+    SCOPED_TRACE(info.name);
+    const std::vector<std::string> noisy = {fmt::format("train.objective={}", info.name),
+                                            "train.neftune_noise_alpha=5"};
+    if (info.has_dropout) {
+      EXPECT_NO_THROW(load("", noisy));
+      continue;
+    }
+    ++refusing;
+    test::expect_error<ConfigError>([&] { load("", noisy); }, {"`train.neftune_noise_alpha`"});
+  }
+  EXPECT_GE(refusing, 1);
 }
 
 }  // namespace
