@@ -29,13 +29,13 @@ const ObjectiveInfo* find_objective_of_torchtune(std::string_view loss) {
   return find_by(&ObjectiveInfo::torchtune_loss, loss);
 }
 
-std::string all_objectives(std::string_view between) {
-  return join(objective_names([](const ObjectiveInfo&) { return true; }), between);
+std::string all_objectives(std::string_view last) {
+  return joined(objective_names([](const ObjectiveInfo&) { return true; }), last);
 }
 
 std::string objectives_for(ExampleForm form) {
-  return join(objective_names([&](const ObjectiveInfo& info) { return info.form == form; }),
-              " or ");
+  return joined(objective_names([&](const ObjectiveInfo& info) { return info.form == form; }),
+                " or ");
 }
 
 std::string name_objectives(std::string text) {

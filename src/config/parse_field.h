@@ -139,7 +139,7 @@ std::string supported_instead() {
   std::vector<std::string> words;
   for (const auto& word : Words<E>::all)
     if (word.kind == WordKind::kMain) words.emplace_back(word.text);
-  return "use " + join(words, " or ");
+  return "use " + joined(words, " or ");
 }
 
 template <class E>
