@@ -72,7 +72,7 @@ void check(const config::LoadedConfig& loaded, const fs::path& yaml) {
     throw ConfigError("`sftrun eval` measures answers, and train.objective compares pairs of them",
                       loaded.place_of("train.objective"),
                       "for answers, add them here: data.val=FILE train.objective=" +
-                          config::objectives_for(config::ExampleForm::kAnswer) +
+                          config::first_objective_for(config::ExampleForm::kAnswer) +
                           (is_of_pairs ? " data.format=auto" : ""));
   }
 }

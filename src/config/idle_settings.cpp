@@ -185,19 +185,21 @@ std::string with_objective(const RunConfig& run) {
   return fmt::format(" with train.objective {}", run.train.objective_info().name);
 }
 
-/// Settings that only some objectives read.
+/// Whether some objectives read the key, and that of the run does not.
+IdleRule read_by_some_objectives(std::string_view setting) {
+  return {{std::string(setting)}, [setting](const RunConfig& run, const RunFacts&) {
+            if (run.train.objective_info().reads(setting)) return std::string();
+            const std::vector<std::string> readers =
+                objective_names([&](const ObjectiveInfo& info) { return info.reads(setting); });
+            return fmt::format("{}: only {} {} it", with_objective(run), joined(readers, " and "),
+                               readers.size() == 1 ? "reads" : "read");
+          }};
+}
+
 IdleRules rules_of_objectives() {
   IdleRules rules;
-  for (const ObjectiveInfo& reader : kObjectives) {
-    for (const ObjectiveSetting& setting : reader.settings) {
-      rules.push_back(
-          {{std::string(setting.key)}, [setting](const RunConfig& run, const RunFacts&) {
-             return run.train.objective_info().reads(setting.key)
-                        ? std::string()
-                        : with_objective(run) + std::string(setting.why_idle);
-           }});
-    }
-  }
+  for (const std::string_view setting : objective_settings())
+    rules.push_back(read_by_some_objectives(setting));
   return rules;
 }
 

@@ -15,6 +15,10 @@ const ObjectiveInfo* find_by(std::string_view ObjectiveInfo::*member, std::strin
   return found == kObjectives.end() ? nullptr : found;
 }
 
+std::vector<std::string> names_for(ExampleForm form) {
+  return objective_names([&](const ObjectiveInfo& info) { return info.form == form; });
+}
+
 }  // namespace
 
 const ObjectiveInfo* find_objective(std::string_view name) {
@@ -34,8 +38,11 @@ std::string all_objectives(std::string_view last) {
 }
 
 std::string objectives_for(ExampleForm form) {
-  return joined(objective_names([&](const ObjectiveInfo& info) { return info.form == form; }),
-                " or ");
+  return joined(names_for(form), " or ");
+}
+
+std::string first_objective_for(ExampleForm form) {
+  return names_for(form).front();
 }
 
 std::string name_objectives(std::string text) {
@@ -57,6 +64,15 @@ std::string objective_descriptions() {
 
 std::string readers_of_setting(std::string_view key) {
   return join(objective_names([&](const ObjectiveInfo& info) { return info.reads(key); }), ", ");
+}
+
+std::vector<std::string_view> objective_settings() {
+  std::vector<std::string_view> settings;
+  for (const ObjectiveInfo& info : kObjectives)
+    for (const std::string_view setting : info.settings)
+      if (std::find(settings.begin(), settings.end(), setting) == settings.end())
+        settings.push_back(setting);
+  return settings;
 }
 
 }  // namespace sftrun::config

@@ -82,7 +82,7 @@ DetectedFormat detect_format(const Json& record, const std::string& where,
                     where,
                     "name the columns: data.fields: {prompt: COLUMN, chosen: COLUMN, rejected: "
                     "COLUMN}; or set train.objective: " +
-                        config::objectives_for(config::ExampleForm::kAnswer));
+                        config::first_objective_for(config::ExampleForm::kAnswer));
   }
   if (auto format = format_of_keys(record, /*are_pairs=*/false)) return *format;
   if (is_preference(record)) refuse_preference(record, where);

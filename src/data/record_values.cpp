@@ -31,7 +31,7 @@ bool is_preference(const Json& record) {
       where,
       fmt::format("set train.objective: {}; or, to train on the chosen answers alone, data.fields: "
                   "{{{}}}",
-                  config::objectives_for(config::ExampleForm::kPair),
+                  config::first_objective_for(config::ExampleForm::kPair),
                   has_prompt ? "prompt: prompt, completion: chosen"
                   : is_list  ? "messages: chosen"
                              : "text: chosen"));

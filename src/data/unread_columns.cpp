@@ -111,7 +111,7 @@ std::string advice_on_column(const std::string& column) {
     return "its value false says that the completion is bad; remove these records";
   if (column == "chosen" || column == "rejected")
     return fmt::format("train.objective: {} trains on them",
-                       config::objectives_for(config::ExampleForm::kPair));
+                       config::first_objective_for(config::ExampleForm::kPair));
   return "sftrun trains on text";
 }
 

@@ -48,7 +48,7 @@ Settings settings_of(const config::RunConfig& config, const ResultFacts& facts) 
   add("data.bin_tokens");
   const config::ObjectiveInfo& objective = config.train.objective_info();
   if (objective.objective != config::TrainConfig{}.objective) add("train.objective");
-  for (const config::ObjectiveSetting& setting : objective.settings) add(setting.key);
+  for (const std::string_view setting : objective.settings) add(setting);
   add("train.learning_rate");
   add("train.scheduler");
   add("train.optimizer");

@@ -6,6 +6,7 @@
 
 #include "config_test_base.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 #include "support/expect_error.h"
 
 namespace sftrun::config {
@@ -49,6 +50,17 @@ TEST_F(ObjectivesTest, ConfigurationsReadTheRows) {
   }
 }
 
+TEST_F(ObjectivesTest, WarningsNameTheReadersOfASetting) {
+  const auto warnings = load("", {"train.beta=0.25"}).warnings;
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings.front().find(fmt::format(
+                "train.beta has no effect with train.objective sft: only {} ",
+                joined(objective_names([](const auto& row) { return row.reads("train.beta"); }),
+                       " and "))),
+            std::string::npos)
+      << warnings.front();
+}
+
 /// Passes of an objective without dropout are those of an evaluation, so noise would be ignored.
 TEST_F(ObjectivesTest, NoiseNeedsAnObjectiveWithDropout) {
   int refusing = 0;
@@ -64,6 +76,15 @@ TEST_F(ObjectivesTest, NoiseNeedsAnObjectiveWithDropout) {
     test::expect_error<ConfigError>([&] { load("", noisy); }, {"`train.neftune_noise_alpha`"});
   }
   EXPECT_GE(refusing, 1);
+}
+
+TEST(Objectives, AConfigurationTakesOneName) {
+  for (const ExampleForm form : {ExampleForm::kAnswer, ExampleForm::kPair}) {
+    const ObjectiveInfo* first = find_objective(first_objective_for(form));
+    ASSERT_NE(first, nullptr);
+    EXPECT_EQ(first->form, form);
+    EXPECT_TRUE(objectives_for(form).starts_with(first->name));
+  }
 }
 
 }  // namespace

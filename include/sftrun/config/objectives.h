@@ -25,12 +25,6 @@ enum class ExampleForm : uint8_t { kAnswer, kPair };
 /// What the loss, its gradient and the metrics are means over, in the whole global batch.
 enum class LossTerms : uint8_t { kLabelTokens, kExamples };
 
-/// A setting that only some objectives read.
-struct ObjectiveSetting {
-  std::string_view key;
-  std::string_view why_idle = {};  ///< more about why it has no effect with the others: ": …"
-};
-
 /// A metric that stands in lines of the log.
 struct ShownMetric {
   std::string_view metric;  ///< one of `ObjectiveInfo::metrics`
@@ -51,7 +45,8 @@ struct ObjectiveInfo {
   bool needs_reference = false;
   bool has_dropout = false;   ///< of adapters; also noise on embeddings
   bool has_aux_loss = false;  ///< the load-balancing loss of routers may be added
-  std::span<const ObjectiveSetting> settings = {};
+  /// Keys that only some objectives read, and this one does.
+  std::span<const std::string_view> settings = {};
   /// Names in metrics.jsonl and TensorBoard, with "eval_" those of evaluations. What a run would be
   /// judged by comes first.
   std::span<const std::string_view> metrics = {};
@@ -61,8 +56,8 @@ struct ObjectiveInfo {
   std::string_view torchtune_loss = {};  ///< the class in torchtune
 
   constexpr bool reads(std::string_view key) const {
-    for (const ObjectiveSetting& setting : settings)
-      if (setting.key == key) return true;
+    for (const std::string_view setting : settings)
+      if (setting == key) return true;
     return false;
   }
   constexpr bool reads_pairs() const { return form == ExampleForm::kPair; }
@@ -76,10 +71,9 @@ struct ObjectiveInfo {
   }
 };
 
-inline constexpr auto kSftSettings = std::to_array<ObjectiveSetting>(
-    {{.key = "data.loss_on", .why_idle = ": the two answers carry the labels"}});
+inline constexpr auto kSftSettings = std::to_array<std::string_view>({"data.loss_on"});
 
-inline constexpr auto kPairSettings = std::to_array<ObjectiveSetting>({{.key = "train.beta"}});
+inline constexpr auto kPairSettings = std::to_array<std::string_view>({"train.beta"});
 /// As in TRL's DPOTrainer.
 inline constexpr auto kPairMetrics =
     std::to_array<std::string_view>({"rewards/accuracies", "rewards/margins", "rewards/chosen",
@@ -132,15 +126,19 @@ std::vector<std::string> objective_names(Property holds) {
     if (std::invoke(holds, info)) names.emplace_back(info.name);
   return names;
 }
-/// "sft and dpo"   @param between " and "
-std::string all_objectives(std::string_view between);
-/// "sft", or of several "dpo or hinge": those that read such examples.
+/// "sft and dpo"   @param last between the last two: " and "
+std::string all_objectives(std::string_view last);
+/// "sft", or of several "dpo, ipo or hinge": those that read such examples.
 std::string objectives_for(ExampleForm form);
+/// The first of them, to be written into a configuration.
+std::string first_objective_for(ExampleForm form);
 /// A text in which `{objectives}` becomes "sft and dpo", and `{objective}` "sft or dpo".
 std::string name_objectives(std::string text);
 /// "sft: …. dpo: …."
 std::string objective_descriptions();
 /// Those that read the setting: "dpo, hinge".   @param key "train.beta"
 std::string readers_of_setting(std::string_view key);
+/// The keys of all rows' settings, each once.
+std::vector<std::string_view> objective_settings();
 
 }  // namespace sftrun::config
