@@ -8,8 +8,8 @@
 /// The tokens of a rank.
 namespace sftrun::train {
 
-/// Where the packed sequences of a micro-batch are in the list of a step.
-struct MicroBatchPlace {
+/// Which micro-batch of a step is dealt out, and how.
+struct MicroBatchDeal {
   int64_t micro_step = 0;  ///< counted from 0
   int64_t size = 1;        ///< packed sequences of one rank
   /// Every data-parallel rank takes the sequences of the first one.
@@ -20,6 +20,6 @@ struct MicroBatchPlace {
 /// the packed sequences from (m * dp_size + d) * size on; ranks with the same d have the same ones.
 /// @param bins the whole list of the step, the same on all ranks
 data::Batch micro_batch_of(const parallel::Mesh& mesh, const data::ExampleStore& examples,
-                           const std::vector<data::Bin>& bins, const MicroBatchPlace& place);
+                           const std::vector<data::Bin>& bins, const MicroBatchDeal& deal);
 
 }  // namespace sftrun::train
