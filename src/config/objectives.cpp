@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "row_settings.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::config {
@@ -67,12 +68,7 @@ std::string readers_of_setting(std::string_view key) {
 }
 
 std::vector<std::string_view> objective_settings() {
-  std::vector<std::string_view> settings;
-  for (const ObjectiveInfo& info : kObjectives)
-    for (const std::string_view setting : info.settings)
-      if (std::find(settings.begin(), settings.end(), setting) == settings.end())
-        settings.push_back(setting);
-  return settings;
+  return settings_of(kObjectives);
 }
 
 }  // namespace sftrun::config

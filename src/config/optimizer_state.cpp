@@ -1,6 +1,6 @@
 #include "sftrun/config/optimizer_state.h"
 
-#include <algorithm>
+#include "row_settings.h"
 
 namespace sftrun::config {
 
@@ -19,12 +19,7 @@ int64_t optimizer_state_bytes(const TrainConfig& train, TensorRole role,
 }
 
 std::vector<std::string_view> optimizer_settings() {
-  std::vector<std::string_view> settings;
-  for (const OptimizerInfo& info : kOptimizers)
-    for (const std::string_view setting : info.settings)
-      if (std::find(settings.begin(), settings.end(), setting) == settings.end())
-        settings.push_back(setting);
-  return settings;
+  return settings_of(kOptimizers);
 }
 
 Optimizer on_device(Optimizer optimizer) {
