@@ -23,6 +23,8 @@ GenerationBatch::GenerationBatch(Decoder& decoder, size_t num_rows, BatchHooks h
     : decoder_(decoder),
       hooks_(std::move(hooks)),
       sequences_(std::make_unique<BatchSequences>(decoder, num_rows)),
+      bytes_of_state_(SequenceCache(decoder).bytes({.rows = 1, .length = 0})),
+      bytes_of_token_(SequenceCache(decoder).bytes({.rows = 1, .length = 1}) - bytes_of_state_),
       has_states_(spec::any_has_state(decoder.arch())),
       forward_(std::make_unique<GenerationForward>(decoder, ranks)) {
   SFTRUN_CHECK(num_rows > 0);
@@ -37,10 +39,6 @@ size_t GenerationBatch::num_active() const {
 
 size_t GenerationBatch::num_free() const {
   return sequences_->num_free();
-}
-
-uint64_t GenerationBatch::bytes_of_sequence(int64_t length) const {
-  return SequenceCache(decoder_).bytes({.rows = 1, .length = length});
 }
 
 uint64_t GenerationBatch::cache_bytes(size_t more, int64_t length) const {

@@ -128,7 +128,7 @@ std::vector<spec::TensorSpec> expected_tensors(const spec::ArchSpec& arch, const
   return expected;
 }
 
-/// A model in a directory. The tensors of its files are found by `HfFiles`; matrices in fewer bits
+/// A model in a directory. The tensors of its files are found by `HfFiles`; quantised matrices
 /// are described in hf_quantised.h and hf_mxfp4.h.
 class HfCheckpoint final : public CheckpointBase {
  public:

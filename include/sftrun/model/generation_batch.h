@@ -89,7 +89,9 @@ class GenerationBatch {
   /// `length` tokens with its answer.
   uint64_t cache_bytes(size_t more, int64_t length) const;
   /// Bytes of the cache of one sequence of `length` tokens. Thread-safe.
-  uint64_t bytes_of_sequence(int64_t length) const;
+  uint64_t bytes_of_sequence(int64_t length) const {
+    return static_cast<uint64_t>(length) * bytes_of_token_ + bytes_of_state_;
+  }
 
  private:
   void follow_step();
@@ -103,6 +105,7 @@ class GenerationBatch {
   Decoder& decoder_;
   BatchHooks hooks_;
   std::unique_ptr<BatchSequences> sequences_;
+  const uint64_t bytes_of_state_, bytes_of_token_;  // of one sequence
   const bool has_states_;
   std::unique_ptr<GenerationForward> forward_;
   std::unique_ptr<GenerationMessages> messages_;  // null: this rank has the whole model
