@@ -22,12 +22,15 @@ struct RopeAngles {
   at::Tensor cos, sin;  ///< [T, rotary_dim / 2] fp32, at each token's position
 };
 struct Chunks;
-/// Metadata of one packed batch: T tokens in n documents.
+/// Metadata of one packed batch: T tokens in n documents. `ropes` and token keys belong to rows, in
+/// any order and number: who computes with a part of the rows selects the same rows of them. Lengths
+/// (`cu_seqlens`, `max_seqlen`, `chunks`) belong to whole documents, whose rows are consecutive: for
+/// attention, mixers with a state, convolutions and what is divided by the length of a document.
 struct BatchMetadata {
   std::vector<RopeAngles> ropes;    ///< one per RoPE variant of the model
-  std::vector<int32_t> cu_seqlens;  ///< [n + 1]
+  std::vector<int32_t> cu_seqlens;  ///< [n + 1], from 0 to T: first row of each document
   at::Tensor cu_seqlens_device;     ///< on the device, may end with empty documents (CUDA only)
-  int32_t max_seqlen = 0;
+  int32_t max_seqlen = 0;           ///< tokens of the longest document
   std::shared_ptr<const Chunks> chunks;  ///< for gated delta nets; else null
   std::vector<TokenKey> token_keys;      ///< [T], on CPU; read only by dropout and noise
   at::Tensor token_keys_device;          ///< [T, 2] int32, replaces `token_keys` (CUDA only)
@@ -173,6 +176,8 @@ struct AttentionOutput {
 };
 /// @param sinks [heads] or undefined: attention sinks, an extra score in each head's softmax that
 /// adds to the denominator and has no value (arXiv:2309.17453, as in gpt-oss)
+/// @pre q, k and v have the rows of the whole batch, T = cu_seqlens[n]: token t of a document sees the
+/// keys of its tokens max(0, t - window + 1) … t. RoPE is applied already.
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const BatchMetadata& batch, const AttentionShape& shape,
                                   const at::Tensor& sinks = {});
