@@ -69,11 +69,9 @@ AnswerCheck devices_check(const MachineView& machine) {
 }
 
 std::vector<std::string> strategy_words() {
-  using enum config::Strategy;
   std::vector<std::string> words;
-  for (const config::Strategy strategy :
-       {kAuto, kDdp, kZero1, kZero2, kZero3, kFsdp, kHybrid, kPipeline, kTensor})
-    words.emplace_back(config::strategy_name(strategy));
+  for (const config::StrategyRow& row : config::kStrategies)
+    if (!row.one_process) words.emplace_back(row.name);
   return words;
 }
 

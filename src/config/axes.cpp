@@ -84,7 +84,8 @@ int64_t rest_for(const AxisRow& row, const ParallelConfig& parallel, int world_s
 int64_t default_shards(const ParallelConfig& parallel, int64_t left, int64_t of_machine) {
   if (parallel.dp_replicate && left % *parallel.dp_replicate == 0)
     return left / *parallel.dp_replicate;
-  return parallel.strategy == Strategy::kHybrid ? std::max<int64_t>(1, of_machine) : left;
+  return strategy_row(parallel.strategy).shards_in_machine ? std::max<int64_t>(1, of_machine)
+                                                           : left;
 }
 
 /// The word of a preset for ranks along an axis; "": there is none.
@@ -114,22 +115,21 @@ const AxisRow& row_of(Axis axis) {
   return kRows[static_cast<size_t>(axis)];
 }
 
+int64_t Axes::devices_of_part() const {
+  int64_t devices = 1;
+  for (const AxisRow& row : kRows)
+    if (!row.divides_batches) devices *= this->*row.ranks;
+  return devices;
+}
+
+const char* Axes::part_word() const {
+  if (!divides_model()) return "process";
+  return has_stages_alone() ? "pipeline" : "group";
+}
+
 ShardLevel level_of(const ParallelConfig& parallel) {
-  switch (parallel.strategy) {
-    case Strategy::kZero1:
-      return ShardLevel::kOptimizer;
-    case Strategy::kZero2:
-      return ShardLevel::kGradients;
-    case Strategy::kZero3:
-    case Strategy::kFsdp:
-    case Strategy::kHybrid:
-      return ShardLevel::kWeights;
-    case Strategy::kSingle:
-    case Strategy::kDdp:
-      return ShardLevel::kNone;
-    default:  // sizes decide
-      return parallel.dp_shard.value_or(1) > 1 ? ShardLevel::kWeights : ShardLevel::kNone;
-  }
+  if (const auto level = strategy_row(parallel.strategy).level) return *level;
+  return parallel.dp_shard.value_or(1) > 1 ? ShardLevel::kWeights : ShardLevel::kNone;
 }
 
 std::string stage_setting(const ParallelConfig& parallel) {
@@ -160,7 +160,7 @@ Axes axes_of(const ParallelConfig& parallel, int world_size, int local_world_siz
   Division division(world_size, places);
   for (const AxisRow& row : kRows) {
     if (row.divides_batches) continue;
-    const bool is_preset = strategy_name(parallel.strategy) == row.strategy;
+    const bool is_preset = strategy_row(parallel.strategy).axis == row.axis;
     axes.*row.ranks = division.take(row, parallel.*row.asked,
                                     is_preset ? rest_for(row, parallel, world_size) : 1);
   }

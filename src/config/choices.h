@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <numeric>
 #include <span>
 #include <string_view>
 
@@ -353,24 +354,19 @@ struct Words<Checkpointing> {
 
 template <>
 struct Words<Strategy> {
-  using enum Strategy;
-  static constexpr auto all = std::to_array<Word<Strategy>>({
-      {"auto", kAuto},
-      {"single", kSingle},
-      {"ddp", kDdp},
-      {"zero1", kZero1},
-      {"zero2", kZero2},
-      {"zero3", kZero3},
-      {"fsdp", kFsdp},
-      {"hybrid", kHybrid},
-      {"pipeline", kPipeline},
-      {"tensor", kTensor},
-      {"device_map", kDeviceMap},
-      {"fsdp2", kFsdp, WordKind::kAlias},
-      {"full_shard", kFsdp, WordKind::kAlias},
-      {"shard_grad_op", kZero2, WordKind::kAlias},
-      {"hybrid_shard", kHybrid, WordKind::kAlias},
-  });
+  static constexpr auto all = [] {
+    constexpr size_t kCount =
+        std::transform_reduce(kStrategies.begin(), kStrategies.end(), size_t{0}, std::plus<>(),
+                              [](const StrategyRow& row) { return 1 + row.aliases.size(); });
+    std::array<Word<Strategy>, kCount> words{};
+    auto* end = words.begin();
+    for (const StrategyRow& row : kStrategies) {
+      *end++ = {row.name, row.strategy};
+      for (const std::string_view alias : row.aliases)
+        *end++ = {alias, row.strategy, WordKind::kAlias};
+    }
+    return words;
+  }();
   static constexpr std::string_view instead =
       "use fsdp, pipeline or tensor, which divide the model over the devices, or ddp";
 };

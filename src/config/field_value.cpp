@@ -27,8 +27,9 @@ std::optional<Complaint> try_value(std::string_view field, const Value& value,
 }
 
 nlohmann::ordered_json canonical(std::string_view field, nlohmann::ordered_json value) {
-  if (field == "parallel.strategy" && value == word_of(Strategy::kFsdp))
-    value = word_of(Strategy::kZero3);
+  if (field != "parallel.strategy") return value;
+  for (const StrategyRow& row : kStrategies)
+    if (row.same && value == row.name) return strategy_row(*row.same).name;
   return value;
 }
 

@@ -334,10 +334,9 @@ std::string on_one_process(const RunConfig&, const RunFacts& facts) {
 
 /// Whether weights that a device does not keep are brought to it.
 bool brings_weights(const ParallelConfig& parallel, const RunFacts& facts) {
-  using enum Strategy;
-  const Strategy strategy = parallel.strategy;
-  const bool may_divide = facts.world_size != 1 && (strategy == kAuto || strategy == kZero3 ||
-                                                    strategy == kFsdp || strategy == kHybrid);
+  const StrategyRow& strategy = strategy_row(parallel.strategy);
+  const bool may_divide = facts.world_size != 1 && (strategy.strategy == Strategy::kAuto ||
+                                                    strategy.level == ShardLevel::kWeights);
   const bool offloads =
       parallel.offload.base == Offload::kCpu || parallel.offload.params == Offload::kCpu;
   return may_divide || (offloads && facts.on_gpu != false);

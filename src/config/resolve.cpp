@@ -212,20 +212,27 @@ Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& p
       "remove parallel.strategy, or give --nproc-per-node 1");
 }
 
+namespace {
+
+/// With copies, a preset that has them by default, if there is one of this level.
+Strategy sharding_strategy(const Axes& axes) {
+  const StrategyRow* found = nullptr;
+  for (const StrategyRow& row : kStrategies) {
+    if (row.level != axes.level || row.same) continue;
+    const bool fits = row.shards_in_machine == (axes.dp_replicate > 1);
+    if (!found || fits) found = &row;
+  }
+  SFTRUN_CHECK(found != nullptr);
+  return found->strategy;
+}
+
+}  // namespace
+
 Strategy strategy_of(const Axes& axes) {
   if (axes.stages_in_process) return Strategy::kDeviceMap;
-  switch (axes.level) {
-    case ShardLevel::kOptimizer:
-      return Strategy::kZero1;
-    case ShardLevel::kGradients:
-      return Strategy::kZero2;
-    case ShardLevel::kWeights:
-      return axes.dp_replicate > 1 ? Strategy::kHybrid : Strategy::kFsdp;
-    case ShardLevel::kNone:
-      break;
-  }
-  if (axes.pp > 1) return Strategy::kPipeline;
-  if (axes.tp > 1) return Strategy::kTensor;
+  if (axes.has_shards()) return sharding_strategy(axes);
+  for (const StrategyRow& row : kStrategies)
+    if (row.axis && axes.*row_of(*row.axis).ranks > 1) return row.strategy;
   return axes.dp_replicate > 1 ? Strategy::kDdp : Strategy::kSingle;
 }
 
@@ -255,7 +262,7 @@ void resolve_axes(ParallelConfig& parallel, int world_size, int local_world_size
     if (!row.divides_batches && parallel.axes.*row.ranks > 1)
       parallel.*row.asked = parallel.axes.*row.ranks;
   if (parallel.axes.dp_shard > 1 &&
-      (parallel.axes.dp_replicate > 1 || parallel.strategy == Strategy::kHybrid))
+      (parallel.axes.dp_replicate > 1 || strategy_row(parallel.strategy).shards_in_machine))
     parallel.dp_shard = parallel.axes.dp_shard;
 }
 

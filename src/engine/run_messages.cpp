@@ -61,11 +61,10 @@ std::string steps_line(const config::RunConfig& config, const RunSize& size) {
   const config::Axes& axes = config.parallel.axes;
   const int64_t parts = axes.data_parts();
   const std::string devices =
-      axes.has_stages() && axes.tp == 1
-          ? fmt::format("{} of {}", counted(parts, "pipeline"), counted(axes.pp, "stage"))
-      : axes.divides_model()
-          ? fmt::format("{} of {}", counted(parts, "group"), counted(axes.pp * axes.tp, "device"))
-          : fmt::format("world_size {}", parts);
+      axes.divides_model() ? fmt::format("{} of {}", counted(parts, axes.part_word()),
+                                         counted(axes.devices_of_part(),
+                                                 axes.has_stages_alone() ? "stage" : "device"))
+                           : fmt::format("world_size {}", parts);
   const int64_t asked = *train.global_batch_size.value;
   const bool is_cut = size.bins_in_epoch > 0 && size.bins_in_epoch < asked;
   const std::string batch = is_cut ? fmt::format("{}; an epoch has {}, which are one step", asked,

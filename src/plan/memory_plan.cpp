@@ -162,19 +162,17 @@ StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig
 std::vector<StrategyChoice> strategy_choices(const spec::ArchSpec& arch,
                                              const config::RunConfig& config,
                                              const RunDevices& devices, const StoredBytes& stored) {
-  using enum config::Strategy;
   const StrategySizes own = own_sizes(config.parallel);
   std::vector<StrategySizes> tried;
-  const auto add = [&](config::Strategy strategy) { tried.push_back({.strategy = strategy}); };
   if (devices.world_size == 1) {
     tried = {own};
   } else {
-    add(kDdp);
-    if (!config.tuning.trains_adapter()) add(kZero1), add(kZero2);
-    add(own.strategy == kZero3 ? kZero3 : kFsdp);
-    if (devices.local_world_size > 1 && devices.local_world_size < devices.world_size) add(kHybrid);
-    add(kTensor), add(kPipeline);
-    if (devices.on_gpu && devices.local_world_size == devices.world_size) add(kDeviceMap);
+    for (const config::StrategyRow& row : config::kStrategies) {
+      const bool is_own =
+          config::strategy_row(own.strategy).same == row.strategy;  // by its other name
+      if (is_tried(row, config.tuning, devices))
+        tried.push_back({.strategy = is_own ? own.strategy : row.strategy});
+    }
     for (const StrategySizes& sizes : combinations(devices.world_size, devices.local_world_size))
       tried.push_back(sizes);
     if (std::find(tried.begin(), tried.end(), own) == tried.end()) tried.insert(tried.begin(), own);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/strings.h"
@@ -506,18 +507,18 @@ bool has_given_batch(const config::TrainConfig& train) {
 /// What `auto` tries, in order.
 std::vector<StrategySizes> auto_choices(const config::RunConfig& config,
                                         const RunDevices& devices) {
-  using enum config::Strategy;
-  std::vector<StrategySizes> choices;
-  const auto add = [&](config::Strategy strategy) { choices.push_back({.strategy = strategy}); };
   // With trained weights in host memory a process of ddp would have all of them there.
-  if (config.parallel.offload.params == config::Offload::kNone) {
-    add(kDdp);
-    if (!config.tuning.trains_adapter()) add(kZero1), add(kZero2);
-  }
-  const bool has_several_machines = devices.local_world_size < devices.world_size &&
-                                    devices.world_size % devices.local_world_size == 0;
-  if (has_several_machines && devices.local_world_size > 1) add(kHybrid);
-  add(kFsdp);
+  const bool keeps_whole = config.parallel.offload.params == config::Offload::kNone;
+  std::vector<config::StrategyRow> rows;
+  for (const config::StrategyRow& row : config::kStrategies)
+    if (row.by_auto && is_tried(row, config.tuning, devices) &&
+        (keeps_whole || row.level == config::ShardLevel::kWeights))
+      rows.push_back(row);
+  std::ranges::stable_sort(rows, {}, [](const config::StrategyRow& row) {
+    return std::pair(row.level, !row.shards_in_machine);
+  });
+  std::vector<StrategySizes> choices;
+  for (const config::StrategyRow& row : rows) choices.push_back({.strategy = row.strategy});
   if (!devices.on_gpu || has_given_batch(config.train)) return choices;
   for (const StrategySizes& sizes : combinations(devices.world_size, devices.local_world_size))
     choices.push_back(sizes);

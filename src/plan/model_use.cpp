@@ -68,7 +68,7 @@ UseMemory memory_of(const ModelFiles& files, const ModelUse& use, const config::
                     const UseDevices& devices) {
   constexpr int64_t kMaster = 4;
   const config::Axes& axes = run.parallel.axes;
-  const auto ranks = static_cast<int>(axes.pp * axes.tp * axes.data_parts());
+  const auto ranks = static_cast<int>(axes.devices_of_part() * axes.data_parts());
   const MemoryPlan plan = memory_plan(files.arch, run,
                                       {.memory_bytes = devices.memory_bytes,
                                        .element_bytes = devices.element_bytes,
@@ -77,8 +77,8 @@ UseMemory memory_of(const ModelFiles& files, const ModelUse& use, const config::
                                        .local_world_size = ranks},
                                       files.stored);
   const int64_t of_value = kMaster + (devices.element_bytes == kMaster ? 0 : devices.element_bytes);
-  return {.weights =
-              plan.held.base + use.adapter_values * of_value / (axes.pp * axes.tp * axes.dp_shard),
+  return {.weights = plan.held.base +
+                     use.adapter_values * of_value / (axes.devices_of_part() * axes.dp_shard),
           .gathered = axes.shards_weights() ? plan.held.gathered : 0,
           .sequences = cache_bytes(files.arch, run, use.sequences) +
                        use.sequences.pass(device_arch(files.arch, axes)),

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "sftrun/plan/micro_batch.h"
+
 namespace sftrun::plan {
 
 std::string StrategySizes::name() const {
@@ -11,6 +13,25 @@ std::string StrategySizes::name() const {
   };
   add("pp", pp), add("dp_shard", dp_shard), add("tp", tp);
   return name;
+}
+
+bool is_tried(const config::StrategyRow& row, const config::TuningConfig& tuning,
+              const RunDevices& devices) {
+  const bool is_one_machine = devices.local_world_size == devices.world_size;
+  switch (row.tried) {
+    case config::TriedFor::kNone:
+      return false;
+    case config::TriedFor::kAll:
+      return true;
+    case config::TriedFor::kModels:
+      return !tuning.trains_adapter();
+    case config::TriedFor::kSeveralMachines:
+      return !is_one_machine && devices.local_world_size > 1 &&
+             devices.world_size % devices.local_world_size == 0;
+    case config::TriedFor::kGpusOfOneMachine:
+      return is_one_machine && devices.on_gpu;
+  }
+  return false;
 }
 
 std::vector<StrategySizes> combinations(int64_t world, int64_t local) {

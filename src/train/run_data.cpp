@@ -46,8 +46,7 @@ std::string dividing_numbers(int64_t batch, int64_t batch_size, const char* unit
 void require_saved_batch(const config::RunConfig& config, const BatchRequest& request,
                          int64_t saved, int dp_size) {
   if (*config.train.global_batch_size.value == saved) return;
-  const config::Axes& axes = config.parallel.axes;
-  const char* unit = axes.tp > 1 ? "group" : axes.has_stages() ? "pipeline" : "process";
+  const char* unit = config.parallel.axes.part_word();
   const int64_t batch_size = request.batch_size.value_or(1);
   const std::string fitting = dividing_numbers(saved, batch_size, unit);
   throw ConfigError(

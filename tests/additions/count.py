@@ -21,6 +21,8 @@ PATCHES = pathlib.Path(__file__).resolve().parent
 COPIED = ("CMakeLists.txt", "bench", "cmake", "configs", "include", "scripts", "src", "tests")
 # Kind of addition: goal in files, and the tests of its toy as {target: filter}. Of the program: command lines with what they print.
 KINDS = {
+    "strategy": (1, {"config_tests": "HybridToy*", "plan_tests": "HybridToy*", "program": {
+        "train --config {tree}/tests/config/hybrid_toy.yaml --device cpu --nproc-per-node 4 output.dir={scratch}/run": "5.0732 at step 2"}}),
     "optimizer": (3, {"config_tests": "SgdToy*", "engine_tests": "SgdToy*:*OptimizerRows*sgd_toy"}),
     "objective": (4, {"config_tests": "HingeToy*", "engine_tests": "HingeToy*:Objective.EntriesDoWhatTheirRowsSay"}),
     "mixer": (5, {"engine_tests": "MeanToy*"}),
@@ -97,7 +99,7 @@ def run_toys(build):
     for kind, (_, tests) in KINDS.items():
         for target, names in tests.items():
             if target == "program":
-                run_program(out / "bin" / "sftrun", names)
+                run_program(out / "bin" / "sftrun", names, tree)
                 continue
             print(f"{kind}: {target} {names}", flush=True)
             ran = subprocess.run([out / "bin" / target, f"--gtest_filter={names}"], capture_output=True, text=True)
@@ -105,11 +107,12 @@ def run_toys(build):
                 raise SystemExit(ran.stdout + ran.stderr + f"error: the toy of {kind} does not work")
 
 
-def run_program(sftrun, lines):
-    """@param lines {command line: part of what it must print}"""
+def run_program(sftrun, lines, tree):
+    """@param lines {command line: part of what it must print}; {tree} is the folder with the patches, {scratch} an empty one"""
     for line, expected in lines.items():
         print(f"sftrun {line}", flush=True)
-        ran = subprocess.run([sftrun, *line.split()], cwd=ROOT, capture_output=True, text=True)
+        with tempfile.TemporaryDirectory() as scratch:
+            ran = subprocess.run([sftrun, *line.format(tree=tree, scratch=scratch).split()], cwd=ROOT, capture_output=True, text=True)
         if expected not in ran.stdout + ran.stderr:
             raise SystemExit(ran.stdout + ran.stderr + f"error: `sftrun {line}` does not print {expected}")
 

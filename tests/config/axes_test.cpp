@@ -1,5 +1,6 @@
 #include "sftrun/config/axes.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "sftrun/config/run_config.h"
@@ -29,6 +30,17 @@ TEST(Axes, AreThoseOfTheTable) {
   }
   EXPECT_EQ(names, (std::vector<std::string>{"pp", "dp_replicate", "dp_shard", "tp"}));
   EXPECT_EQ(parts, axes.data_parts());
+}
+
+TEST(Axes, SayWhatComputesAPartOfABatch) {
+  const auto part = [](const Axes& axes) {
+    return fmt::format("{} of {}", axes.part_word(), axes.devices_of_part());
+  };
+  EXPECT_EQ(part({.dp_replicate = 2, .dp_shard = 2}), "process of 1");
+  EXPECT_EQ(part({.pp = 2, .dp_shard = 2}), "pipeline of 2");
+  EXPECT_EQ(part({.pp = 1, .stages_in_process = true}), "pipeline of 1");
+  EXPECT_EQ(part({.dp_replicate = 2, .tp = 4}), "group of 4");
+  EXPECT_EQ(part({.pp = 2, .dp_shard = 3, .tp = 4}), "group of 8");
 }
 
 TEST(Axes, OfAStrategyAlone) {

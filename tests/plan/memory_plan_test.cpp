@@ -178,12 +178,12 @@ TEST(Strategies, OfOneProcessAndOfSeveral) {
   using Found = std::vector<config::Strategy>;
   EXPECT_EQ(names(cards(1)), (Found{kSingle}));
   config = with_axes(config, kDdp, 4);
-  EXPECT_EQ(names(cards(4)), (Found{kDdp, kFsdp, kTensor, kPipeline, kDeviceMap}));
+  EXPECT_EQ(names(cards(4)), (Found{kDdp, kFsdp, kPipeline, kTensor, kDeviceMap}));
   RunDevices machines = cards(4);
   machines.world_size = 8;
-  EXPECT_EQ(names(machines), (Found{kDdp, kFsdp, kHybrid, kTensor, kPipeline}));
+  EXPECT_EQ(names(machines), (Found{kDdp, kFsdp, kHybrid, kPipeline, kTensor}));
   config.tuning.mode = config::TuningMode::kFull;
-  EXPECT_EQ(names(cards(4)), (Found{kDdp, kZero1, kZero2, kFsdp, kTensor, kPipeline, kDeviceMap}));
+  EXPECT_EQ(names(cards(4)), (Found{kDdp, kZero1, kZero2, kFsdp, kPipeline, kTensor, kDeviceMap}));
 }
 
 /// LoRA of 70B in bf16, 2 sequences of 4096 tokens, on 8 cards of 80 GB: the weights fit with fsdp
@@ -212,7 +212,7 @@ TEST(Strategies, CombineWhereOneIsNotEnough) {
     if (choice.is_own) own.push_back(choice.sizes.name());
   }
   EXPECT_EQ(own, (std::vector<std::string>{"fsdp, tp 2"}));
-  EXPECT_EQ(names, (std::vector<std::string>{"ddp", "fsdp", "tensor", "pipeline", "device_map",
+  EXPECT_EQ(names, (std::vector<std::string>{"ddp", "fsdp", "pipeline", "tensor", "device_map",
                                              "fsdp, tp 2", "fsdp, tp 4", "fsdp, pp 2"}));
 }
 
@@ -263,7 +263,7 @@ TEST(Strategies, AreNotThoseThatTheRunRefuses) {
   config.tuning.backend = config::TuningBackend::kBnb;
   EXPECT_EQ(refused(config), Found{kTensor});
   config = plain, config.parallel.offload.params = config::Offload::kCpu;
-  EXPECT_EQ(refused(config), (Found{kZero1, kZero2, kTensor, kPipeline, kDeviceMap}));
+  EXPECT_EQ(refused(config), (Found{kZero1, kZero2, kPipeline, kTensor, kDeviceMap}));
   config = plain, config.parallel.fetch = config::Fetch::kPerStep;
   EXPECT_EQ(refused(config), (Found{kPipeline, kDeviceMap}));
 }

@@ -37,8 +37,13 @@ struct Axes {
 
   /// Parts of a global batch that are computed at the same time.
   int64_t data_parts() const { return dp_replicate * dp_shard; }
+  /// Devices that compute one such part together.
+  int64_t devices_of_part() const;
+  /// What computes one: "process", "pipeline" (of stages), "group" (of devices).
+  const char* part_word() const;
   /// Whether a device has some of the layers. A device map may also have one device.
   bool has_stages() const { return pp > 1 || stages_in_process; }
+  bool has_stages_alone() const { return has_stages() && devices_of_part() == pp; }
   bool has_shards() const { return level != ShardLevel::kNone; }
   bool shards_weights() const { return level == ShardLevel::kWeights; }
   /// Whether a device has a part of the layers, or of each matrix, and computes with that alone.

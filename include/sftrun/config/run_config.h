@@ -14,6 +14,7 @@
 #include "sftrun/config/optimizers.h"
 #include "sftrun/config/places.h"
 #include "sftrun/config/record_formats.h"
+#include "sftrun/config/strategies.h"
 #include "sftrun/core/quant_format.h"
 
 /// The typed configuration of a run. Names are those of the YAML, and defaults are only here.
@@ -69,19 +70,6 @@ enum class EvalStrategy {
   kEpoch
 };  ///< auto: steps if eval_steps is set, epoch if there is validation data
 enum class SaveStrategy { kSteps, kEpoch };  ///< steps: every save_steps, if they are set
-enum class Strategy {
-  kAuto,
-  kSingle,
-  kDdp,
-  kZero1,
-  kZero2,
-  kZero3,
-  kFsdp,
-  kHybrid,
-  kPipeline,
-  kTensor,
-  kDeviceMap
-};  ///< kSingle: one process
 /// What is computed again in the backward pass instead of being kept.
 enum class Checkpointing { kNone, kLayer, kAttention, kMlp };
 enum class CommHook { kNone, kBf16 };  ///< how gradients are sent
@@ -362,7 +350,7 @@ void set_target_batch(TrainConfig& train, int64_t target, AutoInt batch_size, in
 Strategy resolved_strategy(Strategy wanted, int world_size, const std::string& place = {});
 /// "2 or 4", for advice: the divisors above 1 that are nearest to a number that does not divide.
 std::string near_divisors(int64_t number, int64_t asked);
-/// The preset that has these axes; of several, that of data parallelism.
+/// The preset that has these axes; of several, that of shards, then of stages.
 /// @post resolving again with the result, beside the sizes, gives the same axes
 Strategy strategy_of(const Axes& axes);
 /// Sets `axes` and the sizes of the axes that the run has, and the strategy if it is auto. Idempotent.

@@ -9,6 +9,8 @@
 
 namespace sftrun::plan {
 
+struct RunDevices;
+
 /// A strategy, with sizes of further axes.
 struct StrategySizes {
   config::Strategy strategy = config::Strategy::kSingle;
@@ -19,6 +21,10 @@ struct StrategySizes {
 
 /// The strategy of a run, with the sizes that it does not imply.   @pre resolved axes
 StrategySizes own_sizes(const config::ParallelConfig& parallel);
+
+/// Whether the preset may be of use for such a run, of several processes.
+bool is_tried(const config::StrategyRow& row, const config::TuningConfig& tuning,
+              const RunDevices& devices);
 
 /// Combinations of fsdp with tensor parallelism inside a machine, and of pipelines over machines, or
 /// halves of one, with fsdp: in the order in which `parallel.strategy: auto` tries them.

@@ -77,9 +77,9 @@ void check_divisions(Checks& checks) {
 
 /// Sizes of axes compose, but for those of one process and of whole copies.
 void check_sizes(Checks& checks) {
-  using enum Strategy;
   const ParallelConfig& parallel = checks.run().parallel;
-  const bool is_one_process = parallel.device_map || parallel.strategy == kDeviceMap;
+  const StrategyRow& strategy = strategy_row(parallel.strategy);
+  const bool has_map = parallel.device_map || parallel.strategy == Strategy::kDeviceMap;
   const auto refuse = [&](const AxisRow& row, const char* reason) {
     if ((parallel.*row.asked).value_or(1) == 1) return;
     const char* other = parallel.device_map ? "parallel.device_map" : "parallel.strategy";
@@ -90,12 +90,13 @@ void check_sizes(Checks& checks) {
                     reason),
         {row.key, other}, fmt::format("remove {} or {}", row.key, other));
   };
-  if (is_one_process || parallel.strategy == kSingle) {
+  if (has_map || strategy.one_process) {
     for (const AxisRow& row : axis_rows())
-      if (!is_one_process || row.axis != Axis::kPp)  // a device map has parts of the layers, too
+      if (!has_map || row.axis != Axis::kPp)  // a device map has parts of the layers, too
         refuse(row, "has one process");
   }
-  if (parallel.strategy == kDdp) refuse(row_of(Axis::kDpShard), "keeps whole copies");
+  if (strategy.level == ShardLevel::kNone && !strategy.one_process)
+    refuse(row_of(Axis::kDpShard), "keeps whole copies");
 }
 
 }  // namespace
