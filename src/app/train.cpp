@@ -19,6 +19,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/new_directory.h"
 #include "sftrun/core/optional_file.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/presence.h"
@@ -576,6 +577,24 @@ std::string memory_fix(const Run& run, const std::optional<ModelHeaders>& header
   return plan::memory_advice(headers->arch, config, place.devices, headers->stored);
 }
 
+/// What is left of a checkpoint would keep a full disk full. Ranks write parts of a divided one, so
+/// none of them knows when all have stopped. Those of another machine may still write.
+class UnfinishedCheckpoints {
+ public:
+  UnfinishedCheckpoints(const Run& run, const launch::LaunchPlan& plan)
+      : directory_(std::filesystem::path(run.loaded.config.output.dir) / "checkpoints"),
+        is_alone_(plan.nnodes == 1) {}
+  ~UnfinishedCheckpoints() {
+    if (is_alone_) remove_entries(directory_, kUnfinishedPrefix);
+  }
+  UnfinishedCheckpoints(const UnfinishedCheckpoints&) = delete;
+  UnfinishedCheckpoints& operator=(const UnfinishedCheckpoints&) = delete;
+
+ private:
+  std::filesystem::path directory_;
+  bool is_alone_;
+};
+
 int run_launcher(const TrainOptions& options, const launch::Environment& env,
                  config::LoadedConfig loaded) {
   const launch::Machine machine = launch::this_machine(has_cuda_kernels());
@@ -620,6 +639,7 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env,
       .grace_s = launch::grace_from_environment(env, launch::SuperviseOptions{}.grace_s),
       .memory_fix = [&] { return memory_fix(run, headers, place); },
       .start_smaller = [&] { return start_smaller(options, run, asked.train, plan); }};
+  const UnfinishedCheckpoints removed_at_end(run, plan);
   if (plan.node_rank != 0) return launch::supervise(workers).exit_code;
   return with_end_event(run.loaded.config, [&] {
     return TrainEnd{launch::supervise(workers), {}};

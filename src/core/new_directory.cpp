@@ -20,9 +20,6 @@ namespace sftrun {
 namespace fs = std::filesystem;
 namespace {
 
-/// With the id of the process that writes.
-const std::string kUnfinishedOf = ".unfinished-";
-
 /// "models/mine.unfinished" of models/mine and of models/mine/.
 fs::path beside(const fs::path& target, const std::string& ending) {
   fs::path path = target.has_filename() ? target : target.parent_path();
@@ -31,7 +28,7 @@ fs::path beside(const fs::path& target, const std::string& ending) {
 
 /// Removes what processes that no longer exist have left behind.
 void remove_leftovers_of(const fs::path& target) {
-  const fs::path beginning = beside(target, kUnfinishedOf);
+  const fs::path beginning = beside(target, std::string(kUnfinishedPrefix));
   const std::string prefix = beginning.filename().string();
   std::error_code code;
   for (const fs::path& entry : readable_entries_of(absolute_path(beginning).parent_path())) {
@@ -104,7 +101,7 @@ void write_new_directory(const fs::path& target, const std::string& what,
   const bool is_new = !fs::exists(target, code) || fs::is_empty(target, code);
   if (existing == Existing::kMustBeEmpty && !is_new) fail_because_it_exists(target, what);
   remove_leftovers_of(target);
-  const fs::path temporary = beside(target, kUnfinishedOf + std::to_string(::getpid())),
+  const fs::path temporary = beside(target, fmt::format("{}{}", kUnfinishedPrefix, ::getpid())),
                  replaced = beside(target, ".replaced");
   try {
     write(temporary);

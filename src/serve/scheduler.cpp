@@ -140,6 +140,17 @@ void Scheduler::rest(const std::function<bool()>& should_stop) {
 }
 
 void Scheduler::run(const std::function<bool()>& should_stop) {
+  try {
+    run_steps(should_stop);
+  } catch (...) {  // a lost rank, for example: clients learn it before the process ends
+    fail_all({kUnavailable, "the server has failed and is stopping"});
+    throw;
+  }
+  fail_all({kUnavailable, "the server is stopping"});
+  first_->finish();
+}
+
+void Scheduler::run_steps(const std::function<bool()>& should_stop) {
   constexpr auto kRest = std::chrono::milliseconds(20);
   SpeedLog speed;
   while (!should_stop()) {
@@ -153,8 +164,6 @@ void Scheduler::run(const std::function<bool()>& should_stop) {
     }
     if (load().num_active == 0 && !waiting_->wait(kMaxWait)) rest(should_stop);
   }
-  fail_all({kUnavailable, "the server is stopping"});
-  first_->finish();
 }
 
 void Scheduler::follow(const std::vector<std::unique_ptr<ServedModel>>& models,

@@ -14,6 +14,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/new_directory.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/model/adapter_io.h"
@@ -28,7 +29,6 @@ namespace {
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kAdapterFile = "adapter_model.safetensors";
 constexpr const char* kPrincipalPartsFile = "principal_parts.safetensors";
-constexpr const char* kUnfinished = ".unfinished-";
 constexpr const char* kAbandoned = "abandoned-";
 
 std::string step_name(int64_t step) {
@@ -90,7 +90,7 @@ bool is_of_run(const fs::path& checkpoint, int64_t step, const TrainState& newes
 /// name.
 void discard(const fs::path& directory, const fs::path& checkpoint) {
   const fs::path doomed =
-      directory / fmt::format("{}old-{}", kUnfinished, checkpoint.filename().string());
+      directory / fmt::format("{}old-{}", kUnfinishedPrefix, checkpoint.filename().string());
   std::error_code code;
   fs::remove_all(doomed, code);
   fs::rename(checkpoint, doomed, code);
@@ -99,7 +99,7 @@ void discard(const fs::path& directory, const fs::path& checkpoint) {
 
 /// Every rank knows this name.
 fs::path parts_folder(const fs::path& directory, int64_t step) {
-  return directory / (kUnfinished + step_name(step));
+  return directory / fmt::format("{}{}", kUnfinishedPrefix, step_name(step));
 }
 
 [[noreturn]] void fail_no_folder(const fs::path& folder, const std::error_code& code) {
@@ -196,7 +196,7 @@ void CheckpointStore::require_writable() const {
 }
 
 void CheckpointStore::remove_leftovers() const {
-  remove_entries(directory_, kUnfinished);
+  remove_entries(directory_, kUnfinishedPrefix);
 }
 
 CheckpointContents checkpoint_contents(model::Decoder& decoder, parallel::Strategy& strategy,
@@ -266,10 +266,10 @@ void CheckpointStore::save(const CheckpointContents& contents,
                            const TrainState& state, int64_t optimizer_steps,
                            std::optional<int64_t> total_limit) const {
   const fs::path target = path_of(state.step);
-  const fs::path temporary =
-      contents.parts
-          ? parts_folder(directory_, state.step)
-          : directory_ / fmt::format("{}{}-{}", kUnfinished, step_name(state.step), ::getpid());
+  const fs::path temporary = contents.parts
+                                 ? parts_folder(directory_, state.step)
+                                 : directory_ / fmt::format("{}{}-{}", kUnfinishedPrefix,
+                                                            step_name(state.step), ::getpid());
   const RemovedUnlessRenamed cleanup{temporary};
   std::error_code code;
   if (!fs::create_directories(temporary, code) && code) fail_no_folder(temporary, code);

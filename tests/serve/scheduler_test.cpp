@@ -288,6 +288,21 @@ TEST_F(SchedulerTest, AnswersThatRunOrWaitFailWhenItStops) {
   EXPECT_EQ(scheduler_->load().num_active + scheduler_->load().num_waiting, 0U);
 }
 
+/// As when a rank is lost: the error ends the process, and clients have their answers before.
+TEST_F(SchedulerTest, AnswersFailBeforeAnErrorEndsIt) {
+  make({.batch_size = 1, .max_waiting = 2, .cache_bytes = 1 << 20});
+  SeenAnswers runs = ask(100), waits = ask(5);
+  EXPECT_THROW(scheduler_->run([&]() -> bool {
+    if (runs.look()) throw std::runtime_error("connection closed by peer");
+    return false;
+  }),
+               std::runtime_error);
+  runs.look();
+  waits.look();
+  EXPECT_EQ(runs.errors, std::vector<int>{503});
+  EXPECT_EQ(waits.errors, std::vector<int>{503});
+}
+
 TEST_F(SchedulerTest, AFailureEndsTheAnswersOfItsModelAlone) {
   ServedTiny sound;
   tiny_.models.push_back(

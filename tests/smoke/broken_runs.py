@@ -484,6 +484,11 @@ def disk_full(folder):
     expect_only_step_1(folder)
     expect_success(Run(folder, 1, *TWO_STEPS).end(), "resuming from run/checkpoints/step-000001")
     expect(steps(folder) == [1, 2], f"steps counted: {steps(folder)}")
+    shutil.rmtree(folder / "run")
+    in_parts = ["tuning.mode=full", "parallel.strategy=fsdp"]  # of each rank; the other one's may be complete
+    expect_error(Run(folder, 2, *TWO_STEPS, *in_parts, prefix=below_optimizer_file).end(), 5, "cannot write: ")
+    found = os.listdir(folder / "run/checkpoints")
+    expect(not found, f"left of a divided checkpoint: {found}")
     return row
 
 

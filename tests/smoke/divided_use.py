@@ -12,6 +12,7 @@ import argparse
 import concurrent.futures
 import json
 import math
+import os
 import pathlib
 import re
 import shutil
@@ -142,6 +143,31 @@ def serve(program, models, plans):
         program.expect(f"serve: {plan}: the same answers", seen[plan] == seen["alone"], (seen[plan], seen["alone"]))
 
 
+def rank_of_server(server, rank):
+    """The process id of a rank that this launcher has started."""
+    for child in pathlib.Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split():
+        if f"RANK={rank}".encode() in pathlib.Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+            return int(child)
+    raise RuntimeError(f"no process of rank {rank}")
+
+
+def lose_a_rank(program, model):
+    """The rank stands still when the request comes, so that it cannot be answered before the rank is killed."""
+    server, address = start_server(program, "--model", model, *words_of("tensor 2"))
+    try:
+        lost = rank_of_server(server, 1)
+        os.kill(lost, signal.SIGSTOP)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(ask, address, {"model": str(model), "prompt": "one two", "max_tokens": 8})
+            time.sleep(0.5)
+            os.kill(lost, signal.SIGKILL)
+            failure = asked.exception(TIMEOUT)
+        program.expect("serve: a client learns that a rank is lost", getattr(failure, "code", None) == 503, repr(failure))
+        program.expect("serve: which ends it", server.wait(TIMEOUT) == 5, server.returncode)
+    finally:
+        server.kill()
+
+
 def chat(program, model, plans):
     """A conversation with two adapters, which standard input has. The base has a chat template."""
     words = ["chat", "--model", model, "--adapter", "one=lora", "--device", "cpu", "--dtype", "fp32", "--max-new-tokens", 9]
@@ -262,6 +288,7 @@ def main():
             use(program, name, model, [plan for plan in plans if not program.quick or plan in quick.get(name, [])] if not program.quick or name in quick else [])
         evaluate(program, "qlora", ["tensor 2"] if program.quick else every)
         serve(program, models / "blocks", ["tensor 2"] if program.quick else ["tensor 2", "pipeline 2", "pipeline 2 x tensor 2", "device_map 2"])
+        lose_a_rank(program, models / "blocks")
         shutil.copytree(models / "blocks", models / "talking")
         (models / "talking/chat_template.jinja").write_text("{% for message in messages %}{{ message['content'] }} {% endfor %}")
         chat(program, models / "talking", ["tensor 2"] if program.quick else ["tensor 2", "pipeline 2", "pipeline 2 x tensor 2", "device_map 2"])

@@ -4,8 +4,12 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 
 namespace sftrun {
+
+/// Of names of files and folders that take their own name once they are complete.
+inline constexpr std::string_view kUnfinishedPrefix = ".unfinished-";
 
 /// The right to write an output: a lock on the file "NAME.lock" beside it, which is removed at the
 /// end. Nothing is locked where that file cannot be made, and on file systems without locks.

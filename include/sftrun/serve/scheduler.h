@@ -32,7 +32,7 @@ class Scheduler {
   std::shared_ptr<AnswerChannel> submit(const ServedModel& model, const CompletionRequest& request);
 
   /// Generates until `should_stop`, which is asked at least ten times a second. What is unfinished
-  /// then fails.
+  /// then fails.   @throws what ends the server: a lost rank. Answers fail before.
   void run(const std::function<bool()>& should_stop);
   /// Makes the passes of the lead's scheduler until it ends.
   /// @pre the models are divided over ranks, and another one leads
@@ -45,6 +45,7 @@ class Scheduler {
   bool fits(const AnswerJob& job, const Chosen& chosen) const;
   void start_waiting();
   void step();
+  void run_steps(const std::function<bool()>& should_stop);
   /// Until an answer waits. The other ranks of divided models rest, too.
   void rest(const std::function<bool()>& should_stop);
   void fail_all(const ApiError& error);
