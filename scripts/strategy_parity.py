@@ -110,6 +110,11 @@ def workloads(scratch: Path) -> list[Workload]:
 
     add("LoRA, dropout 0.1", {**lora(dropout=0.1), **evaluated}, quick=True)
     add("LoRA, tied head", {**lora(), **recomputed}, tied)
+    pairs = {**same_losses.preference(scratch), "data.val": str(scratch / "held-out-pairs.jsonl"), "train.eval_strategy": "steps", "train.eval_steps": 2}
+    per_step = {"refused_by": ("step",)}  # documents of a pair weigh each other: their micro-batch passes all layers at once
+    add("DPO, LoRA, dropout 0.1", {**pairs, **lora(dropout=0.1)}, quick=True, **per_step)
+    add("DPO, LoRA, tied head, recomputed", {**pairs, **lora(), **recomputed}, tied, **per_step)
+    add("DPO, QLoRA, NF4", {**pairs, "tuning.mode": "qlora"}, scratch / "models/blocks", **per_step)
     add("LoRA, embedding and head", lora(target_modules=["embed_tokens", "lm_head", "q_proj"]), untied)
     add("LoRA, whole modules", lora(modules_to_save=["lm_head", "embed_tokens"]), tied)
     add("DoRA", lora(dora=True), reordered=ADAM)
@@ -162,11 +167,11 @@ def workloads(scratch: Path) -> list[Workload]:
         add(f"{family}, full", full, model, quick=family == "qwen3_5", limits=Limits(weights=1e-2) if family == "smollm3" else LIMITS,
             reordered=ADAM if family == "gemma4" else None, refused_by=refused, in_4=in_4)
         if not has_heads and not family.startswith("olmo"):
-            twice = scratch / "models" / f"{family}_twice"
-            add(f"{family}, twice the heads, LoRA", lora(target_parameters=same_losses.expert_parameters(config)), twice, only="tensor",
-                quick=family in ("qwen3_5_moe", "gpt_oss"))
-            add(f"{family}, twice the heads, full", full, twice, only="tensor")
-    blocks = {"model": scratch / "models/blocks", "only": "tensor"}
+            twice = {"model": scratch / "models" / f"{family}_twice", "only": ".*tensor", "refused_by": refused[:-1]}
+            add(f"{family}, twice the heads, LoRA", lora(target_parameters=same_losses.expert_parameters(config)),
+                quick=family in ("qwen3_5_moe", "gpt_oss"), **twice)
+            add(f"{family}, twice the heads, full", full, **twice)
+    blocks = {"model": scratch / "models/blocks", "only": ".*tensor"}
     # Every rank has a copy of the only head of keys, and copies of those of delta nets.
     one = {"model": scratch / "models/one_head_of_keys", "only": ".*tensor", "in_4": True}
     add("one head of keys, LoRA, SGD", {**lora(dropout=0.1), "train.optimizer": "sgd", "train.learning_rate": 1.0}, quick=True, **one)
@@ -180,11 +185,11 @@ def workloads(scratch: Path) -> list[Workload]:
     add("QLoRA, NF4, blocks", {"tuning.mode": "qlora", **recomputed}, quick=True, **blocks)
     add("QLoRA, FP4, blocks", {"tuning.mode": "qlora", "tuning.quant": "fp4"}, **blocks)
     add("QLoRA, NF4 with its embedding, blocks", {"tuning.mode": "qlora", "tuning.quant_embeddings": True}, **blocks)
-    add("LoRA over bitsandbytes' files, blocks", lora(), scratch / "models/wide-blocks-nf4", only="tensor", in_4=True)
+    add("LoRA over bitsandbytes' files, blocks", lora(), scratch / "models/wide-blocks-nf4", only=".*tensor", in_4=True)
     for name in ("q8_0", "q4_k_m"):
-        add(f"LoRA over a GGUF file, {name.upper()}, blocks", lora(), scratch / f"models/wide-blocks-{name}.gguf", only="tensor",
+        add(f"LoRA over a GGUF file, {name.upper()}, blocks", lora(), scratch / f"models/wide-blocks-{name}.gguf", only=".*tensor",
             in_4=name == "q8_0")
-    add("QLoRA, experts in MXFP4, twice the heads", {"tuning.mode": "qlora"}, scratch / "models/gpt_oss_mxfp4_twice", only="tensor")
+    add("QLoRA, experts in MXFP4, twice the heads", {"tuning.mode": "qlora"}, scratch / "models/gpt_oss_mxfp4_twice", only=".*tensor")
     add("QLoRA, NF4, bf16, blocks", {"tuning.mode": "qlora", "model.dtype": "bf16"}, limits=ADAM_HALF, **blocks)
     return found
 
