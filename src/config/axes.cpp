@@ -35,20 +35,86 @@ static_assert(std::ranges::is_sorted(kRows, {}, &AxisRow::axis) &&
 
 using Size = std::optional<int64_t>;
 
-/// @param set as the YAML has it   @param whole processes over which the size divides
-[[noreturn]] void fail_to_divide(const AxisRow& row, const Size& set, int64_t asked, int64_t whole,
-                                 int world_size, const Places& places) {
+/// The default of hybrid's groups, which are those of a machine.
+[[noreturn]] void fail_to_divide(const AxisRow& row, int64_t size, int64_t whole, int world_size,
+                                 const Places& places) {
   const std::string of_run =
       whole == world_size ? fmt::format("the {} processes of the run", whole)
                           : fmt::format("the {} processes that remain of {} after the other sizes",
                                         whole, world_size);
-  const std::string near = near_divisors(whole, asked);
-  throw ConfigError(set ? fmt::format("{} {} does not divide {}", row.key, asked, of_run)
-                        : fmt::format("the default of {} is {}, which does not divide {}", row.key,
-                                      asked, of_run),
-                    place_of(places, set ? row.key : "parallel.strategy"),
-                    near.empty() ? fmt::format("remove {}, or start more processes", row.key)
-                                 : fmt::format("set {} to {}, {}", row.key, near, row.what));
+  const std::string near = near_divisors(whole, size);
+  throw ConfigError(
+      fmt::format("the default of {} is {}, which does not divide {}", row.key, size, of_run),
+      place_of(places, "parallel.strategy"),
+      near.empty() ? fmt::format("set {} to 1, or start other numbers of processes", row.key)
+                   : fmt::format("set {} to {}, {}", row.key, near, row.what));
+}
+
+/// Whether an axis takes the processes that sizes leave, so that every size must divide them.
+bool has_free_axis(const ParallelConfig& parallel) {
+  const auto& preset = strategy_row(parallel.strategy).axis;
+  const bool shards = level_of(parallel) != ShardLevel::kNone;
+  return (preset && !(parallel.*row_of(*preset).asked)) || (shards && !parallel.dp_shard);
+}
+
+/// The sizes that the YAML sets and that must divide the processes together. A number of copies that
+/// nothing can fit is compared afterwards.
+std::vector<const AxisRow*> dividing_sizes(const ParallelConfig& parallel) {
+  std::vector<const AxisRow*> rows;
+  for (const AxisRow& row : kRows) {
+    if ((parallel.*row.asked).value_or(1) == 1) continue;
+    if (row.axis == Axis::kDpReplicate && !has_free_axis(parallel)) continue;
+    if (row.axis == Axis::kDpShard && level_of(parallel) == ShardLevel::kNone) continue;
+    rows.push_back(&row);
+  }
+  return rows;
+}
+
+/// "2 or 4": the multiples of `product` around a number of processes.
+std::string near_multiples(int64_t number, int64_t product) {
+  const int64_t below = number / product * product;
+  return below == 0 ? std::to_string(product) : fmt::format("{} or {}", below, below + product);
+}
+
+/// The last size that, with the others as they are, has another value that divides.
+std::string other_size(const ParallelConfig& parallel, const std::vector<const AxisRow*>& rows,
+                       int64_t product, int world_size) {
+  for (size_t i = rows.size(); i-- > 0;) {
+    const AxisRow& row = *rows[i];
+    const int64_t size = *(parallel.*row.asked), others = product / size;
+    if (world_size % others != 0) continue;
+    const std::string near = near_divisors(world_size / others, size);
+    return near.empty() ? fmt::format("remove {}", row.key)
+                        : fmt::format("set {} to {}, {}", row.key, near, row.what);
+  }
+  return {};
+}
+
+/// @throws ConfigError if the sizes that are set do not divide the processes
+void require_product(const ParallelConfig& parallel, int world_size, const Places& places) {
+  constexpr int64_t kHuge = int64_t{1} << 40;  // four sizes of 65536 would overflow
+  const std::vector<const AxisRow*> rows = dividing_sizes(parallel);
+  int64_t product = 1;
+  std::vector<std::string> sizes, found;
+  for (const AxisRow* row : rows) {
+    const int64_t size = *(parallel.*row->asked);
+    if (product < kHuge) product *= size;
+    sizes.push_back(fmt::format("{} {}", row->key, size));
+    const std::string place = place_of(places, row->key);
+    if (!place.empty()) found.push_back(place);
+  }
+  if (world_size % product == 0) return;
+  const bool is_one = rows.size() == 1;
+  const std::string text = join(sizes, " x "),
+                    other = other_size(parallel, rows, product, world_size);
+  throw ConfigError(product > world_size
+                        ? fmt::format("{} {} {} processes, and the run has {}", text,
+                                      is_one ? "needs" : "need", product, world_size)
+                        : fmt::format("{}{} does not divide the {} processes of the run", text,
+                                      is_one ? "" : fmt::format(" = {}", product), world_size),
+                    join(found, "; "),
+                    fmt::format("{}{}start {} processes", other, other.empty() ? "" : "; or ",
+                                near_multiples(world_size, product)));
 }
 
 /// Divides the processes, size by size.
@@ -61,7 +127,7 @@ class Division {
   /// @param set as the YAML has it   @param otherwise the size if it is not set
   int64_t take(const AxisRow& row, const Size& set, int64_t otherwise) {
     const int64_t size = set.value_or(otherwise);
-    if (left_ % size != 0) fail_to_divide(row, set, size, left_, world_size_, places_);
+    if (left_ % size != 0) fail_to_divide(row, size, left_, world_size_, places_);
     left_ /= size;
     return size;
   }
@@ -103,6 +169,15 @@ const char* word_for(const AxisRow& row, const Axes& axes) {
       return "fsdp";
   }
   return "";
+}
+
+/// " with tp 2 and dp_shard 2": the sizes of a copy.
+std::string with_sizes(const Axes& axes) {
+  std::vector<std::string> sizes;
+  for (const AxisRow& row : kRows)
+    if (row.axis != Axis::kDpReplicate && axes.*row.ranks > 1)
+      sizes.push_back(fmt::format("{} {}", row.name, axes.*row.ranks));
+  return sizes.empty() ? "" : fmt::format(" with {}", joined(sizes, " and "));
 }
 
 }  // namespace
@@ -157,6 +232,7 @@ Axes axes_of(const ParallelConfig& parallel, int world_size, int local_world_siz
     if (axes.stages_in_process) axes.pp = parallel.pp.value_or(1);
     return axes;
   }
+  require_product(parallel, world_size, places);
   Division division(world_size, places);
   for (const AxisRow& row : kRows) {
     if (row.divides_batches) continue;
@@ -173,9 +249,9 @@ Axes axes_of(const ParallelConfig& parallel, int world_size, int local_world_siz
   axes.dp_replicate = division.left();
   if (parallel.dp_replicate && *parallel.dp_replicate != axes.dp_replicate)
     throw ConfigError(
-        fmt::format("parallel.dp_replicate is {}, and {} processes with {} have {} copies of the "
-                    "model",
-                    *parallel.dp_replicate, world_size, describe(axes), axes.dp_replicate),
+        fmt::format("{} processes{} have room for {} {} of the model; parallel.dp_replicate is {}",
+                    world_size, with_sizes(axes), axes.dp_replicate,
+                    axes.dp_replicate == 1 ? "copy" : "copies", *parallel.dp_replicate),
         place_of(places, row_of(Axis::kDpReplicate).key),
         fmt::format("set parallel.dp_replicate to {}, or remove it", axes.dp_replicate));
   return axes;

@@ -345,7 +345,9 @@ bool brings_weights(const ParallelConfig& parallel, const RunFacts& facts) {
 /// The setting because of which gradients are summed unit by unit, in fp32; empty: none.
 std::string sums_by_unit(const ParallelConfig& parallel, const RunFacts& facts) {
   if (level_of(parallel) != ShardLevel::kNone)
-    return fmt::format("parallel.strategy {}", word_of(parallel.strategy));
+    return strategy_row(parallel.strategy).level
+               ? fmt::format("parallel.strategy {}", word_of(parallel.strategy))
+               : std::string("parallel.dp_shard (fsdp)");
   if (facts.on_gpu == false) return "";  // nothing is offloaded
   if (parallel.offload.params == Offload::kCpu) return "parallel.offload.params";
   return parallel.offload.base == Offload::kCpu ? "parallel.offload.base" : "";
@@ -389,11 +391,17 @@ std::string why_no_graphs(const RunConfig& run, const RunFacts& facts) {
 IdleRules rules_of_devices() {
   return {
       {{"model.attention", "parallel.offload.optimizer", "parallel.offload.activations",
-        "parallel.offload.base", "parallel.offload.params", "parallel.device_map"},
+        "parallel.offload.base", "parallel.offload.params"},
        on_cpu},
+      {{"parallel.device_map"},
+       [](const RunConfig& run, const RunFacts& facts) {
+         return run.parallel.pp.value_or(1) == 1 ? on_cpu(run, facts) : "";
+       }},
       {{"parallel.strategy"},
        [](const RunConfig& run, const RunFacts& facts) {
-         return run.parallel.strategy == Strategy::kDeviceMap ? on_cpu(run, facts) : "";
+         const bool is_whole = run.parallel.strategy == Strategy::kDeviceMap &&
+                               run.parallel.pp.value_or(1) == 1;  // else stages are on the CPU
+         return is_whole ? on_cpu(run, facts) : "";
        }},
       {{"model.attention"},
        [](const RunConfig& run, const RunFacts&) {
@@ -414,6 +422,14 @@ IdleRules rules_of_devices() {
   };
 }
 
+/// Why nothing is divided over the ranks of `dp_shard`; empty: something is, or may be.
+std::string why_no_shards(const RunConfig& run, const RunFacts& facts) {
+  const Axes& axes = run.parallel.axes;
+  if (facts.world_size.value_or(1) == 1 || !axes.has_shards() || axes.dp_shard > 1) return "";
+  return fmt::format(": parallel.dp_shard is 1 on {} processes ({}), so nothing is sharded",
+                     *facts.world_size, describe(axes));
+}
+
 IdleRules rules_of_processes() {
   const auto on_one_without_map = [](const RunConfig& run, const RunFacts& facts) {
     return run.parallel.strategy == Strategy::kDeviceMap ? "" : on_one_process(run, facts);
@@ -425,6 +441,7 @@ IdleRules rules_of_processes() {
          return asked.parallel.strategy == Strategy::kDdp ||
                 asked.parallel.strategy == Strategy::kSingle;
        }},
+      {{"parallel.strategy"}, why_no_shards},
   };
   for (const AxisRow& row : axis_rows())
     rules.push_back(

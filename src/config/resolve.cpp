@@ -29,8 +29,22 @@ std::string neighbours(int64_t number, int64_t step) {
 /// The parts of a global batch that are computed at the same time.
 struct Parts {
   int64_t count = 1;
-  const char* name = "world_size";  // in messages
+  std::string text = "world_size 1";  // in messages
 };
+
+/// "world_size 4", "1 copy of the model (4 processes / pp 2 / tp 2)"
+std::string parts_text(const Axes& axes, int64_t world_size) {
+  const int64_t parts = axes.data_parts();
+  if (parts == world_size) return fmt::format("world_size {}", parts);
+  std::string text = axes.dp_shard == 1
+                         ? fmt::format("{} {} of the model", parts, parts == 1 ? "copy" : "copies")
+                         : counted(parts, "data-parallel group");
+  text += fmt::format(" ({} processes", world_size);
+  for (const AxisRow& row : axis_rows())
+    if (!row.divides_batches && axes.*row.ranks > 1)
+      text += fmt::format(" / {} {}", row.name, axes.*row.ranks);
+  return text + ")";
+}
 
 /// global / (factor * parts), which must be a whole number.
 int64_t divide_global(const TrainConfig& train, int64_t factor, const std::string& factor_text,
@@ -41,9 +55,8 @@ int64_t divide_global(const TrainConfig& train, int64_t factor, const std::strin
   const int64_t below = global / divisor;
   const std::string counts = below == 0 ? "1" : fmt::format("{} or {}", below, below + 1);
   throw ConfigError(
-      fmt::format("train.global_batch_size {} is not a multiple of {}{} {}{}", global, factor_text,
-                  parts.name, parts.count,
-                  factor_text.empty() ? "" : fmt::format(" = {}", divisor)),
+      fmt::format("train.global_batch_size {} is not a multiple of {}{}{}", global, factor_text,
+                  parts.text, factor_text.empty() ? "" : fmt::format(" = {}", divisor)),
       places_of(places, {"train.global_batch_size", "train.batch_size", "train.grad_accum"}),
       fmt::format("set train.global_batch_size to {} ({} {})", neighbours(global, divisor),
                   quotient_name, counts));
@@ -70,9 +83,8 @@ void resolve_given_global(TrainConfig& train, const Parts& parts, int64_t max_mi
     if (product == *train.global_batch_size.value) return;
     throw ConfigError(
         fmt::format("train.global_batch_size {} is not train.batch_size {} * train.grad_accum {} * "
-                    "{} {} = {}",
-                    *train.global_batch_size.value, *batch, *accum, parts.name, parts.count,
-                    product),
+                    "{} = {}",
+                    *train.global_batch_size.value, *batch, *accum, parts.text, product),
         places_of(places, {"train.global_batch_size", "train.batch_size", "train.grad_accum"}),
         fix_of_product(train, *batch * parts.count, *accum * parts.count, product));
   }
@@ -172,10 +184,21 @@ void resolve_fetch(RunConfig& config) {
   fetch = streams ? Fetch::kPerStep : Fetch::kPerMicroBatch;
 }
 
+/// Where the optimizer and the division that excludes it are set. Sizes that follow from the strategy
+/// have no place.
+std::string places_of_refusal(const Places& places, const Divisions& where,
+                              ParallelConfig parallel) {
+  parallel.strategy = Strategy::kAuto;
+  const std::string size = key_of_setting(where.setting(parallel));
+  return places_of(places,
+                   {"train.optimizer", places.contains(size) ? size.c_str() : "parallel.strategy"});
+}
+
 void resolve_strategy(RunConfig& config, int world_size, const Places& places) {
   resolve_axes(config.parallel, world_size, world_size, places);
-  require_possible(config, config.parallel.axes, KnownBy::kProcesses, {},
-                   [&](const Divisions&) { return place_of(places, "parallel.strategy"); });
+  require_possible(
+      config, config.parallel.axes, KnownBy::kProcesses, {},
+      [&](const Divisions& where) { return places_of_refusal(places, where, config.parallel); });
 }
 
 void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world_size,
@@ -186,13 +209,8 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
   resolve_fetch(config);
   resolve_strategy(config, world_size, places);
   const Axes& axes = config.parallel.axes;
-  const int64_t parts = axes.data_parts();
-  const char* name = parts == world_size ? "world_size"
-                     : axes.tp == 1      ? "pipelines"
-                     : axes.pp == 1      ? "tensor-parallel groups"
-                                         : "groups of stages";
   const int64_t target = config.train.global_batch_size.value.value_or(kTargetGlobalBatch);
-  resolve_batch_sizes(config.train, {parts, name},
+  resolve_batch_sizes(config.train, {axes.data_parts(), parts_text(axes, world_size)},
                       max_auto_micro_batch(axes, max_micro_batch, target), places);
   resolve_schedule(config);
   resolve_evaluation(config);

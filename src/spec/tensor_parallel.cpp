@@ -8,6 +8,7 @@
 
 #include "blocks/block.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/spec/blocks.h"
 
 namespace sftrun::spec {
@@ -71,10 +72,7 @@ void Requirements::has_channels(int64_t count, const char* what) const {
 }
 
 void Requirements::fail(const std::string& why) const {
-  throw ConfigError(
-      "tensor parallelism: " + why, place_,
-      "set parallel.tp to another number, or use, without parallel.tp, parallel.strategy fsdp or "
-      "pipeline");
+  throw ConfigError("tensor parallelism: " + why, place_);
 }
 
 std::string Requirements::blocks() const {
@@ -111,13 +109,46 @@ IndexRange vocabulary_of(const ArchSpec& arch, const TensorParallel& tensor) {
                   tensor);
 }
 
-void require_divisible(const ArchSpec& arch, const TensorParallel& tensor,
-                       const std::string& place) {
+namespace {
+
+void ask_blocks(const ArchSpec& arch, const TensorParallel& tensor, const std::string& place) {
   const Requirements model(tensor, place);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer)
     for (const Block* block : all_blocks())
       if (block->require_divisible != nullptr && block->is_in(arch, layer))
         block->require_divisible(arch, layer, model);
+}
+
+bool is_divisible(const ArchSpec& arch, const TensorParallel& tensor) {
+  try {
+    ask_blocks(arch, tensor, {});
+  } catch (const ConfigError&) {
+    return false;
+  }
+  return true;
+}
+
+/// Names the smaller sizes that divide the model: the largest of them, as they divide it most.
+std::string fix_of_size(const ArchSpec& arch, TensorParallel tensor) {
+  constexpr size_t kShown = 3;
+  std::vector<std::string> sizes;
+  while (--tensor.size > 1 && sizes.size() < kShown)
+    if (is_divisible(arch, tensor)) sizes.insert(sizes.begin(), std::to_string(tensor.size));
+  const std::string instead = "use, without parallel.tp, parallel.strategy fsdp or pipeline";
+  return sizes.empty()
+             ? instead
+             : fmt::format("set parallel.tp to {}, or {}", joined(sizes, " or "), instead);
+}
+
+}  // namespace
+
+void require_divisible(const ArchSpec& arch, const TensorParallel& tensor,
+                       const std::string& place) {
+  try {
+    ask_blocks(arch, tensor, place);
+  } catch (const ConfigError& error) {
+    throw ConfigError(error.message(), error.where(), fix_of_size(arch, tensor));
+  }
 }
 
 ArchSpec part_of(const ArchSpec& arch, const TensorParallel& tensor) {

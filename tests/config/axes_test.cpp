@@ -78,10 +78,34 @@ TEST(Axes, ThatDoNotDivideNameASizeThatDoes) {
                             {"parallel.tp 3 does not divide the 8 processes of the run",
                              "run.yaml:4:3", "set parallel.tp to 2 or 4"});
   expect_error<ConfigError>([&] { axes_of({.pp = 2, .tp = 3}, 8, 8, places); },
-                            {"parallel.tp 3 does not divide the 4 processes that remain of"});
+                            {"parallel.pp 2 x parallel.tp 3 = 6 does not divide the 8 processes",
+                             "set parallel.tp to 2 or 4, ", "; or start 6 or 12 processes"});
+  expect_error<ConfigError>([&] { axes_of({.dp_replicate = 2, .dp_shard = 2}, 8, 8); },
+                            {"8 processes with dp_shard 2 have room for 4 copies",
+                             "parallel.dp_replicate is 2", "set parallel.dp_replicate to 4"});
+  expect_error<ConfigError>([&] { axes_of({.dp_replicate = 3, .dp_shard = 8}, 8, 8); },
+                            {"8 processes with dp_shard 8 have room for 1 copy of"});
+}
+
+TEST(Axes, OfTooFewProcessesNameTheirProduct) {
+  using test::expect_error;
+  const std::map<std::string, std::string> places = {{"parallel.pp", "run.yaml:3:3"},
+                                                     {"parallel.tp", "run.yaml:4:3"}};
+  expect_error<ConfigError>([&] { axes_of({.pp = 4, .tp = 4}, 4, 4, places); },
+                            {"parallel.pp 4 x parallel.tp 4 need 16 processes, and the run has 4",
+                             "run.yaml:3:3; run.yaml:4:3", "start 16 processes"});
+  expect_error<ConfigError>([&] { axes_of({.pp = 8}, 4, 4, places); },
+                            {"parallel.pp 8 needs 8 processes, and the run has 4",
+                             "set parallel.pp to 4, ", "; or start 8 processes"});
+  // What follows from the strategy is not named.
+  expect_error<ConfigError>([&] { axes_of({.strategy = kPipeline, .tp = 3}, 8, 8, places); },
+                            {"parallel.tp 3 does not divide the 8 processes of the run"});
+  expect_error<ConfigError>([&] { axes_of({.strategy = kFsdp, .dp_replicate = 3}, 8, 8); },
+                            {"parallel.dp_replicate 3 does not divide the 8 processes"});
+  constexpr int64_t kMax = 65536;
   expect_error<ConfigError>(
-      [&] { axes_of({.dp_replicate = 2, .dp_shard = 2}, 8, 8); },
-      {"parallel.dp_replicate is 2", "4 copies", "set parallel.dp_replicate to 4"});
+      [&] { axes_of({.dp_replicate = kMax, .dp_shard = kMax, .pp = kMax, .tp = kMax}, 8, 8); },
+      {"processes, and the run has 8"});
 }
 
 TEST(Axes, KnowWhatDividesTheModel) {

@@ -192,6 +192,12 @@ TEST_F(ForeignKeysTest, AnswersFollowTheValue) {
   EXPECT_NE(answer("ref_model", "x").find("adapter switched off"), std::string::npos);
   EXPECT_EQ(answer("train.learning_rte", "1"), "did you mean `train.learning_rate`?");
   EXPECT_EQ(answer("train.optm", "adamw"), "did you mean `optim`? use `train.optimizer`");
+  for (const char* key : {"parallel.context_parallel", "parallel.cp", "parallel.sp",
+                          "parallel.context_parallel_size", "sequence_parallel_degree"})
+    EXPECT_TRUE(answer(key, "2").starts_with("context (sequence) parallelism is not available"))
+        << key << ": " << answer(key, "2");
+  for (const char* key : {"parallel.ep", "parallel.expert_parallel", "expert_model_parallel_size"})
+    EXPECT_TRUE(answer(key, "2").starts_with("expert parallelism is not available")) << key;
   for (const char* key : {"train.packing", "packing", "data.pack", "train.pack"})
     EXPECT_EQ(answer(key, "false"), "did you mean `data.packing`?") << key;
   EXPECT_TRUE(

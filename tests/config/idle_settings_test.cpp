@@ -51,8 +51,8 @@ struct Case {
 const std::vector<Case>& cases() {
   const std::vector<std::string> with_val = {"data.val=v.jsonl"};
   const RunFacts one{.world_size = 1, .on_gpu = true}, two{.world_size = 2, .on_gpu = true},
-      cpu{.world_size = 1, .on_gpu = false}, gpu{.world_size = 1, .on_gpu = true},
-      two_cpus{.world_size = 2, .on_gpu = false};
+      four{.world_size = 4, .on_gpu = true}, cpu{.world_size = 1, .on_gpu = false},
+      gpu{.world_size = 1, .on_gpu = true}, two_cpus{.world_size = 2, .on_gpu = false};
   static const std::vector<Case> all = {
       {{"model.attention=flash"}, {}, {}, cpu, gpu},
       {{"model.attention=flash"}, {"tuning.backend=bnb"}, {}, gpu, gpu},
@@ -180,6 +180,20 @@ const std::vector<Case>& cases() {
       {{"parallel.stall_after=11m"}, {}, {"parallel.timeout=1h"}, two, two},
       {{"parallel.device_map=auto"}, {}, {}, cpu, gpu},
       {{"parallel.strategy=device_map"}, {}, {}, cpu, gpu},
+      {{"parallel.strategy=device_map"}, {}, {"parallel.pp=2"}, cpu, cpu},
+      {{"parallel.device_map=auto"}, {}, {"parallel.pp=2"}, cpu, cpu},
+      {{"parallel.strategy=fsdp"}, {"parallel.dp_shard=1"}, {}, four, four},
+      {{"parallel.strategy=zero1"},
+       {"parallel.dp_replicate=4"},
+       {"parallel.dp_replicate=2"},
+       four,
+       four},
+      {{"parallel.strategy=hybrid"},
+       {"parallel.dp_replicate=2", "parallel.tp=2"},
+       {"parallel.dp_shard=2", "parallel.tp=2"},
+       four,
+       four},
+      {{"parallel.strategy=fsdp"}, {"parallel.tp=2"}, {"parallel.tp=2"}, two, four},
       {{"parallel.fetch=per_step"},
        {"parallel.strategy=ddp"},
        {"parallel.strategy=fsdp"},
@@ -236,6 +250,15 @@ TEST_F(IdleSettings, EachIsNamedWhereItHasNoEffectAndOnlyThere) {
     if (always_idle) continue;
     EXPECT_EQ(found(of, of.effective_with, of.facts), 0) << of.set[0];
   }
+}
+
+TEST_F(IdleSettings, WhatSumsGradientsIsNamedAsItIsSet) {
+  const std::vector<IdleSetting> idle =
+      idle_settings(load("", {"parallel.dp_shard=2", "train.ddp_comm_hook=bf16"}));
+  ASSERT_EQ(idle.size(), 1U);
+  EXPECT_TRUE(idle[0].warning.starts_with(
+      "train.ddp_comm_hook has no effect with parallel.dp_shard (fsdp), which sums gradients in"))
+      << idle[0].warning;
 }
 
 TEST_F(IdleSettings, OnlyTheWeightOfValidationDataIsNamed) {

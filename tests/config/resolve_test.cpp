@@ -154,7 +154,7 @@ TEST(Resolve, APipelineComputesOnePartOfTheBatchWithAllItsStages) {
   uneven.train.grad_accum = {};
   uneven.train.global_batch_size = {15};
   test::expect_error<ConfigError>([&] { resolve(uneven, "run.yaml", 4, 1); },
-                                  {"not a multiple", "pipelines 2"});
+                                  {"not a multiple", "2 copies of the model (4 processes / pp 2)"});
   RunConfig automatic;
   automatic.parallel.strategy = Strategy::kPipeline;
   resolve(automatic, "run.yaml", 4, 16);
