@@ -115,7 +115,8 @@ class Models {
     if (found != loaded_.end()) return found->second;
     const LoadedModel& loaded =
         loaded_
-            .emplace(name, load_model(request_of(name), request_.ranks.compute, 0, shared_bases()))
+            .emplace(name, load_model(request_of(name), request_.ranks.compute, 0, shared_bases(),
+                                      /*is_first=*/loaded_.empty()))
             .first->second;
     warn_of_idle_template_flag(request_.models.base, {&loaded.text});
     return loaded;

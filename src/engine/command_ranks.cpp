@@ -116,13 +116,16 @@ int CommandRanks::connect() {
 
 int CommandRanks::load_model(const app::ModelRequest& request, LoadedModel& loaded,
                              SharedBases* bases) {
+  const bool is_first = !std::exchange(has_told_, true);
   if (parallel_) {
-    const int code = load_part(request, request_.compute, *parallel_, rank_, loaded, bases);
-    if (code == 0 && rank_.is_main()) tell_of_division();
+    const int code =
+        load_part(request, request_.compute, *parallel_, rank_, loaded, bases, is_first);
+    if (code == 0 && rank_.is_main() && is_first) tell_of_division();
     return code;
   }
-  return rank_.interruptible(
-      [&] { loaded = engine::load_model(request, request_.compute, rank_.gpu(), bases); });
+  return rank_.interruptible([&] {
+    loaded = engine::load_model(request, request_.compute, rank_.gpu(), bases, is_first);
+  });
 }
 
 void CommandRanks::tell_of_division() const {

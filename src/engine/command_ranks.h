@@ -43,7 +43,8 @@ class CommandRanks {
   void require_one_copy() const;
   /// Connects them.   @return 0, or the exit code of a stop
   int connect();
-  /// Loads a model as `engine::load_model`, or the part of it that this rank has.
+  /// Loads a model as `engine::load_model`, or the part of it that this rank has. Lines about dtype,
+  /// device and division are those of the first model.
   /// @param loaded receives it
   /// @param bases of the other adapters of this model; null: it has weights of its own
   /// @return 0, or the exit code of a stop that any rank was asked for
@@ -56,6 +57,7 @@ class CommandRanks {
   const app::RanksRequest& request_;
   Rank& rank_;
   std::optional<config::ParallelConfig> parallel_;  // nullopt: each has all of a model
+  bool has_told_ = false;
 };
 
 }  // namespace sftrun::engine

@@ -30,9 +30,12 @@ std::string batch_words(const config::RunConfig& config, int64_t count) {
 
 void log_model(const config::RunConfig& config, const model::Decoder& decoder,
                const Compute& compute, const config::BaseRecord* base_record) {
+  const config::Axes& axes = config.parallel.axes;
+  const bool is_whole = !axes.divides_model() && !axes.shards_weights();
   log::info("model {} ({}, {}{}), backend {}, {} on {}, {}", config.model.name,
             decoder.arch().family, counted(decoder.arch().num_layers, "layer"),
-            base_record != nullptr ? fmt::format("; frozen, in {}: {}", base_record->words(),
+            base_record != nullptr ? fmt::format("; frozen, in {}: {}{}", base_record->words(),
+                                                 is_whole ? "" : "this device keeps ",
                                                  format_bytes(decoder.base_bytes()))
                                    : "",
             backend_name(config.tuning.backend), dtype_name(compute.dtype),

@@ -152,9 +152,11 @@ int run_serve(const app::ServeRequest& request) {
   if (request.ranks.parallel) return run_as_ranks(request, serve_together);
   SharedBases bases;
   const bool shares = request.models.models.size() > 1;
+  bool is_first = true;
   const auto served =  // until the end of which a signal ends the process at once
       load_all(request, [&](const app::ModelRequest& one, LoadedModel& loaded) {
-        loaded = load_model(one, request.ranks.compute, 0, shares ? &bases : nullptr);
+        loaded = load_model(one, request.ranks.compute, 0, shares ? &bases : nullptr,
+                            std::exchange(is_first, false));
         return true;
       });
   const launch::StopSignals signals;

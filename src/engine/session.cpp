@@ -347,7 +347,7 @@ void tell_of(const Compute& compute) {
 }  // namespace
 
 LoadedModel load_model(const app::ModelRequest& request, const app::ComputeRequest& asked,
-                       int local_rank, SharedBases* bases) {
+                       int local_rank, SharedBases* bases, bool is_first) {
   set_threads(asked.threads);
   const Compute compute = choose_compute(asked, local_rank);
   OpenedModel opened = open_model(request, compute);
@@ -358,13 +358,13 @@ LoadedModel load_model(const app::ModelRequest& request, const app::ComputeReque
     model::load_adapter_weights(*loaded.decoder, *opened.adapter);
     loaded.decoder->freeze_adapters();
   }
-  tell_of(compute);
+  if (is_first) tell_of(compute);
   return loaded;
 }
 
 int load_part(const app::ModelRequest& request, const app::ComputeRequest& asked,
               const config::ParallelConfig& parallel, Rank& rank, LoadedModel& loaded,
-              SharedBases* bases) {
+              SharedBases* bases, bool is_first) {
   const Compute compute = choose_compute(asked, rank.gpu());
   config::RunConfig config;
   config.parallel = parallel;
@@ -393,7 +393,7 @@ int load_part(const app::ModelRequest& request, const app::ComputeRequest& asked
   }
   loaded.copy = std::make_unique<parallel::MeshCopy>(
       loaded.division->groups(), *loaded.strategy, compute.device, parallel.axes.shards_weights());
-  if (rank.is_main()) tell_of(compute);
+  if (rank.is_main() && is_first) tell_of(compute);
   return 0;
 }
 

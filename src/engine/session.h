@@ -90,14 +90,16 @@ class SharedBases {
 /// request's variables, and those with which the adapter or model was trained.
 /// @param local_rank index of the GPU
 /// @param bases of the other adapters of this model; null: the model has weights of its own
+/// @param is_first of the command's models: a line says dtype and device
 LoadedModel load_model(const app::ModelRequest& request, const app::ComputeRequest& asked,
-                       int local_rank = 0, SharedBases* bases = nullptr);
+                       int local_rank = 0, SharedBases* bases = nullptr, bool is_first = true);
 /// The same of the part of the model that this rank has. All ranks call it.
-/// @param parallel with resolved axes   @param loaded receives the model   @param bases as above
+/// @param parallel with resolved axes   @param loaded receives the model
+/// @param bases, is_first as above
 /// @return 0, or the exit code of a stop that any rank was asked for
 int load_part(const app::ModelRequest& request, const app::ComputeRequest& asked,
               const config::ParallelConfig& parallel, Rank& rank, LoadedModel& loaded,
-              SharedBases* bases = nullptr);
+              SharedBases* bases = nullptr, bool is_first = true);
 /// Warns of the request's variables that change no text (data::idle_template_flag).
 void warn_of_idle_template_flag(const app::ModelRequest& request,
                                 const std::vector<const data::TextModel*>& models,
