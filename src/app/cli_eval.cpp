@@ -134,7 +134,8 @@ UsedModel use_of(const EvalOptions& options, const EvalRequest& request) {
           .sequences = {.rows = options.batch_size.value_or(kUsualBatch),
                         .tokens = longest + options.sampling.max_new_tokens,
                         .prompt_tokens = longest,
-                        .keeps = !options.no_generate}};
+                        .keeps = !options.no_generate},
+          .command = "eval"};
 }
 
 EvalRequest request_of(EvalOptions& options) {

@@ -51,7 +51,8 @@ UsedModel use_of(const GenerateOptions& options, const std::string& model) {
                         .tokens = prompt + options.sampling.max_new_tokens,
                         .prompt_tokens = prompt},
           .has_one_copy = is_prompt,
-          .is_one_process = !is_prompt && is_stream(options.records)};
+          .is_one_process = !is_prompt && is_stream(options.records),
+          .command = is_prompt ? "--prompt" : "generate"};
 }
 
 /// Where answers are kept until all are there; empty: nowhere.

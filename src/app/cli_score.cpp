@@ -38,7 +38,8 @@ UsedModel use_of(const ScoreOptions& options, const std::string& model) {
                         .tokens = kUsualConversation,
                         .prompt_tokens = kUsualConversation,
                         .keeps = false},
-          .is_one_process = is_stream(options.records)};
+          .is_one_process = is_stream(options.records),
+          .command = "score"};
 }
 
 }  // namespace

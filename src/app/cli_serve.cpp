@@ -47,7 +47,8 @@ NamedAdapter split_name(const std::string& text) {
 }
 
 /// Of the base and all of its adapters, which are loaded together.
-UsedModel use_of(const NamedModelsRequest& models, const ComputeRequest& compute, int64_t tokens) {
+UsedModel use_of(const char* command, const NamedModelsRequest& models,
+                 const ComputeRequest& compute, int64_t tokens) {
   std::vector<std::string> adapters;
   for (const NamedAdapter& model : models.models)
     if (model.adapter) adapters.push_back(*model.adapter);
@@ -56,7 +57,9 @@ UsedModel use_of(const NamedModelsRequest& models, const ComputeRequest& compute
           .dtype = compute.dtype,
           .as_stored = models.base.as_stored,
           .sequences = {.rows = 1, .tokens = tokens, .prompt_tokens = tokens},
-          .has_one_copy = true};
+          .has_one_copy = true,
+          .command = command,
+          .takes_shards = false};
 }
 
 struct ServeOptions {
@@ -100,7 +103,7 @@ ServeRequest request_of(ServeOptions& options, const CLI::App& command) {
   request.token = if_given(options.token);
   if (!options.cache_memory.empty())
     request.cache_bytes = parse_size(options.cache_memory, "--cache-memory");
-  choose_division(use_of(request.models, request.ranks.compute,
+  choose_division(use_of("serve", request.models, request.ranks.compute,
                          options.request.max_model_len.value_or(kUsualConversation)),
                   options.launch, options.division);
   put_division(options.division, options.launch, request.ranks);
@@ -139,8 +142,8 @@ ChatRequest request_of(ChatOptions& options, const CLI::App& command) {
                       .system = if_given(options.system)};
   request.models.base.as_stored = options.as_stored;
   request.models.base.chat_template_kwargs = if_given(options.template_variables);
-  choose_division(use_of(request.models, request.ranks.compute, kUsualConversation), options.launch,
-                  options.division);
+  choose_division(use_of("chat", request.models, request.ranks.compute, kUsualConversation),
+                  options.launch, options.division);
   put_division(options.division, options.launch, request.ranks);
   return request;
 }

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "division_check.h"
 #include "engine_location.h"
 #include "gpu_view.h"
 #include "sftrun/config/base_record.h"
@@ -285,6 +287,40 @@ void check_device_map(const LaunchFlags& launch, const DivisionFlags& division) 
       "leave it out, or the flags --strategy, --tp, --pp and --nproc-per-node");
 }
 
+/// Flags that name a division, whose model and processes are known.
+void check_given(const UsedModel& used, const DivisionFlags& division, int64_t processes,
+                 int nnodes) {
+  const auto read = read_if_possible(used, {});
+  check_division(division,
+                 {.command = used.command,
+                  .has_one_copy = used.has_one_copy,
+                  .takes_shards = used.takes_shards,
+                  .nnodes = nnodes,
+                  .is_stream = used.is_one_process},
+                 read ? &read->files : nullptr, read ? read->use.tuning : tuning_of(used),
+                 processes);
+}
+
+int64_t processes_of(const UsedModel& used, const LaunchFlags& launch,
+                     const DivisionFlags& division, const launch::Machine& machine) {
+  if (division.strategy == "device_map") return 1;
+  if (used.is_one_process && !launch.asks_for_processes()) return 1;
+  return launch::make_plan(launch.request(), machine).world_size();
+}
+
+/// `--strategy device_map` and --device-map put layers on GPUs; on a CPU, --pp makes stages.
+void warn_of_idle_map(const LaunchFlags& launch, const DivisionFlags& division,
+                      const launch::Machine& machine) {
+  const bool has_flag = !division.device_map.empty();
+  if (!has_flag && (division.strategy != "device_map" || division.pp.value_or(1) > 1)) return;
+  launch::LaunchRequest request = launch.request();
+  request.nproc_per_node = "1";
+  if (launch::make_plan(request, machine).device == "cuda") return;
+  log::warn("{} has no effect on a CPU: there are no GPUs to put layers on",
+            has_flag ? fmt::format("--device-map {}", division.device_map)
+                     : std::string("--strategy device_map"));
+}
+
 }  // namespace
 
 std::vector<fs::path> adapter_paths(const std::vector<std::string>& adapters) {
@@ -297,8 +333,11 @@ std::vector<fs::path> adapter_paths(const std::vector<std::string>& adapters) {
 void choose_division(const UsedModel& used, const launch::Machine& machine, uint64_t host_bytes,
                      LaunchFlags& launch, DivisionFlags& division) {
   check_device_map(launch, division);
+  if (!launch.asks_for_several()) warn_of_idle_map(launch, division, machine);
   if (division.device_map == "balanced") division.strategy = "device_map";
-  if (division.is_given()) return;
+  if (division.is_given())
+    return check_given(used, division, processes_of(used, launch, division, machine),
+                       launch.nnodes);
   PlacesOfUse places = places_of(used, launch, machine, host_bytes);
   plan::UseDevices& devices = places.devices;
   devices.is_one_process = used.is_one_process || division.device_map == "auto";
@@ -339,7 +378,15 @@ void choose_division(const UsedModel& used, const launch::Machine& machine, uint
 void choose_division(const UsedModel& used, LaunchFlags& launch, DivisionFlags& division) {
   const launch::Environment env = launch::current_environment();
   // Ranks of another launcher may be on machines that differ.
-  if (launch::external_worker(env, launch.asks_for_processes())) return;
+  if (const auto worker = launch::external_worker(env, launch.asks_for_processes())) {
+    const auto found = worker->variables.find("WORLD_SIZE");
+    const std::string text = found != worker->variables.end() ? found->second
+                             : env.contains("WORLD_SIZE")     ? env.at("WORLD_SIZE")
+                                                              : "";
+    const int64_t ranks = to_number(text, 0);
+    if (division.is_given() && ranks > 0) check_given(used, division, ranks, launch.nnodes);
+    return;
+  }
   choose_division(used, launch::this_machine(has_cuda_kernels()),
                   observe::memory_info().total_bytes, launch, division);
 }

@@ -24,6 +24,8 @@ struct UsedModel {
   plan::SequencesMemory sequences;  ///< `element_bytes` is set later
   bool has_one_copy = false;        ///< as plan::ModelUse::has_one_copy
   bool is_one_process = false;      ///< it reads or writes a stream
+  const char* command = "the command";
+  bool takes_shards = true;  ///< `--strategy fsdp` is for it
 };
 
 /// Without the empty ones.
@@ -33,10 +35,11 @@ std::vector<std::filesystem::path> adapter_paths(const std::vector<std::string>&
 inline constexpr int64_t kUsualPrompt = 1024, kUsualConversation = 8192;
 
 /// Chooses as `plan::choose_division`, and sets the flags as if the user had given them. Logs what it
-/// chose and why, if that divides the model. Leaves flags that name a division as they are.
+/// chose and why, if that divides the model. Leaves flags that name a division as they are, and warns
+/// of those that divide nothing on a CPU.
 /// @param launch with `device`
-/// @throws ConfigError for flags that contradict each other; OutOfMemoryError if the weights fit
-/// nowhere
+/// @throws ConfigError for flags that contradict each other, or do not fit the model or the processes;
+/// OutOfMemoryError if the weights fit nowhere
 void choose_division(const UsedModel& used, LaunchFlags& launch, DivisionFlags& division);
 
 /// The same for a machine, without reading it.

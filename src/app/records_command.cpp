@@ -40,8 +40,8 @@ launch::LaunchRequest records_launch(const RecordsCommand& command,
 void require_processes(const RecordsCommand& command, const launch::LaunchPlan& plan) {
   if (plan.world_size() > 1 || !divides_model(command)) return;
   throw ConfigError("the model would be divided over processes, and there is one",
-                    "--strategy, --tp or --pp on the command line",
-                    "give --nproc-per-node with their number, or leave the flag out");
+                    "--strategy, --tp and --pp on the command line",
+                    "add --nproc-per-node with their number, or leave these flags out");
 }
 
 /// What to do about a worker whose memory was too much for the machine.

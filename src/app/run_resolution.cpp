@@ -8,6 +8,7 @@
 #include "engine_location.h"
 #include "sftrun/config/idle_settings.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/launch/gpu.h"
 #include "sftrun/launch/launch_plan.h"
 #include "sftrun/observe/system.h"
@@ -15,6 +16,7 @@
 #include "sftrun/plan/device_map.h"
 #include "sftrun/plan/refusals.h"
 #include "sftrun/plan/stages.h"
+#include "sftrun/plan/tensor_division.h"
 
 namespace sftrun::app {
 
@@ -92,6 +94,53 @@ void resolve_device_map(config::LoadedConfig& loaded, const ModelHeaders& header
   plan::require_stages(headers.arch, loaded.config, place);
 }
 
+/// The sizes of parallel.tp that divide both the model and the processes.
+/// @param processes that other sizes leave   @return what to do instead of another size
+std::string fix_of_parts(const config::RunConfig& config, const ModelHeaders& headers,
+                         int64_t processes) {
+  config::RunConfig undivided = config;
+  undivided.parallel = {};
+  std::vector<std::string> sizes;
+  for (const int64_t size :
+       plan::sizes_of_parts(headers.arch, undivided, headers.blocks, processes))
+    if (processes % size == 0) sizes.push_back(std::to_string(size));
+  const std::string instead = "use, without parallel.tp, parallel.strategy fsdp or pipeline";
+  return sizes.empty()
+             ? instead
+             : fmt::format("set parallel.tp to {}, or {}", joined(sizes, " or "), instead);
+}
+
+void require_parts(const config::RunConfig& config, const ModelHeaders& headers, int world_size,
+                   int64_t parts, const std::string& place) {
+  try {
+    plan::require_parts(headers.arch, parts, place);
+  } catch (const ConfigError& error) {
+    throw ConfigError(error.message(), error.where(),
+                      fix_of_parts(config, headers, world_size / config.parallel.pp.value_or(1)));
+  }
+}
+
+/// Resolves the sizes. A size of parallel.tp that the model refuses is named before one that the
+/// processes refuse, so that errors suggest sizes that suit both.
+void resolve_axes(config::LoadedConfig& loaded, const ModelHeaders& headers,
+                  const plan::RunDevices& devices) {
+  config::ParallelConfig& parallel = loaded.config.parallel;
+  const int64_t parts = devices.world_size == 1 ? 1 : parallel.tp.value_or(1);
+  if (parts > 1)
+    require_parts(loaded.config, headers, devices.world_size, parts,
+                  loaded.place_of("parallel.tp"));
+  try {
+    config::resolve_axes(parallel, devices.world_size, devices.local_world_size, loaded.places);
+  } catch (const ConfigError& error) {
+    const int64_t left = devices.world_size / parallel.pp.value_or(1);
+    if (parts == 1 || left == 0 || left % parts == 0) throw;
+    throw ConfigError(
+        error.message(), error.where(),
+        fmt::format("{}, or start a multiple of {} processes",
+                    fix_of_parts(loaded.config, headers, left), parts * parallel.pp.value_or(1)));
+  }
+}
+
 /// Whether these axes are possible with some models only.
 bool asks_model(const config::Axes& axes) {
   return axes.divides_model() || config::depends_on_model(axes);
@@ -139,10 +188,11 @@ void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
   const std::string pp = place_of("parallel.pp", parallel.pp.has_value()),
                     tp = place_of("parallel.tp", parallel.tp.has_value());
   const config::ParallelConfig asked = parallel;
-  config::resolve_axes(parallel, devices.world_size, devices.local_world_size, loaded.places);
+  resolve_axes(loaded, headers, devices);
   require_model(loaded, asked, headers);
   if (parallel.axes.has_stages()) plan::require_stages(headers.arch, loaded.config, pp);
-  if (parallel.axes.tp > 1) plan::require_parts(headers.arch, parallel.axes.tp, tp);
+  if (parallel.axes.tp > 1)
+    require_parts(loaded.config, headers, devices.world_size, parallel.axes.tp, tp);
 }
 
 }  // namespace
@@ -169,6 +219,7 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
   const bool needs_headers =
       loaded.config.train.batch_size.is_auto() || has_device_map(loaded.config.parallel) ||
       (world_size > 1 && (loaded.config.parallel.strategy == config::Strategy::kAuto ||
+                          loaded.config.parallel.tp.value_or(1) > 1 ||
                           asks_model(config::axes_of(loaded.config.parallel, world_size,
                                                      devices.local_world_size, loaded.places))));
   const ModelHeaders model = headers != nullptr ? *headers

@@ -84,4 +84,17 @@ spec::TensorParallel tensor_part(const spec::ArchSpec& arch, const config::RunCo
   return part;
 }
 
+std::vector<int64_t> sizes_of_parts(const spec::ArchSpec& arch, const config::RunConfig& config,
+                                    const StoredBlocks& stored, int64_t max) {
+  std::vector<int64_t> sizes;
+  for (int64_t size = 2; size <= max; ++size) {
+    try {
+      tensor_part(arch, config, stored, {.rank = 0, .size = size});
+      sizes.push_back(size);
+    } catch (const ConfigError&) {  // it does not fit
+    }
+  }
+  return sizes;
+}
+
 }  // namespace sftrun::plan

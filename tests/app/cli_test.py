@@ -542,7 +542,8 @@ class CommandLineTest(unittest.TestCase):
             self.assertEqual(asked["parallel"], {"strategy": "device_map", "tp": None, "pp": 2})
             self.expect(USAGE, ["device_map divides the layers over the GPUs of one process", "use --strategy pipeline"], *words,
                         "--strategy", "device_map", "--nproc-per-node", "2")
-            self.expect(USAGE, ["divided over processes, and there is one", "--nproc-per-node"], *words, "--tp", "2", "--device", "cpu")
+            self.expect(USAGE, ["`--tp 2` divides the model over 2 processes, and there is one", "--tp on the command line", "add --nproc-per-node 2"],
+                        *words, "--tp", "2", "--device", "cpu")
             self.assertIsNone(self.request(*words, "--device-map", "auto")["parallel"])  # it fits on one device
             self.assertEqual(self.request(*words, "--device-map", "balanced")["parallel"], {"strategy": "device_map", "tp": None, "pp": None})
             self.expect(USAGE, ["--device-map auto puts the layers on the GPUs of one process", "--device-map on the command line"], *words,

@@ -115,6 +115,29 @@ TEST_F(DivisionChoices, ADeviceMapHasOneProcess) {
                                   {"--device-map balanced", "--device-map on the command line"});
 }
 
+TEST_F(DivisionChoices, FlagsThatDoNotFitAreNamedBeforeAWorkerStarts) {
+  flags.tp = 3;
+  test::expect_error<ConfigError>([&] { choose(machine(3, 80)); },
+                                  {"64 attention heads, which cannot be divided by 3"});
+  flags.tp = 2;
+  use.has_one_copy = true;
+  test::expect_error<ConfigError>([&] { choose(machine(4, 80)); }, {"makes 2 copies of the model"});
+}
+
+TEST_F(DivisionChoices, AMapOnACpuHasNoEffect) {
+  flags.strategy = "device_map", flags.pp = 2;
+  choose(machine(0, 0));  // two stages
+  EXPECT_EQ(told(), "");
+  flags.pp.reset();
+  choose(machine(0, 0));
+  EXPECT_NE(told().find("--strategy device_map has no effect on a CPU"), std::string::npos);
+  flags.strategy = "auto", flags.device_map = "balanced";
+  choose(machine(2, 180));
+  EXPECT_EQ(told().find("--device-map"), std::string::npos) << told();
+  choose(machine(0, 0));
+  EXPECT_NE(told().find("--device-map balanced has no effect on a CPU"), std::string::npos);
+}
+
 TEST_F(DivisionChoices, AStreamHasOneProcess) {
   use.is_one_process = true;
   EXPECT_EQ(choose(machine(4, 80)), "device_map pp 2, 1");

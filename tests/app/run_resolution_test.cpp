@@ -42,7 +42,8 @@ const std::vector<config::ParallelConfig>& ways() {
   return ways;
 }
 
-Run resolved(const config::ParallelConfig& parallel, const ModelHeaders& headers) {
+Run resolved(const config::ParallelConfig& parallel, const ModelHeaders& headers,
+             int processes = 2) {
   config::LoadedConfig loaded;
   loaded.config.model.dtype = config::DTypeChoice::kFp32;
   loaded.config.train.batch_size.value = 1;
@@ -50,7 +51,7 @@ Run resolved(const config::ParallelConfig& parallel, const ModelHeaders& headers
   for (const char* key : {"parallel.strategy", "parallel.device_map", "parallel.pp", "parallel.tp",
                           "parallel.dp_shard"})
     loaded.places[key] = fmt::format("run.yaml has {}", key);
-  const int world_size = has_device_map(parallel) ? 1 : 2;
+  const int world_size = has_device_map(parallel) ? 1 : processes;
   const RunPlace place{.devices = {.memory_bytes = uint64_t{1} << 30,
                                    .world_size = world_size,
                                    .local_world_size = world_size},
@@ -79,6 +80,27 @@ TEST(RunResolution, RefusesWhatTheTableSaysOfModels) {
     }
   }
   EXPECT_EQ(refused, 3 * 3 + 2);
+}
+
+/// A size that only the processes, or only the model, can have is no help.
+TEST(RunResolution, NamesPartsThatSuitTheModelAndTheProcesses) {
+  const ModelHeaders model = read_headers(test::kData / "train/models/tied");  // 4 heads
+  const auto refuses = [&](const config::ParallelConfig& parallel, int processes,
+                           std::initializer_list<std::string> parts) {
+    test::expect_error<ConfigError>([&] { resolved(parallel, model, processes); }, parts);
+  };
+  refuses({.tp = 3}, 8,
+          {"4 attention heads, which cannot be divided by 3", "run.yaml has parallel.tp",
+           "set parallel.tp to 2 or 4, or use, without parallel.tp,"});
+  refuses({.pp = 2, .tp = 3}, 4, {"divided by 3", "set parallel.tp to 2, or use"});
+  refuses({.strategy = Strategy::kTensor}, 8,
+          {"divided by 8", "run.yaml has parallel.strategy", "set parallel.tp to 2 or 4, or use"});
+  refuses({.tp = 2}, 3,
+          {"parallel.tp 2 does not divide the 3 processes of the run",
+           "fix: use, without parallel.tp, parallel.strategy fsdp or pipeline, or start "
+           "a multiple of 2 processes"});
+  refuses({.tp = 4}, 6, {"does not divide the 6 processes", "set parallel.tp to 2, or use"});
+  refuses({.pp = 4, .tp = 4}, 4, {"need 16 processes, and the run has 4", "or start"});
 }
 
 TEST(RunResolution, RefusesNoneOfTheseAxesToADenseModel) {

@@ -234,17 +234,20 @@ train.grad_accum=4 train.global_batch_size=30 | is not a multiple of | set train
     use parallel.strategy ddp without parallel.dp_shard | parallel.strategy=ddp ~parallel.dp_shard ; train.optimizer=adamw
 --nproc-per-node=2 parallel.strategy=single | is single, but the run has 2 processes | remove parallel.strategy, or give --nproc-per-node 1 | \
     ~parallel.strategy ; --nproc-per-node=1
---nproc-per-node=3 parallel.pp=2 | does not divide the 3 processes | set parallel.pp to 3, the processes of one pipeline | parallel.pp=3
---nproc-per-node=3 parallel.tp=2 | does not divide the 3 processes | set parallel.tp to 3, the processes that divide each matrix | \
-    parallel.tp=3 => 2 key-value heads
---nproc-per-node=3 parallel.dp_shard=2 | does not divide the 3 processes | set parallel.dp_shard to 3, the processes that share one copy | \
-    parallel.dp_shard=3
+--nproc-per-node=3 parallel.pp=2 | does not divide the 3 processes | set parallel.pp to 3, the processes of one pipeline; or start 2 or 4 processes | \
+    parallel.pp=3 ; --nproc-per-node=2 ; --nproc-per-node=4
+--nproc-per-node=3 parallel.tp=2 | does not divide the 3 processes | \
+    use, without parallel.tp, parallel.strategy fsdp or pipeline, or start a multiple of 2 processes | \
+    parallel.strategy=fsdp ~parallel.tp ; parallel.strategy=pipeline ~parallel.tp ; --nproc-per-node=2
+--nproc-per-node=3 parallel.dp_shard=2 | does not divide the 3 processes | \
+    set parallel.dp_shard to 3, the processes that share one copy of the model; or start 2 or 4 processes | \
+    parallel.dp_shard=3 ; --nproc-per-node=2 ; --nproc-per-node=4
 --nproc-per-node=2 parallel.device_map=auto | is one process with several GPUs | \
     start one process, without --nproc-per-node and --nnodes; or use, without parallel.device_map, parallel.strategy pipeline or fsdp | \
     ~--nproc-per-node ; parallel.strategy=pipeline ~parallel.device_map ; parallel.strategy=fsdp ~parallel.device_map
 parallel.backend=nccl --nproc-per-node=2 | NCCL needs GPUs | use gloo or auto | parallel.backend=gloo ; parallel.backend=auto
 --nproc-per-node=4 parallel.tp=4 | cannot be divided by 4 | \
-    set parallel.tp to another number, or use, without parallel.tp, parallel.strategy fsdp or pipeline | \
+    set parallel.tp to 2, or use, without parallel.tp, parallel.strategy fsdp or pipeline | \
     parallel.tp=2 ; parallel.strategy=fsdp ~parallel.tp ; parallel.strategy=pipeline ~parallel.tp
 --nproc-per-node=8 parallel.pp=8 | too few for 8 stages | set parallel.pp to at most 4, or use parallel.strategy fsdp without parallel.pp | \
     parallel.pp=4 ; parallel.strategy=fsdp ~parallel.pp
