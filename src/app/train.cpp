@@ -143,6 +143,13 @@ bool follows_from_data(const Run& run, const std::string& resolved) {
          begins("train.global_batch_size ") || begins("train.eval_batch_size ");
 }
 
+/// "plan: fsdp 2 x tensor 2 on 4 processes", with sizes that follow from others; empty: one process.
+std::string plan_line(const config::Axes& axes) {
+  const int64_t processes = axes.stages_in_process ? 1 : axes.devices_of_part() * axes.data_parts();
+  if (processes == 1) return {};
+  return fmt::format("plan: {} on {} processes", config::describe(axes), processes);
+}
+
 /// Logs the configuration and the model. The workers read the data.
 void warn(const Run& run, const ModelHeaders* headers) {
   for (const std::string& warning : run.loaded.warnings) log::warn("{}", warning);
@@ -158,6 +165,7 @@ void announce(const config::RunConfig& asked, const Run& run, const config::RunC
   std::vector<std::string> resolved = resolved_values(asked, shown);
   std::erase_if(resolved, [&](const std::string& one) { return follows_from_data(run, one); });
   if (!resolved.empty()) log::info("resolved: {}", join(resolved, ", "));
+  if (const std::string plan = plan_line(shown.parallel.axes); !plan.empty()) log::info("{}", plan);
 }
 
 /// --overwrite would move them away before they are read.
@@ -300,6 +308,8 @@ void print_dry_run(const TrainOptions& options, const config::RunConfig& asked, 
     std::erase_if(resolved, [&](const std::string& one) { return follows_from_data(run, one); });
   for (const std::string& line : resolved) fmt::print("# resolved: {}\n", line);
   for (const std::string& line : split(launch, '\n')) fmt::print("# launch: {}\n", line);
+  if (const std::string plan = plan_line(shown.parallel.axes); !plan.empty())
+    fmt::print("# {}\n", plan);
   if (shown.parallel.axes.has_stages())
     fmt::print("# {}\n", plan::describe_stages(headers.arch, shown));
   for (const std::string& line : found.lines) fmt::print("# {}\n", line);
