@@ -757,7 +757,7 @@ class CommandLineTest(unittest.TestCase):
         self.assertTrue(report["fits"])
         self.assertIsNone(report["change"])
         self.assertEqual(report["settings"]["tokens"], 2 * 2048)
-        self.assertEqual([row["strategy"] for row in report["strategies"]], ["ddp", "fsdp", "tensor", "pipeline", "device_map"])
+        self.assertEqual([row["strategy"] for row in report["strategies"]], ["ddp", "fsdp", "pipeline", "tensor", "device_map"])
         by_name = {row["strategy"]: row for row in report["strategies"]}
         self.assertEqual(by_name["ddp"]["parts"], parts)
         for card in ("T4", "Tesla P100-PCIE-16GB", "2x V100", "2080 Ti"):  # `train` refuses them
@@ -963,7 +963,13 @@ class CommandLineTest(unittest.TestCase):
             self.assertEqual(done.stderr.count(idle), 1, done.stderr)
         self.dry_run(USAGE, ["`parallel.strategy: ddp` keeps whole copies"], "--nproc-per-node", "4", "parallel.strategy=ddp", "parallel.dp_shard=2")
         self.dry_run(DONE, ["  strategy: fsdp\n", "  pp: 2\n"], "--nproc-per-node", "4", "parallel.pp=2", "parallel.dp_shard=2")
-        self.dry_run(DONE, ["  strategy: hybrid\n"], "--nproc-per-node", "4", "parallel.dp_shard=2")
+        self.dry_run(DONE, ["  strategy: hybrid\n", "# plan: fsdp 2 x ddp 2 on 4 processes\n"], "--nproc-per-node", "4", "parallel.dp_shard=2")
+        self.dry_run(DONE, ["# plan: pipeline 2 x fsdp 2 on 4 processes\n"], "--nproc-per-node", "4", "parallel.pp=2", "parallel.strategy=fsdp")
+        self.assertNotIn("# plan:", self.dry_run(DONE, []).stdout)
+        done = self.dry_run(DONE, [], "--nproc-per-node", "4", "parallel.strategy=zero1", "parallel.dp_replicate=4")
+        self.assertIn("parallel.strategy has no effect: parallel.dp_shard is 1 on 4 processes (ddp 4), so nothing is sharded", done.stderr)
+        self.dry_run(USAGE, ["at   train.optimizer=muon from the command line; parallel.dp_shard=2 from the command line"], "--nproc-per-node", "2",
+                     "parallel.dp_shard=2", "train.optimizer=muon", "tuning.mode=full")
         self.write("resolved.yaml", self.dry_run(DONE, [], "tuning.mode=full").stdout)
         self.assertNotIn("no effect", self.sftrun("config", "check", "--config", "resolved.yaml").stderr)
 
