@@ -58,18 +58,42 @@ void accelerate_deepspeed_file(Conversion& conversion, const SourceKey& key) {
   conversion.include(read_foreign_file(path, Tool::kDeepSpeed));
 }
 
-/// Devices over which one copy of the model is divided.
-void accelerate_shard_size(Conversion& conversion, const SourceKey& key) {
-  const auto size = conversion.count_of(key.name, 1);
-  if (!size || *size == 1) return;
-  conversion.set(key, "parallel.dp_shard", key.value);
+/// The size of an axis.
+struct Division {
+  const char *key, *field;
+  const char* strategy;  ///< of a run that has this axis alone; "": what `distributed_type` says
+};
+constexpr const char* kCopies = "parallelism_config.parallelism_config_dp_replicate_size";
+constexpr const char* kShards = "parallelism_config.parallelism_config_dp_shard_size";
+constexpr std::array<Division, 4> kDivisions = {
+    {{kCopies, "parallel.dp_replicate", ""},
+     {kShards, "parallel.dp_shard", ""},
+     {"parallelism_config.parallelism_config_pp_size", "parallel.pp", "pipeline"},
+     {"parallelism_config.parallelism_config_tp_size", "parallel.tp", "tensor"}}};
+
+int64_t size_of(Conversion& conversion, const char* key) {
+  return conversion.count_of(key, 1).value_or(1);
+}
+
+int64_t product_of_sizes(Conversion& conversion) {
+  int64_t product = 1;
+  for (const Division& division : kDivisions) product *= size_of(conversion, division.key);
+  return product;
+}
+
+/// Whether the file says that several groups of devices have a copy each. Without their number and
+/// that of the processes it is not known, and `hybrid` is right for one copy, too.
+bool may_have_copies(Conversion& conversion) {
+  if (conversion.find(kCopies)) return size_of(conversion, kCopies) > 1;
+  const auto processes = conversion.count_of("num_processes", 1);
+  return conversion.has("parallel.dp_shard") &&
+         processes.value_or(0) != product_of_sizes(conversion);
 }
 
 void set_fsdp_strategy(Conversion& conversion, const SourceKey& type) {
   constexpr const char* kSharding = "fsdp_config.fsdp_sharding_strategy";
   constexpr const char* kReshard = "fsdp_config.fsdp_reshard_after_forward";
-  if (conversion.has("parallel.dp_shard"))
-    return conversion.set(type, "parallel.strategy", "hybrid");
+  if (may_have_copies(conversion)) return conversion.set(type, "parallel.strategy", "hybrid");
   bool is_set = false;
   for (const char* name : {kSharding, kReshard}) {
     const auto key = conversion.find(name);
@@ -127,21 +151,16 @@ void refuse_section_of_another_type(Conversion& conversion, const SourceKey& typ
   }
 }
 
-/// Stages of a pipeline, or parts of each matrix.
-struct Division {
-  const char *key, *strategy, *field;
-};
-constexpr std::array<Division, 2> kDivisions = {
-    {{"parallelism_config.parallelism_config_pp_size", "pipeline", "parallel.pp"},
-     {"parallelism_config.parallelism_config_tp_size", "tensor", "parallel.tp"}}};
-
-/// The sizes of stages and of parts of matrices, beside what `distributed_type` says of the copies.
-/// @return the strategy of a run that has one of them alone; empty: none, or both
+/// The sizes of the axes, beside what `distributed_type` says of the copies.
+/// @return the strategy of a run that has stages or parts of matrices; empty: none, or both
 std::string set_divisions(Conversion& conversion, const SourceKey& type) {
   const std::string& word = type.value.text;
   std::vector<std::string> strategies;
+  const bool divides = product_of_sizes(conversion) > 1;
   for (const Division& division : kDivisions) {
-    if (conversion.count_of(division.key, 1).value_or(1) == 1) continue;
+    const bool is_one_copy =
+        divides && division.key == kCopies && conversion.find(kCopies).has_value();
+    if (size_of(conversion, division.key) == 1 && !is_one_copy) continue;
     const SourceKey size = *conversion.find(division.key);
     if (word == "NO" || parse_bool(word) == false) {
       conversion.refuse(
@@ -151,7 +170,7 @@ std::string set_divisions(Conversion& conversion, const SourceKey& type) {
       continue;
     }
     conversion.set(size, division.field, size.value);
-    strategies.emplace_back(division.strategy);
+    if (*division.strategy != '\0') strategies.emplace_back(division.strategy);
   }
   return strategies.size() == 1 ? strategies.front() : "";
 }
@@ -162,15 +181,42 @@ void set_strategy(Conversion& conversion, const SourceKey& type) {
   if (word == "NO" || parse_bool(word) == false) return;
   if (word == "MULTI_GPU" || word == "MULTI_CPU")
     return conversion.set(type, "parallel.strategy",
-                          conversion.has("parallel.dp_shard") ? "hybrid"
-                          : division.empty()                  ? "ddp"
-                                                              : division);
+                          conversion.has("parallel.dp_shard")
+                              ? (may_have_copies(conversion) ? "hybrid" : "fsdp")
+                          : division.empty() ? "ddp"
+                                             : division);
   if (word == "FSDP") return set_fsdp_strategy(conversion, type);
   if (word == "DEEPSPEED") return set_deepspeed_strategy(conversion, type);
   if (word == "MEGATRON_LM")
     return conversion.refuse(type, "`distributed_type` is MEGATRON_LM", std::string(kMegatron));
   conversion.refuse(type, fmt::format("`distributed_type` is {}", describe(type.value)),
                     fmt::format("{}: write NO, MULTI_GPU, MULTI_CPU, FSDP or DEEPSPEED", kDevices));
+}
+
+/// Sizes whose product is not the number of processes. Axes that the file does not name have what the
+/// others leave.
+void refuse_sizes_that_do_not_fit(Conversion& conversion, const SourceKey& type) {
+  const auto processes = conversion.count_of("num_processes", 1);
+  const int64_t product = product_of_sizes(conversion);
+  if (!processes || product == 1) return;
+  const bool shards_rest =
+      !conversion.find(kShards) && (type.value.text == "FSDP" || type.value.text == "DEEPSPEED");
+  const bool is_complete = conversion.find(kCopies) && !shards_rest;
+  if (is_complete ? *processes == product : *processes % product == 0) return;
+  std::vector<std::string> sizes;
+  std::optional<SourceKey> first;
+  for (const Division& division : kDivisions) {
+    const int64_t size = size_of(conversion, division.key);
+    if (size == 1) continue;
+    const SourceKey key = *conversion.find(division.key);
+    if (!first) first.emplace(key);
+    sizes.push_back(fmt::format("`{}` {}", key.name.substr(key.name.rfind('.') + 1), size));
+  }
+  conversion.refuse(*first, *conversion.find("num_processes"),
+                    fmt::format("{} need {}, but `num_processes` is {}", join(sizes, " x "),
+                                counted(product, "process"), *processes),
+                    fmt::format("set num_processes to {}{}, or change the sizes",
+                                is_complete ? "" : "a multiple of ", product));
 }
 
 /// num_processes counts the processes of all machines.
@@ -259,6 +305,7 @@ void accelerate_finish(Conversion& conversion) {
   refuse_section_of_another_type(conversion, *type);
   set_strategy(conversion, *type);
   set_processes(conversion, *type);
+  refuse_sizes_that_do_not_fit(conversion, *type);
   set_machines(conversion);
   set_devices(conversion, *type);
   conversion.launch.file = conversion.file();
@@ -268,7 +315,6 @@ constexpr auto kAccelerateConverters = std::to_array<Converter>({
     {"environment", accelerate_environment},
     {"mixed_precision", accelerate_mixed_precision},
     {"deepspeed_file", accelerate_deepspeed_file},
-    {"shard_size", accelerate_shard_size},
 });
 
 }  // namespace

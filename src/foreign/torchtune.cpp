@@ -19,16 +19,27 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kAlwaysLoss = "the loss is the cross entropy of the labelled tokens";
 
+constexpr auto kTuneSizes =
+    std::to_array<WordPair>({{"tensor_parallel_dim", "parallel.tp"},
+                             {"data_parallel_replicate_dim", "parallel.dp_replicate"},
+                             {"data_parallel_shard_dim", "parallel.dp_shard"}});
+
 /// The size of an axis; -1 (shards) is what the other sizes leave.
 void tune_size(Conversion& conversion, const SourceKey& key) {
-  constexpr auto kSizes =
-      std::to_array<WordPair>({{"tensor_parallel_dim", "parallel.tp"},
-                               {"data_parallel_replicate_dim", "parallel.dp_replicate"},
-                               {"data_parallel_shard_dim", "parallel.dp_shard"}});
   if (key.value.text == "-1" || key.value.text == "1") return;
   if (!conversion.count_of(key.name, 1)) return;
-  for (const WordPair& size : kSizes)
+  for (const WordPair& size : kTuneSizes)
     if (key.name == size.theirs) conversion.set(key, std::string(size.ours), key.value);
+}
+
+/// The processes that the sizes need, if no axis has what the others leave.
+void set_processes_of_sizes(Conversion& conversion) {
+  const auto shards = parse_int(conversion.text_of("data_parallel_shard_dim"));
+  if (shards.value_or(-1) < 1) return;
+  int64_t processes = 1;
+  for (const WordPair& size : kTuneSizes)
+    processes *= conversion.find(size.theirs) ? conversion.count_of(size.theirs, 1).value_or(1) : 1;
+  if (processes > 1) conversion.launch.processes = processes;
 }
 
 /// The last name of a component: "torchtune.models.llama3.lora_llama3_8b" gives "lora_llama3_8b".
@@ -403,6 +414,7 @@ void tune_finish(Conversion& conversion) {
   const std::string optimizer = ascii_lower(conversion.text_of("optimizer._component_"));
   if (optimizer.find("adamw") != std::string::npos && !conversion.has("train.weight_decay"))
     conversion.set_default("train.weight_decay", "0.01");
+  set_processes_of_sizes(conversion);
   if (!conversion.find("dataset_val"))
     take_back_evaluations(conversion, "without dataset_val nothing is evaluated");
   for (const char* name : {"tokenizer.max_seq_len", "max_seq_len"}) {

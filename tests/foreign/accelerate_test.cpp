@@ -178,6 +178,54 @@ TEST_F(AccelerateTest, GroupsThatShareACopyAreHybrid) {
       "parallelism_config_dp_replicate_size: 2, parallelism_config_tp_size: 1}\n");
   EXPECT_EQ(value_of(groups, "parallel.strategy"), "\"hybrid\"");
   EXPECT_EQ(value_of(groups, "parallel.dp_shard"), "4");
+  EXPECT_EQ(value_of(groups, "parallel.dp_replicate"), "2");
+  EXPECT_EQ(value_of(groups, "parallel.tp"), "none");
+}
+
+/// dp_replicate, dp_shard, pp and tp as one file has them.
+TEST_F(AccelerateTest, CopiesAreASizeOfTheirOwn) {
+  const auto import_of = [&](const std::string& type, int processes, const std::string& sizes) {
+    return accelerate("distributed_type: " + type + "\nnum_processes: " +
+                      std::to_string(processes) + "\nparallelism_config: {" + sizes + "}\n");
+  };
+  const Import one = import_of("FSDP", 4, "dp_replicate_size: 1, dp_shard_size: 2, tp_size: 2");
+  EXPECT_EQ(value_of(one, "parallel.strategy"), "\"fsdp\"");
+  EXPECT_EQ(value_of(one, "parallel.dp_replicate"), "1");
+  EXPECT_TRUE(one.no_meaning.empty());
+  // The number of processes says the same.
+  const Import known = import_of("FSDP", 4, "dp_shard_size: 2, tp_size: 2");
+  EXPECT_EQ(value_of(known, "parallel.strategy"), "\"fsdp\"");
+  EXPECT_EQ(value_of(known, "parallel.dp_replicate"), "none");
+  const Import groups = import_of("FSDP", 8, "dp_shard_size: 2, tp_size: 2");
+  EXPECT_EQ(value_of(groups, "parallel.strategy"), "\"hybrid\"");
+  const Import copies = import_of("FSDP", 8, "dp_replicate_size: 2");
+  EXPECT_EQ(value_of(copies, "parallel.strategy"), "\"hybrid\"");
+  EXPECT_EQ(value_of(copies, "parallel.dp_replicate"), "2");
+  const Import parts = import_of("MULTI_GPU", 4, "dp_replicate_size: 2, tp_size: 2");
+  EXPECT_EQ(value_of(parts, "parallel.strategy"), "\"tensor\"");
+  EXPECT_EQ(value_of(parts, "parallel.dp_replicate"), "2");
+  const Import plain = import_of("MULTI_GPU", 4, "dp_replicate_size: 4");
+  EXPECT_EQ(value_of(plain, "parallel.strategy"), "\"ddp\"");
+  const Import off = import_of("MULTI_GPU", 4, "dp_replicate_size: 1, dp_shard_size: 1");
+  EXPECT_EQ(value_of(off, "parallel.dp_replicate"), "none");
+}
+
+TEST_F(AccelerateTest, SizesThatAreNotTheProcessesAreRefused) {
+  const auto refuses = [&](const std::string& type, int processes, const std::string& sizes,
+                           std::initializer_list<std::string> parts) {
+    expect_refused("distributed_type: " + type + "\nnum_processes: " + std::to_string(processes) +
+                       "\nparallelism_config:\n  " + sizes + "\n",
+                   parts);
+  };
+  refuses("FSDP", 4, "dp_shard_size: 4\n  tp_size: 2",
+          {"`parallelism_config_dp_shard_size` 4 x `parallelism_config_tp_size` 2 need 8 processes",
+           "`num_processes` is 4", "set num_processes to a multiple of 8", ":4:3"});
+  refuses("FSDP", 8, "dp_replicate_size: 3\n  dp_shard_size: 2",
+          {"need 6 processes", "set num_processes to 6, or change the sizes"});
+  refuses("FSDP", 8, "dp_replicate_size: 1\n  dp_shard_size: 2\n  tp_size: 2",
+          {"need 4 processes", "`num_processes` is 8"});
+  refuses("MULTI_GPU", 4, "pp_size: 3", {"need 3 processes", "a multiple of 3"});
+  refuses("NO", 1, "dp_replicate_size: 2", {"dp_replicate_size` is 2", "MULTI_GPU, FSDP"});
 }
 
 TEST_F(AccelerateTest, SizesOfSeveralAxesCompose) {

@@ -253,6 +253,26 @@ TEST_F(TrainersTest, Torchtune) {
   EXPECT_EQ(run.not_carried[0].key, "dataset");
 }
 
+/// The sizes are of all processes, if none of them is what the others leave.
+TEST_F(TrainersTest, TorchtunesSizesNameTheProcesses) {
+  const auto sizes = [&](const std::string& more) {
+    return import(
+        "model: {_component_: torchtune.models.llama3.llama3_8b}\ntensor_parallel_dim: 2\n"
+        "tensor_parallel_plan: {_component_: torchtune.models.llama3.base_llama_tp_plan}\n"
+        "data_parallel_replicate_dim: 2\n" +
+            more,
+        Tool::kTorchtune);
+  };
+  const Import all = sizes("data_parallel_shard_dim: 2\n"),
+               rest = sizes("data_parallel_shard_dim: -1\n");
+  expect_values(all,
+                {{"parallel.tp", "2"}, {"parallel.dp_replicate", "2"}, {"parallel.dp_shard", "2"}});
+  EXPECT_EQ(all.launch.processes, 8);
+  EXPECT_EQ(rest.launch.processes, std::nullopt);
+  EXPECT_EQ(sizes("").launch.processes, std::nullopt);
+  EXPECT_TRUE(all.not_carried.empty());
+}
+
 TEST_F(TrainersTest, TorchtuneNamesQloraByItsModelOrAKey) {
   for (const char* model :
        {"{_component_: torchtune.models.llama3.qlora_llama3_8b}",
