@@ -28,21 +28,20 @@ MemoryJson sums_of(const plan::MemoryPlan& plan, int64_t memory_bytes) {
           {"parts", parts_of(plan)}};
 }
 
-/// {"strategy": "fsdp", "tp": 2}
-MemoryJson of_sizes(const plan::StrategySizes& sizes) {
-  MemoryJson json = {{"strategy", config::strategy_name(sizes.strategy)}};
-  if (sizes.pp) json["pp"] = *sizes.pp;
-  if (sizes.dp_shard) json["dp_shard"] = *sizes.dp_shard;
-  if (sizes.tp) json["tp"] = *sizes.tp;
+/// {"name": "fsdp, tp 2", "strategy": "fsdp"}, and the size of each axis.
+MemoryJson of_sizes(const plan::StrategySizes& sizes, const config::Axes& axes) {
+  MemoryJson json = {{"name", sizes.name()}, {"strategy", config::strategy_name(sizes.strategy)}};
+  for (const config::AxisRow& row : config::axis_rows()) json[row.name] = axes.*row.ranks;
   return json;
 }
 
 MemoryJson of_strategy(const StrategyRow& row, const MemoryReport& report) {
-  MemoryJson json = of_sizes(row.choice.sizes);
-  if (!row.plan) {
-    json["refused"] = row.choice.refusal;
-    return json;
-  }
+  const plan::StrategySizes& sizes = row.choice.sizes;
+  if (!row.plan)
+    return {{"name", sizes.name()},
+            {"strategy", config::strategy_name(sizes.strategy)},
+            {"refused", row.choice.refusal}};
+  MemoryJson json = of_sizes(sizes, row.choice.config->parallel.axes);
   json.update(sums_of(*row.plan, report.memory_bytes()));
   return json;
 }
@@ -85,7 +84,7 @@ nlohmann::ordered_json as_json(const MemoryReport& report) {
                     {"is_here", report.devices.are_here},
                     {"memory_bytes", report.memory_bytes()},
                     {"world_size", devices.world_size}};
-  json["settings"] = of_sizes(plan::own_sizes(config.parallel));
+  json["settings"] = of_sizes(plan::own_sizes(config.parallel), config.parallel.axes);
   json["settings"].update({{"dtype", config::dtype_name(config.model.dtype)},
                            {"batch_size", config.train.batch_size.value.value()},
                            {"grad_accum", config.train.grad_accum.value.value()},

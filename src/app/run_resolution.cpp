@@ -94,11 +94,18 @@ void resolve_device_map(config::LoadedConfig& loaded, const ModelHeaders& header
   plan::require_stages(headers.arch, loaded.config, place);
 }
 
+/// The run with the format of its base, where the files' headers say it.
+config::RunConfig with_form(config::RunConfig config, const ModelHeaders& headers) {
+  if (headers.knows_form)
+    config.tuning.quant = plan::resolved_quant(config.tuning, headers.block_kinds);
+  return config;
+}
+
 /// The sizes of parallel.tp that divide both the model and the processes.
 /// @param processes that other sizes leave   @return what to do instead of another size
 std::string fix_of_parts(const config::RunConfig& config, const ModelHeaders& headers,
                          int64_t processes) {
-  config::RunConfig undivided = config;
+  config::RunConfig undivided = with_form(config, headers);
   undivided.parallel = {};
   std::vector<std::string> sizes;
   for (const int64_t size :
@@ -110,6 +117,7 @@ std::string fix_of_parts(const config::RunConfig& config, const ModelHeaders& he
              : fmt::format("set parallel.tp to {}, or {}", joined(sizes, " or "), instead);
 }
 
+/// @throws ConfigError if heads, inner channels or blocks cannot be divided so
 void require_parts(const config::RunConfig& config, const ModelHeaders& headers, int world_size,
                    int64_t parts, const std::string& place) {
   try {
@@ -118,6 +126,8 @@ void require_parts(const config::RunConfig& config, const ModelHeaders& headers,
     throw ConfigError(error.message(), error.where(),
                       fix_of_parts(config, headers, world_size / config.parallel.pp.value_or(1)));
   }
+  plan::tensor_part(headers.arch, with_form(config, headers), headers.blocks, {.size = parts},
+                    place);
 }
 
 /// Resolves the sizes. A size of parallel.tp that the model refuses is named before one that the
@@ -180,8 +190,9 @@ void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
   const plan::RunDevices& devices = place.devices;
   if (has_device_map(parallel)) return resolve_device_map(loaded, headers, devices, place.num_gpus);
   if (parallel.strategy == config::Strategy::kAuto && !has_sizes(parallel))
-    divide_automatically(parallel,
-                         plan::auto_strategy(headers.arch, loaded.config, devices, headers.stored));
+    divide_automatically(
+        parallel, plan::auto_strategy(headers.arch, with_form(loaded.config, headers), devices,
+                                      headers.stored, headers.blocks));
   const auto place_of = [&](const char* size, bool is_set) {
     return loaded.place_of(is_set ? size : "parallel.strategy");
   };

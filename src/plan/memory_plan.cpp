@@ -112,12 +112,12 @@ void keep_global_batch(const config::RunConfig& before, int64_t parts_before, in
 
 StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig& config,
                              const StrategySizes& sizes, const RunDevices& devices,
-                             const StoredBytes& stored) {
+                             const StoredBytes& stored, const StoredBlocks& blocks) {
   using enum config::Strategy;
   const config::Strategy strategy = sizes.strategy;
   StrategyChoice choice{.sizes = sizes, .is_own = sizes == own_sizes(config.parallel)};
   if (choice.is_own) {
-    choice.refusal = refusal_of(arch, config);
+    choice.refusal = refusal_of(arch, config, blocks);
     if (choice.refusal.empty()) choice.config = config, choice.devices = devices;
     return choice;
   }
@@ -128,8 +128,6 @@ StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig
   other.parallel.pp = sizes.pp, other.parallel.tp = sizes.tp;
   other.parallel.dp_shard = sizes.dp_shard;
   try {
-    // Links between machines are too slow for tensor parallelism.
-    if (strategy == kTensor && !sizes.tp) other.parallel.tp = devices.local_world_size;
     if (strategy != kDeviceMap)
       config::resolve_axes(other.parallel, devices.world_size, devices.local_world_size);
     if (strategy == kDeviceMap) {
@@ -151,7 +149,7 @@ StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig
     choice.refusal = error.message();
     return choice;
   }
-  choice.refusal = refusal_of(arch, other);
+  choice.refusal = refusal_of(arch, other, blocks);
   if (!choice.refusal.empty()) return choice;
   keep_global_batch(config, config.parallel.axes.data_parts(), other.parallel.axes.data_parts(),
                     other);
@@ -161,7 +159,8 @@ StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig
 
 std::vector<StrategyChoice> strategy_choices(const spec::ArchSpec& arch,
                                              const config::RunConfig& config,
-                                             const RunDevices& devices, const StoredBytes& stored) {
+                                             const RunDevices& devices, const StoredBytes& stored,
+                                             const StoredBlocks& blocks) {
   const StrategySizes own = own_sizes(config.parallel);
   std::vector<StrategySizes> tried;
   if (devices.world_size == 1) {
@@ -170,8 +169,10 @@ std::vector<StrategyChoice> strategy_choices(const spec::ArchSpec& arch,
     for (const config::StrategyRow& row : config::kStrategies) {
       const bool is_own =
           config::strategy_row(own.strategy).same == row.strategy;  // by its other name
-      if (is_tried(row, config.tuning, devices))
-        tried.push_back({.strategy = is_own ? own.strategy : row.strategy});
+      if (!is_tried(row, config.tuning, devices)) continue;
+      tried.push_back(row.strategy == config::Strategy::kTensor
+                          ? tensor_in_machine(devices.world_size, devices.local_world_size)
+                          : StrategySizes{.strategy = is_own ? own.strategy : row.strategy});
     }
     for (const StrategySizes& sizes : combinations(devices.world_size, devices.local_world_size))
       tried.push_back(sizes);
@@ -179,7 +180,7 @@ std::vector<StrategyChoice> strategy_choices(const spec::ArchSpec& arch,
   }
   std::vector<StrategyChoice> choices;
   for (const StrategySizes& sizes : tried)
-    choices.push_back(with_strategy(arch, config, sizes, devices, stored));
+    choices.push_back(with_strategy(arch, config, sizes, devices, stored, blocks));
   return choices;
 }
 

@@ -9,6 +9,7 @@
 #include "sftrun/config/optimizer_state.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/plan/lora_plan.h"
+#include "sftrun/plan/memory_plan.h"
 #include "sftrun/plan/refusals.h"
 #include "sftrun/plan/stages.h"
 #include "sftrun/plan/step_memory.h"
@@ -490,12 +491,14 @@ config::RunConfig divided_run(config::RunConfig config, const StrategySizes& siz
   return config;
 }
 
-bool fits(const spec::ArchSpec& arch, const config::RunConfig& config, const RunDevices& devices,
-          const StoredBytes& stored) {
-  const int64_t needed =
-      static_bytes(arch, config, devices.element_bytes, stored, {.on_gpu = devices.on_gpu}) +
-      step_bytes(arch, config, 1, devices.element_bytes, devices.on_gpu);
-  return static_cast<double>(needed) <= kUsable * static_cast<double>(devices.memory_bytes);
+/// The plan for micro-batches of full sequences: of the run's size, or of one bin. Launcher, workers
+/// and memory-check know different numbers of threads, and must choose the same.
+MemoryPlan plan_of(const spec::ArchSpec& arch, config::RunConfig config, RunDevices devices,
+                   const StoredBytes& stored) {
+  devices.tokens_of_bin = 0, devices.threads = 1;
+  config.data.bin_tokens.value.reset();
+  config.train.batch_size.value = config.train.batch_size.value.value_or(1);
+  return memory_plan(arch, config, devices, stored);
 }
 
 /// Whether a step has as many bins as its devices and sizes say. With fewer parts of the batch at a
@@ -522,23 +525,28 @@ std::vector<StrategySizes> auto_choices(const config::RunConfig& config,
   if (!devices.on_gpu || has_given_batch(config.train)) return choices;
   for (const StrategySizes& sizes : combinations(devices.world_size, devices.local_world_size))
     choices.push_back(sizes);
+  choices.push_back(tensor_in_machine(devices.world_size, devices.local_world_size));
+  choices.push_back({.strategy = config::Strategy::kPipeline});
   return choices;
 }
 
 }  // namespace
 
 StrategySizes auto_strategy(const spec::ArchSpec& arch, const config::RunConfig& config,
-                            const RunDevices& devices, const StoredBytes& stored) {
-  using enum config::Strategy;
-  if (devices.world_size == 1) return {.strategy = kSingle};
-  bool has_fsdp = false;
+                            const RunDevices& devices, const StoredBytes& stored,
+                            const StoredBlocks& blocks) {
+  if (devices.world_size == 1) return {.strategy = config::Strategy::kSingle};
+  const auto usable = static_cast<int64_t>(kUsable * static_cast<double>(devices.memory_bytes));
+  StrategySizes least{.strategy = config::Strategy::kDdp};
+  int64_t least_bytes = INT64_MAX;
   for (const StrategySizes& sizes : auto_choices(config, devices)) {
     const config::RunConfig divided = divided_run(config, sizes, devices);
-    if (!refusal_of(arch, divided).empty()) continue;
-    if (fits(arch, divided, devices, stored)) return sizes;
-    has_fsdp = has_fsdp || sizes.strategy == kFsdp;
+    if (!refusal_of(arch, divided, blocks).empty()) continue;
+    const MemoryPlan plan = plan_of(arch, divided, devices, stored);
+    if (plan.tensors() <= usable) return sizes;
+    if (plan.needed() < least_bytes) least = sizes, least_bytes = plan.needed();
   }
-  return {.strategy = has_fsdp ? kFsdp : kDdp};
+  return least;
 }
 
 int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& config,

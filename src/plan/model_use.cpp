@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "sftrun/core/error.h"
 #include "sftrun/plan/memory_plan.h"
 #include "sftrun/plan/refusals.h"
 #include "sftrun/plan/stages.h"
@@ -35,17 +34,6 @@ config::RunConfig run_of(const ModelUse& use, const UseDivision& division, int64
   config::resolve_axes(parallel, static_cast<int>(ranks_of(division)),
                        static_cast<int>(of_machine));
   return run;
-}
-
-bool is_possible(const ModelFiles& files, const config::RunConfig& run) {
-  if (!refusal_of(files.arch, run).empty()) return false;
-  if (run.parallel.axes.tp == 1) return true;
-  try {
-    tensor_part(files.arch, run, files.blocks, {.rank = 0, .size = run.parallel.axes.tp});
-  } catch (const ConfigError&) {  // the files' blocks do not divide
-    return false;
-  }
-  return true;
 }
 
 /// Caches of the stage that has most.
@@ -181,7 +169,7 @@ std::vector<UseDivision> use_divisions(const ModelFiles& files, const ModelUse& 
   for (UseDivision& division : all_divisions(use, devices)) {
     const config::RunConfig run =
         run_of(use, division, devices.of_machine.value_or(ranks_of(division)));
-    if (!is_possible(files, run)) continue;
+    if (!refusal_of(files.arch, run, files.blocks).empty()) continue;
     division.memory = memory_of(files, use, run, devices);
     divisions.push_back(division);
   }

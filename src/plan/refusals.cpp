@@ -4,6 +4,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/plan/stages.h"
+#include "sftrun/plan/tensor_division.h"
 #include "sftrun/spec/tensor_parallel.h"
 #include "sftrun/spec/trained_names.h"
 
@@ -31,17 +32,17 @@ void require_parts(const spec::ArchSpec& arch, int64_t parts, const std::string&
   spec::require_divisible(arch, {.size = parts}, place);
 }
 
-std::string refusal_of(const spec::ArchSpec& arch, const config::RunConfig& config) {
+std::string refusal_of(const spec::ArchSpec& arch, const config::RunConfig& config,
+                       const StoredBlocks& blocks) {
   const config::Axes& axes = config.parallel.axes;
   const config::Refusal* refusal = config::find_refusal(config, axes, model_facts(arch, config));
   if (refusal != nullptr) return config::message_of(*refusal, config);
   try {
     if (axes.has_stages()) require_stages(arch, config, {});
-    if (axes.tp > 1) require_parts(arch, axes.tp, {});
   } catch (const ConfigError& error) {
     return error.message();
   }
-  return {};
+  return axes.tp > 1 ? refusal_of_parts(arch, config.tuning, blocks, axes.tp) : "";
 }
 
 }  // namespace sftrun::plan

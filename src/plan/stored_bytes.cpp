@@ -14,9 +14,10 @@ std::optional<QuantFormat> format_of(const spec::QuantizationConfig& config) {
 }
 
 /// Blocks of 32 values of 4 bits share a scale of 8.
+constexpr int64_t kMxfp4Block = 32, kMxfp4BlockBytes = 17;
+
 int64_t mxfp4_bytes(int64_t values) {
-  constexpr int64_t kBlock = 32, kBlockBytes = 17;
-  return values / kBlock * kBlockBytes;
+  return values / kMxfp4Block * kMxfp4BlockBytes;
 }
 
 }  // namespace
@@ -31,13 +32,20 @@ AssumedFiles assumed_files(const spec::ArchSpec& arch, const spec::QuantizationC
   if (format) tuning.quant = config::quant_of(*format);
   const std::set<std::string> quantised =
       format ? quantised_names(arch, tuning) : std::set<std::string>();
+  const auto add = [&](const std::string& name, int64_t bytes, int64_t block) {
+    files.stored[name] = static_cast<uint64_t>(bytes);
+    files.blocks[name] = block;
+  };
   for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) {
     const int64_t columns = tensor.shape.back(), rows = tensor.numel() / columns;
-    if (is_mxfp4 && tensor.role == TensorRole::kExperts)
-      files.stored[tensor.name] = static_cast<uint64_t>(mxfp4_bytes(tensor.numel()));
-    else if (quantised.contains(tensor.name))
-      files.stored[tensor.name] =
-          static_cast<uint64_t>(quant_info(*format).bytes(rows, columns, {.format = *format}));
+    if (is_mxfp4 && tensor.role == TensorRole::kExperts) {
+      add(tensor.name, mxfp4_bytes(tensor.numel()), kMxfp4Block);
+    } else if (quantised.contains(tensor.name)) {
+      const QuantOptions options{.format = *format};
+      const QuantFormatInfo& info = quant_info(*format);
+      add(tensor.name, info.bytes(rows, columns, options),
+          info.has_blocks ? options.block_size : 1);
+    }
   }
   return files;
 }

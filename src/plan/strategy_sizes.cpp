@@ -44,13 +44,21 @@ std::vector<StrategySizes> combinations(int64_t world, int64_t local) {
   return found;
 }
 
+StrategySizes tensor_in_machine(int64_t world, int64_t local) {
+  StrategySizes sizes{.strategy = config::Strategy::kTensor};
+  if (local > 1 && local < world) sizes.tp = local;
+  return sizes;
+}
+
 StrategySizes own_sizes(const config::ParallelConfig& parallel) {
   using enum config::Strategy;
   StrategySizes own{.strategy = parallel.strategy};
   const config::Axes& axes = parallel.axes;
-  if (axes.pp > 1 && parallel.strategy != kPipeline && parallel.strategy != kDeviceMap)
+  const bool has_copies = axes.dp_replicate > 1;
+  if (axes.pp > 1 && parallel.strategy != kDeviceMap &&
+      (parallel.strategy != kPipeline || has_copies))
     own.pp = axes.pp;
-  if (axes.tp > 1 && parallel.strategy != kTensor) own.tp = axes.tp;
+  if (axes.tp > 1 && (parallel.strategy != kTensor || has_copies)) own.tp = axes.tp;
   const bool is_divided = parallel.strategy == kPipeline || parallel.strategy == kTensor;
   if (axes.dp_shard > 1 && is_divided) own.dp_shard = axes.dp_shard;
   return own;

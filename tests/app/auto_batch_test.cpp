@@ -71,7 +71,8 @@ TEST_P(AutoBatch, IsTheLargestThatFits) {
   const int64_t of_rank = *train.batch_size.value * *train.grad_accum.value;
   for (int64_t size = *train.batch_size.value + 1; size <= of_rank; ++size) {
     if (of_rank % size != 0 || (of_rank >= 4 && of_rank / size < 4)) continue;
-    const MemoryReport larger = report({"train.batch_size=" + std::to_string(size)});
+    const MemoryReport larger = report({"train.batch_size=" + std::to_string(size),
+                                        std::string("parallel.strategy=") + shape.strategy});
     EXPECT_GT(larger.plan.tensors(), bound) << "a micro-batch of " << size << " fits, too";
   }
 }

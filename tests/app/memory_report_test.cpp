@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
@@ -97,6 +99,36 @@ TEST_F(MemoryReports, JsonHasTheNumbersOfTheText) {
   }
   EXPECT_TRUE(json["change"]["fits"]);
   EXPECT_FALSE(json["change"]["settings"].empty());
+}
+
+/// Of the run and of each row, though the name has only those that the strategy does not imply.
+TEST_F(MemoryReports, SizesOfRowsAreThoseOfTheirAxes) {
+  TrainOptions machines = options({"tuning.mode=full", "train.grad_accum=auto"}, "8x H100");
+  machines.nnodes = 2;
+  const nlohmann::ordered_json json = as_json(memory_report(machines));
+  std::set<std::string> names;
+  for (const auto& row : json["strategies"]) {
+    names.insert(row["name"]);
+    if (row.contains("refused")) continue;
+    EXPECT_EQ(row["pp"].get<int>() * row["dp_replicate"].get<int>() * row["dp_shard"].get<int>() *
+                  row["tp"].get<int>(),
+              16)
+        << row["name"];
+    if (row["name"] == "hybrid") {
+      EXPECT_EQ(row["dp_replicate"], 2);
+      EXPECT_EQ(row["dp_shard"], 8);
+    }
+    if (row["name"] == "tensor, tp 8") {
+      EXPECT_EQ(row["dp_replicate"], 2);
+    }
+  }
+  EXPECT_TRUE(names.contains("tensor, tp 8"));
+  EXPECT_FALSE(names.contains("tensor")) << "which has 16 parts";
+  TrainOptions tensor = options({"parallel.strategy=tensor"}, "8x H100");
+  tensor.nnodes = 2;
+  const nlohmann::ordered_json own = as_json(memory_report(tensor))["settings"];
+  EXPECT_EQ(own["name"], "tensor");
+  EXPECT_EQ(own["tp"], 16);
 }
 
 TEST_F(MemoryReports, NameWhatAnswersOfEvaluationsNeed) {

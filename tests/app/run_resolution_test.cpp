@@ -103,6 +103,33 @@ TEST(RunResolution, NamesPartsThatSuitTheModelAndTheProcesses) {
   refuses({.pp = 4, .tp = 4}, 4, {"need 16 processes, and the run has 4", "or start"});
 }
 
+/// Before anything is loaded: blocks of files, and those that will be made.
+TEST(RunResolution, RefusesPartsThatSplitBlocks) {
+  const ModelHeaders model = read_headers(test::kModels / "tied-gqa");
+  const auto with = [&](config::TuningMode mode, const ModelHeaders& headers) {
+    config::LoadedConfig loaded;
+    loaded.config.model.dtype = config::DTypeChoice::kFp32;
+    loaded.config.train.batch_size.value = 1;
+    loaded.config.tuning.mode = mode;
+    loaded.config.parallel.tp = 2;
+    loaded.places["parallel.tp"] = "run.yaml has parallel.tp";
+    return resolve_run(
+        loaded, "model", &headers, "run.yaml",
+        {.devices = {.memory_bytes = uint64_t{1} << 30, .world_size = 4, .local_world_size = 4},
+         .device = "cpu"});
+  };
+  using enum config::TuningMode;
+  EXPECT_NO_THROW(with(kLora, model));
+  const std::initializer_list<std::string> parts = {
+      "o_proj.weight has", "stores blocks of 64 values", "run.yaml has parallel.tp",
+      "parallel.strategy fsdp"};
+  test::expect_error<ConfigError>([&] { with(kQlora, model); }, parts);
+  ModelHeaders packed = model;
+  packed.knows_form = true, packed.block_kinds = {"stored"};
+  packed.blocks["model.layers.1.self_attn.o_proj.weight"] = 64;
+  test::expect_error<ConfigError>([&] { with(kLora, packed); }, parts);
+}
+
 TEST(RunResolution, RefusesNoneOfTheseAxesToADenseModel) {
   const Models models;
   for (const config::ParallelConfig& parallel : ways())

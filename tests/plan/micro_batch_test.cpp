@@ -167,7 +167,7 @@ TEST(AutoStrategy, IsTheFirstThatFits) {
   EXPECT_EQ(chosen(0.35, 4, 4), kFsdp);
   EXPECT_EQ(chosen(0.35, 8, 4), kHybrid) << "two machines";
   EXPECT_EQ(chosen(0.35, 8, 1), kFsdp) << "one device in each machine";
-  EXPECT_EQ(chosen(0.01, 4, 4), kFsdp) << "nothing fits";
+  EXPECT_EQ(chosen(0.01, 4, 4), kPipeline) << "nothing fits: what needs least";
   // All weights: 2.25 GiB, of which 1 are moments, 0.5 gradients
   config.tuning.mode = config::TuningMode::kFull;
   EXPECT_EQ(chosen(4, 4, 4), kDdp);

@@ -49,8 +49,9 @@ struct StrategyRow {
   bool shards_in_machine = false;  ///< by default the ranks that share one copy are one machine's
   std::optional<Strategy> same = {};  ///< an earlier name of that strategy
   TriedFor tried = TriedFor::kNone;
-  bool by_auto =
-      false;  ///< tried by `auto`, too: those that divide less, and over fewer ranks, first
+  /// Tried by `auto` before what divides the model: those that divide less, and over fewer ranks,
+  /// first.
+  bool by_auto = false;
 };
 
 inline constexpr auto kStrategies = std::to_array<StrategyRow>({

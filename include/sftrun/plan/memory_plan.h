@@ -40,7 +40,7 @@ MemoryPlan memory_plan(const spec::ArchSpec& arch, const config::RunConfig& conf
 /// The micro-batch of a run.   @pre as of memory_plan
 MicroBatchShape micro_batch_shape(const config::RunConfig& config, const RunDevices& devices);
 
-/// The run with another strategy, its groups as large as the devices allow. The global batch stays
+/// The run with another strategy; sizes that are not given follow from it. The global batch stays
 /// the same if the numbers divide.
 struct StrategyChoice {
   StrategySizes sizes;
@@ -51,7 +51,7 @@ struct StrategyChoice {
 };
 StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig& config,
                              const StrategySizes& sizes, const RunDevices& devices,
-                             const StoredBytes& stored = {});
+                             const StoredBytes& stored = {}, const StoredBlocks& blocks = {});
 
 /// Every strategy for that many devices, then `combinations`: one process has `single` only; zero1
 /// and zero2 are for runs that train base weights, hybrid is for several machines. The run's own
@@ -59,7 +59,8 @@ StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig
 std::vector<StrategyChoice> strategy_choices(const spec::ArchSpec& arch,
                                              const config::RunConfig& config,
                                              const RunDevices& devices,
-                                             const StoredBytes& stored = {});
+                                             const StoredBytes& stored = {},
+                                             const StoredBlocks& blocks = {});
 
 /// The largest train.batch_size with which the run needs at most `memory_bytes`; 0: none. With the
 /// run's own sequences, which small data may shorten.

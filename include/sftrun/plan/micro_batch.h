@@ -15,6 +15,9 @@ namespace sftrun::plan {
 
 /// Bytes of the checkpoint's quantised matrices (below 16 bits per value), by name.
 using StoredBytes = std::map<std::string, uint64_t>;
+/// Consecutive values of a row that a stored format does not separate, by tensor
+/// (weights::packed_blocks).
+using StoredBlocks = std::map<std::string, int64_t>;
 
 /// Whether a run that trains an adapter keeps its base in the files' quantised format.
 /// @param holds_packed whether the files have quantised matrices
@@ -83,14 +86,16 @@ struct RunDevices {
   /// examples, pairs); 0: not known, as many as they may have.
   double tokens_of_bin = 0;
 };
-/// What `parallel.strategy: auto` becomes: the first of ddp, zero1, zero2, hybrid, fsdp and
-/// `combinations` with which one packed sequence fits into four fifths of a device's memory; fsdp if
-/// none does. Combinations are for GPUs; they have fewer parts of a batch at a time, so they are
-/// not for runs whose batch_size and grad_accum are both given. zero1 and zero2
-/// only if base weights train, hybrid only on several machines, none of them with an optimizer that
-/// needs whole matrices. With `parallel.offload.params` only hybrid and fsdp, which divide what is in
-/// host memory.
+/// What `parallel.strategy: auto` becomes: the first of ddp, zero1, zero2, hybrid, fsdp,
+/// `combinations`, tensor and pipeline with which a micro-batch (train.batch_size, or one packed
+/// sequence) fits into four fifths of a device's memory; if none does, that which needs least, by
+/// memory_plan. So longer sequences never lead back to a division that shorter ones have left.
+/// What divides the model is for GPUs, and has fewer parts of a batch at a time, so it is not
+/// for runs whose batch_size and grad_accum are both given. zero1 and zero2 only if base weights
+/// train, hybrid only on several machines. With `parallel.offload.params` only hybrid and fsdp, which
+/// divide what is in host memory. None of those that `refusal_of` names; ddp if there is no other.
 StrategySizes auto_strategy(const spec::ArchSpec& arch, const config::RunConfig& config,
-                            const RunDevices& devices, const StoredBytes& stored = {});
+                            const RunDevices& devices, const StoredBytes& stored = {},
+                            const StoredBlocks& blocks = {});
 
 }  // namespace sftrun::plan

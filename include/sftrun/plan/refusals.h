@@ -3,6 +3,7 @@
 #include <string>
 
 #include "sftrun/config/refusals.h"
+#include "sftrun/plan/micro_batch.h"
 #include "sftrun/spec/arch_spec.h"
 
 namespace sftrun::plan {
@@ -19,8 +20,10 @@ void require_model(const spec::ArchSpec& arch, const config::RunConfig& config,
 /// @param place of parallel.tp   @throws ConfigError if they cannot be divided so
 void require_parts(const spec::ArchSpec& arch, int64_t parts, const std::string& place);
 
-/// Why the run cannot be divided as its axes say: the table of refusals, and the sizes of the model.
-/// Empty: it can.
-std::string refusal_of(const spec::ArchSpec& arch, const config::RunConfig& config);
+/// Why the run cannot be divided as its axes say: the table of refusals, the sizes of the model, and
+/// the blocks in which frozen weights are stored or will be quantised. Empty: it can.
+/// @param blocks of the model's files
+std::string refusal_of(const spec::ArchSpec& arch, const config::RunConfig& config,
+                       const StoredBlocks& blocks = {});
 
 }  // namespace sftrun::plan

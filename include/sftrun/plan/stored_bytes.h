@@ -10,8 +10,9 @@ namespace sftrun::plan {
 
 /// The quantised matrices of a checkpoint of which only config.json is here.
 struct AssumedFiles {
-  StoredBytes stored;  ///< empty: a method that is not read
-  std::string kind;    ///< as weights::block_kinds: "stored", "mxfp4"; empty with `stored`
+  StoredBytes stored;   ///< empty: a method that is not read
+  StoredBlocks blocks;  ///< of the same matrices
+  std::string kind;     ///< as weights::block_kinds: "stored", "mxfp4"; empty with `stored`
 };
 /// Assumes that the method is used as its library does: bitsandbytes (4 and 8 bits) and FP8 for all
 /// linear layers but routers, MXFP4 for experts.
