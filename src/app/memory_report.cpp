@@ -133,6 +133,7 @@ void assume_files(const std::filesystem::path& model, ModelHeaders& headers,
                   "config.json names",
                   config->method));
   headers.stored = std::move(assumed.stored);
+  headers.blocks = std::move(assumed.blocks);
   headers.block_kinds = {assumed.kind};
 }
 
@@ -179,7 +180,7 @@ void find_limits(const ModelHeaders& model, MemoryReport& report) {
                                            report.memory_bytes());
   if (!report.fits())
     report.change = plan::cheapest_change(report.arch, report.config, devices, model.stored,
-                                          report.memory_bytes());
+                                          report.memory_bytes(), model.blocks);
 }
 
 }  // namespace
@@ -238,8 +239,8 @@ MemoryReport report_of(const TrainOptions& options, config::LoadedConfig loaded)
   report.answers = plan::answers_memory(report.arch, report.config, place.devices, report.plan);
   report.kinds = plan::layer_kinds(report.arch, report.config,
                                    plan::micro_batch_shape(report.config, place.devices));
-  for (plan::StrategyChoice& choice :
-       plan::strategy_choices(report.arch, report.config, place.devices, model.stored)) {
+  for (plan::StrategyChoice& choice : plan::strategy_choices(
+           report.arch, report.config, place.devices, model.stored, model.blocks)) {
     StrategyRow row{.choice = std::move(choice)};
     if (row.choice.config)
       row.plan =

@@ -584,7 +584,8 @@ std::string memory_fix(const Run& run, const std::optional<ModelHeaders>& header
                        const RunPlace& place) {
   if (!headers) return {};
   const config::RunConfig config = shown_config(run, *headers, place.devices.on_gpu);
-  return plan::memory_advice(headers->arch, config, place.devices, headers->stored);
+  return plan::memory_advice(headers->arch, config, place.devices, headers->stored,
+                             headers->blocks);
 }
 
 /// What is left of a checkpoint would keep a full disk full. Ranks write parts of a divided one, so

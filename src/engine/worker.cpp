@@ -125,7 +125,8 @@ OutOfMemoryError with_advice(const std::string& message, const std::string& wher
   plan::RunDevices devices = planned_devices(run, rank);
   devices.memory_bytes = device_memory_bytes(run.compute.device, rank.env().local_world_size);
   const std::string advice = plan::memory_advice(run.checkpoint->arch(), run.config, devices,
-                                                 weights::packed_bytes(*run.checkpoint));
+                                                 weights::packed_bytes(*run.checkpoint),
+                                                 weights::packed_blocks(*run.checkpoint));
   return OutOfMemoryError(message, where, advice.empty() ? general : advice);
 }
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <span>
 #include <utility>
 
 #include "sftrun/core/strings.h"
@@ -17,6 +19,7 @@ struct Situation {
   const RunDevices& devices;
   const StoredBytes& stored;
   int64_t memory_bytes;
+  const StoredBlocks& blocks;
 
   MemoryPlan plan(const config::RunConfig& config) const {
     return memory_plan(arch, config, devices, stored);
@@ -50,7 +53,8 @@ std::optional<MemoryChange> recompute_layers(config::RunConfig& config, const Si
 std::optional<MemoryChange> divide(config::RunConfig& config, const Situation& here,
                                    const StrategySizes& sizes, const char* cost) {
   if (here.devices.world_size == 1 || sizes == own_sizes(config.parallel)) return std::nullopt;
-  StrategyChoice choice = with_strategy(here.arch, config, sizes, here.devices, here.stored);
+  StrategyChoice choice =
+      with_strategy(here.arch, config, sizes, here.devices, here.stored, here.blocks);
   if (!choice.config) return std::nullopt;
   const config::ParallelConfig before = config.parallel;
   const std::optional<int64_t> accum = config.train.grad_accum.value;
@@ -104,9 +108,15 @@ std::optional<MemoryChange> divide_weights(config::RunConfig& config, const Situ
                 "the same result; weights are gathered for each use");
 }
 
+std::optional<MemoryChange> divide_layers(config::RunConfig& config, const Situation& here) {
+  return divide(config, here, {.strategy = config::Strategy::kPipeline},
+                "the same result; stages wait for each other");
+}
+
 std::optional<MemoryChange> divide_matrices(config::RunConfig& config, const Situation& here) {
   if (config.parallel.axes.has_stages()) return std::nullopt;
-  return divide(config, here, {.strategy = config::Strategy::kTensor},
+  return divide(config, here,
+                tensor_in_machine(here.devices.world_size, here.devices.local_world_size),
                 "the same result; hidden states are summed four times for each layer, which needs "
                 "fast links");
 }
@@ -119,7 +129,7 @@ std::optional<MemoryChange> combine_axes(config::RunConfig& config, const Situat
   for (const StrategySizes& sizes :
        combinations(here.devices.world_size, here.devices.local_world_size)) {
     const StrategyChoice choice =
-        with_strategy(here.arch, config, sizes, here.devices, here.stored);
+        with_strategy(here.arch, config, sizes, here.devices, here.stored, here.blocks);
     if (!choice.config) continue;
     const int64_t needed = here.plan(*choice.config).needed();
     if (needed >= least) continue;
@@ -259,19 +269,47 @@ std::optional<MemoryChange> shorter_sequences(config::RunConfig& config, const S
                       "a different result: longer examples are truncated or dropped"};
 }
 
+/// What becomes of the result.
+enum class Result : uint8_t { kSame, kNearlySame, kWorse, kOther };
+
+struct ChangeRow {
+  Apply apply;
+  Result result = Result::kSame;
+  bool is_fitted = false;    ///< it depends on the memory that the others leave
+  bool is_division = false;  ///< of the run over its devices: one of them at a time
+};
+
 /// In the order of their cost.
-constexpr std::array kChanges = std::to_array<Apply>(
-    {smaller_micro_batch, recompute_mlp, recompute_layers, divide_optimizer, divide_gradients,
-     divide_weights, eight_bit_moments, optimizer_on_host, activations_on_host, combine_axes,
-     train_adapter, base_in_four_bits, divide_matrices, base_on_host, fetch_for_each_micro_batch,
-     ends_in_four_bits, shorter_sequences});
-/// Changes that depend on the memory that the others leave.
-bool is_fitted(Apply change) {
-  return change == smaller_micro_batch || change == combine_axes || change == shorter_sequences;
-}
+constexpr auto kChanges = std::to_array<ChangeRow>({
+    {.apply = smaller_micro_batch, .is_fitted = true},
+    {.apply = recompute_mlp},
+    {.apply = recompute_layers},
+    {.apply = divide_optimizer, .is_division = true},
+    {.apply = divide_gradients, .is_division = true},
+    {.apply = divide_weights, .is_division = true},
+    {.apply = eight_bit_moments, .result = Result::kNearlySame},
+    {.apply = optimizer_on_host},
+    {.apply = activations_on_host},
+    {.apply = combine_axes, .is_fitted = true, .is_division = true},
+    {.apply = divide_layers, .is_division = true},
+    {.apply = divide_matrices, .is_division = true},
+    {.apply = train_adapter, .result = Result::kOther},
+    {.apply = base_in_four_bits, .result = Result::kWorse},
+    {.apply = base_on_host},
+    {.apply = fetch_for_each_micro_batch},
+    {.apply = ends_in_four_bits, .result = Result::kWorse},
+    {.apply = shorter_sequences, .result = Result::kOther, .is_fitted = true},
+});
 
 /// Some of the changes, by index.
 using Chosen = std::vector<size_t>;
+
+/// The order in which changes are applied: others exclude settings that do not go with a division,
+/// not the division.
+int phase_of(const ChangeRow& row) {
+  return row.is_fitted ? 2 : row.is_division ? 0 : 1;
+}
+constexpr int kNumPhases = 3;
 
 /// The run with these changes, whether it fits or not.
 struct Attempt {
@@ -282,13 +320,14 @@ struct Attempt {
 
 Attempt attempt(const config::RunConfig& config, const Chosen& chosen, const Situation& here) {
   Attempt attempt{.result = {.changes = {}, .config = config, .plan = {}}};
-  for (const bool fitted : {false, true}) {
+  for (int phase = 0; phase < kNumPhases; ++phase) {
     for (const size_t index : chosen) {
-      if (is_fitted(kChanges[index]) != fitted) continue;
-      if (fitted && here.fits(attempt.result.config)) continue;  // the others are enough
+      if (phase_of(kChanges[index]) != phase) continue;
+      if (kChanges[index].is_fitted && here.fits(attempt.result.config))
+        continue;  // the others are enough
       config::RunConfig changed = attempt.result.config;
-      auto change = kChanges[index](changed, here);
-      if (!change || !refusal_of(here.arch, changed).empty()) continue;
+      auto change = kChanges[index].apply(changed, here);
+      if (!change || !refusal_of(here.arch, changed, here.blocks).empty()) continue;
       attempt.result.config = std::move(changed);
       attempt.result.changes.push_back(std::move(*change));
       attempt.applied.push_back(index);
@@ -302,7 +341,8 @@ Attempt attempt(const config::RunConfig& config, const Chosen& chosen, const Sit
 /// Without the changes that are not needed, the most expensive ones left out first.
 Attempt without_needless(const config::RunConfig& config, Attempt best, const Situation& here) {
   Chosen tried = best.applied;
-  std::sort(tried.rbegin(), tried.rend());
+  std::ranges::sort(tried, std::greater(),
+                    [](size_t index) { return std::pair(kChanges[index].result, index); });
   for (const size_t index : tried) {
     Chosen fewer = best.applied;
     std::erase(fewer, index);
@@ -311,6 +351,101 @@ Attempt without_needless(const config::RunConfig& config, Attempt best, const Si
   }
   return best;
 }
+
+/// The first change that is enough alone.   @param least, result what becomes of the result
+std::optional<Attempt> single_change(const config::RunConfig& config, Result least, Result result,
+                                     const Situation& here) {
+  for (size_t index = 0; index < kChanges.size(); ++index) {
+    if (kChanges[index].result < least || kChanges[index].result > result) continue;
+    Attempt single = attempt(config, {index}, here);
+    if (single.fits && !single.applied.empty()) return single;
+  }
+  return std::nullopt;
+}
+
+Chosen joined(Chosen changes, const Chosen& more) {
+  changes.insert(changes.end(), more.begin(), more.end());
+  std::ranges::sort(changes);
+  return changes;
+}
+
+/// Changes that may be made together, of which one at most divides the run.
+class Combinations {
+ public:
+  /// @param rounds_moments with those that nearly keep the result. They exclude parts of matrices.
+  Combinations(const config::RunConfig& config, Result result, bool rounds_moments,
+               const Situation& here)
+      : config_(config), result_(result), here_(here) {
+    for (size_t index = 0; index < kChanges.size(); ++index) {
+      const Result its = kChanges[index].result;
+      if (its <= result && (rounds_moments || its != Result::kNearlySame))
+        candidates_.push_back(index);
+    }
+    std::ranges::stable_sort(candidates_, {}, [](size_t index) { return kChanges[index].result; });
+    std::ranges::copy_if(candidates_, std::back_inserter(others_),
+                         [](size_t index) { return !kChanges[index].is_division; });
+  }
+
+  /// Whether all of them are enough, with some division or none.
+  bool can_fit() const {
+    return can_fit_with({}) || std::ranges::any_of(candidates_, [&](size_t index) {
+             return kChanges[index].is_division && can_fit_with({index});
+           });
+  }
+  /// Two of them, or as few of the cheapest ones as needed.
+  std::optional<Attempt> cheapest() const {
+    if (auto two = pair()) return two;
+    return several();
+  }
+
+ private:
+  bool can_fit_with(const Chosen& division) const {
+    return attempt(config_, joined(others_, division), here_).fits;
+  }
+
+  /// Whether combinations that leave more of the result lacked it. They are not enough.
+  bool is_new(size_t index) const { return kChanges[index].result == result_; }
+
+  std::optional<Attempt> pair() const {
+    for (size_t second = 1; second < candidates_.size(); ++second)
+      for (size_t first = 0; first < second && is_new(candidates_[second]); ++first) {
+        if (kChanges[candidates_[first]].is_division && kChanges[candidates_[second]].is_division)
+          continue;
+        Attempt tried =
+            attempt(config_, joined({candidates_[first]}, {candidates_[second]}), here_);
+        if (tried.fits) return tried;
+      }
+    return std::nullopt;
+  }
+
+  std::optional<Attempt> several() const {
+    Chosen others;
+    std::vector<Chosen> divisions;
+    if (can_fit_with({})) divisions.emplace_back();
+    for (const size_t index : candidates_) {
+      size_t first = 0;
+      if (!kChanges[index].is_division) {
+        others.push_back(index);
+      } else if (can_fit_with({index})) {
+        first = divisions.size();
+        divisions.push_back({index});
+      } else {
+        continue;
+      }
+      if (!is_new(index)) continue;
+      for (const Chosen& division : std::span(divisions).subspan(first))
+        if (Attempt tried = attempt(config_, joined(others, division), here_); tried.fits)
+          return without_needless(config_, std::move(tried), here_);
+    }
+    return std::nullopt;
+  }
+
+  const config::RunConfig& config_;
+  Result result_;
+  const Situation& here_;
+  Chosen candidates_;  ///< in the order of their cost, those that change the result last
+  Chosen others_;      ///< those that are no divisions
+};
 
 }  // namespace
 
@@ -328,29 +463,39 @@ std::vector<std::string> CheapestChange::settings() const {
 std::optional<CheapestChange> cheapest_change(const spec::ArchSpec& arch,
                                               const config::RunConfig& config,
                                               const RunDevices& devices, const StoredBytes& stored,
-                                              int64_t memory_bytes) {
-  const Situation here{arch, devices, stored, memory_bytes};
-  for (size_t index = 0; index < kChanges.size(); ++index) {
-    Attempt single = attempt(config, {index}, here);
-    if (single.fits && !single.applied.empty()) return std::move(single.result);
+                                              int64_t memory_bytes, const StoredBlocks& blocks) {
+  using enum Result;
+  const Situation here{arch, devices, stored, memory_bytes, blocks};
+  const auto with = [&](Result result, bool rounds_moments) {
+    return Combinations(config, result, rounds_moments, here);
+  };
+  if (!with(kOther, false).can_fit() && !with(kOther, true).can_fit()) return std::nullopt;
+  std::optional<Attempt> found = single_change(config, kSame, kNearlySame, here);
+  const auto try_together = [&](Result result, bool rounds_moments) {
+    if (found) return;
+    const Combinations combinations = with(result, rounds_moments);
+    if (combinations.can_fit()) found = combinations.cheapest();
+  };
+  try_together(kSame, false);
+  try_together(kNearlySame, true);
+  for (const Result result : {kWorse, kOther}) {
+    if (!found) found = single_change(config, result, result, here);
+    try_together(result, false);
+    try_together(result, true);
   }
-  Chosen cheapest;
-  for (size_t index = 0; index < kChanges.size(); ++index) {
-    cheapest.push_back(index);
-    Attempt together = attempt(config, cheapest, here);
-    if (together.fits) return without_needless(config, std::move(together), here).result;
-  }
-  return std::nullopt;
+  if (!found) return std::nullopt;
+  return std::move(found->result);
 }
 
 std::string memory_advice(const spec::ArchSpec& arch, const config::RunConfig& config,
-                          const RunDevices& devices, const StoredBytes& stored) {
+                          const RunDevices& devices, const StoredBytes& stored,
+                          const StoredBlocks& blocks) {
   constexpr double kLess = 0.9;
   if (!config.train.batch_size.value) return {};
   auto bytes = static_cast<int64_t>(
       kLess * static_cast<double>(memory_plan(arch, config, devices, stored).needed()));
   if (devices.memory_bytes > 0) bytes = std::min(bytes, static_cast<int64_t>(devices.memory_bytes));
-  const auto change = cheapest_change(arch, config, devices, stored, bytes);
+  const auto change = cheapest_change(arch, config, devices, stored, bytes, blocks);
   if (!change) return {};
   std::vector<std::string> costs;
   for (const MemoryChange& one : change->changes) costs.push_back(one.cost);

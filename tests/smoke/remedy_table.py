@@ -249,6 +249,8 @@ parallel.backend=nccl --nproc-per-node=2 | NCCL needs GPUs | use gloo or auto | 
 --nproc-per-node=4 parallel.tp=4 | cannot be divided by 4 | \
     set parallel.tp to 2, or use, without parallel.tp, parallel.strategy fsdp or pipeline | \
     parallel.tp=2 ; parallel.strategy=fsdp ~parallel.tp ; parallel.strategy=pipeline ~parallel.tp
+--nproc-per-node=2 parallel.tp=2 tuning.mode=qlora | its format stores blocks of 64 values | \
+    use, without parallel.tp, parallel.strategy fsdp or pipeline | parallel.strategy=fsdp ~parallel.tp ; parallel.strategy=pipeline ~parallel.tp
 --nproc-per-node=8 parallel.pp=8 | too few for 8 stages | set parallel.pp to at most 4, or use parallel.strategy fsdp without parallel.pp | \
     parallel.pp=4 ; parallel.strategy=fsdp ~parallel.pp
 tuning.lora.target_modules=[q_prj] | no linear layer is named `q_prj` | did you mean `q_proj`? | \
@@ -765,6 +767,10 @@ IMPORTS = [
      [{"distributed_type": "MULTI_GPU"}, {"distributed_type": "FSDP"}, {"parallelism_config": {"parallelism_config_tp_size": 1}}]),
     ("accelerate", {"distributed_type": "MULTI_GPU", "parallelism_config": {"parallelism_config_cp_size": 2}}, "is not supported", "set it to 1",
      [{"parallelism_config": {"parallelism_config_cp_size": 1}}]),
+    ("accelerate", {"distributed_type": "FSDP", "num_processes": 2, "parallelism_config": {"parallelism_config_dp_shard_size": 2,
+                                                                                          "parallelism_config_tp_size": 2}},
+     "need 4 processes, but `num_processes` is 2", "set num_processes to a multiple of 4, or change the sizes",
+     [{"num_processes": 4}, {"parallelism_config": {"parallelism_config_dp_shard_size": 2}}, {"parallelism_config": {"parallelism_config_tp_size": 2}}]),
     ("accelerate", {"distributed_type": "NO", "num_processes": 2}, "`num_processes` is 2", "set distributed_type to MULTI_GPU, or num_processes to 1",
      [{"distributed_type": "MULTI_GPU"}, {"num_processes": 1}]),
     ("accelerate", {"distributed_type": "MULTI_GPU", "num_processes": 3, "num_machines": 2}, "is not a multiple of",
