@@ -61,6 +61,22 @@ TEST(TensorDivision, NamesSizesThatDivideTheHeads) {
                                   {"cannot be divided by 5", "set parallel.tp to another number"});
 }
 
+/// The first 49 of 99 rows of 32 values end within a block of 64.
+TEST(TensorDivision, OfRowsThatShareBlocks) {
+  spec::ArchSpec arch = test::llama_8b();
+  arch.hidden_size = 32, arch.intermediate_size = 128, arch.vocab_size = 99;
+  arch.num_heads = 16, arch.num_kv_heads = 4, arch.head_dim = 64;
+  config::TuningConfig tuning = qlora_in_blocks(64).tuning;
+  EXPECT_EQ(refusal_of_parts(arch, tuning, {}, 2), "");
+  tuning.quant_embeddings = true;
+  EXPECT_EQ(
+      refusal_of_parts(arch, tuning, {}, 2),
+      "tensor parallelism cannot divide model.embed_tokens.weight: its format stores blocks of 64 "
+      "values");
+  arch.vocab_size = 96;
+  EXPECT_EQ(refusal_of_parts(arch, tuning, {}, 2), "");
+}
+
 /// Rows of memory-check, `auto` and changes ask the same.
 TEST(TensorDivision, OfBlocksIsRefusedBeforeTheRun) {
   config::RunConfig config = qlora_in_blocks(1024);
