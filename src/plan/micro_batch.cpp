@@ -491,13 +491,13 @@ config::RunConfig divided_run(config::RunConfig config, const StrategySizes& siz
   return config;
 }
 
-/// The plan for micro-batches of full sequences: of the run's size, or of one bin. Launcher, workers
-/// and memory-check know different numbers of threads, and must choose the same.
+/// The plan for micro-batches of so many full sequences. Launcher, workers and memory-check know
+/// different numbers of threads, and must choose the same.
 MemoryPlan plan_of(const spec::ArchSpec& arch, config::RunConfig config, RunDevices devices,
-                   const StoredBytes& stored) {
+                   const StoredBytes& stored, int64_t bins) {
   devices.tokens_of_bin = 0, devices.threads = 1;
   config.data.bin_tokens.value.reset();
-  config.train.batch_size.value = config.train.batch_size.value.value_or(1);
+  config.train.batch_size.value = bins;
   return memory_plan(arch, config, devices, stored);
 }
 
@@ -536,15 +536,18 @@ StrategySizes auto_strategy(const spec::ArchSpec& arch, const config::RunConfig&
                             const RunDevices& devices, const StoredBytes& stored,
                             const StoredBlocks& blocks) {
   if (devices.world_size == 1) return {.strategy = config::Strategy::kSingle};
-  const auto usable = static_cast<int64_t>(kUsable * static_cast<double>(devices.memory_bytes));
+  const auto memory = static_cast<int64_t>(devices.memory_bytes);
+  const auto usable = static_cast<int64_t>(kUsable * static_cast<double>(memory));
+  const int64_t bins = config.train.batch_size.value.value_or(1);
   StrategySizes least{.strategy = config::Strategy::kDdp};
   int64_t least_bytes = INT64_MAX;
   for (const StrategySizes& sizes : auto_choices(config, devices)) {
     const config::RunConfig divided = divided_run(config, sizes, devices);
     if (!refusal_of(arch, divided, blocks).empty()) continue;
-    const MemoryPlan plan = plan_of(arch, divided, devices, stored);
-    if (plan.tensors() <= usable) return sizes;
-    if (plan.needed() < least_bytes) least = sizes, least_bytes = plan.needed();
+    const int64_t needed = plan_of(arch, divided, devices, stored, bins).needed();
+    const bool is_of_one = plan_of(arch, divided, devices, stored, 1).tensors() <= usable;
+    if (is_of_one && (bins == 1 || needed <= memory)) return sizes;
+    if (needed < least_bytes) least = sizes, least_bytes = needed;
   }
   return least;
 }

@@ -772,7 +772,7 @@ class CommandLineTest(unittest.TestCase):
                                                                    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 32000}
         self.write("model/config.json", json.dumps(config))
         plan = ["memory-check", "--config", "run.yaml", "--gpus", "8GB", "train.batch_size=1", "train.grad_accum=8"]
-        done = self.expect(DONE, ["does not fit", "The cheapest change that fits", "parallel.offload.base=cpu"], *plan)
+        done = self.expect(DONE, ["does not fit", "The cheapest change that fits", "tuning.quant=nf4"], *plan)
         self.assertIn("none fits", done.stdout)
         change = json.loads(self.sftrun(*plan, "--json").stdout)["change"]
         self.assertTrue(change["fits"])

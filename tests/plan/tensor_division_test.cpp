@@ -58,7 +58,7 @@ TEST(TensorDivision, NamesSizesThatDivideTheHeads) {
       [&] { tensor_part(arch, {}, {}, {.size = 8}); },
       {"cannot be divided by 8", "set parallel.tp to 2, or use, without parallel.tp"});
   test::expect_error<ConfigError>([&] { tensor_part(arch, {}, {}, {.size = 5}); },
-                                  {"cannot be divided by 5", "set parallel.tp to another number"});
+                                  {"cannot be divided by 5", "set parallel.tp to 2 or 3, or use"});
 }
 
 /// The first 49 of 99 rows of 32 values end within a block of 64.

@@ -87,9 +87,9 @@ struct RunDevices {
   double tokens_of_bin = 0;
 };
 /// What `parallel.strategy: auto` becomes: the first of ddp, zero1, zero2, hybrid, fsdp,
-/// `combinations`, tensor and pipeline with which a micro-batch (train.batch_size, or one packed
-/// sequence) fits into four fifths of a device's memory; if none does, that which needs least, by
-/// memory_plan. So longer sequences never lead back to a division that shorter ones have left.
+/// `combinations`, tensor and pipeline with which one packed sequence fits into four fifths of a
+/// device's memory, and train.batch_size of them into all of it; if none does, that which needs
+/// least, by memory_plan. So longer sequences never lead back to a division that shorter ones have left.
 /// What divides the model is for GPUs, and has fewer parts of a batch at a time, so it is not
 /// for runs whose batch_size and grad_accum are both given. zero1 and zero2 only if base weights
 /// train, hybrid only on several machines. With `parallel.offload.params` only hybrid and fsdp, which
