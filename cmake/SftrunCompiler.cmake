@@ -81,6 +81,27 @@ add_library(sftrun_xxhash INTERFACE)
 target_include_directories(sftrun_xxhash SYSTEM INTERFACE ${XXHASH_INCLUDE_DIR})
 target_link_libraries(sftrun_xxhash INTERFACE ${XXHASH_LIBRARY})
 
+# What decodes images: target sftrun_image_codecs. libjpeg-turbo, as Pillow has it: other libjpegs give other pixels.
+add_library(sftrun_image_codecs INTERFACE)
+function(sftrun_image_codec name header package)
+  find_path(SFTRUN_${name}_INCLUDE_DIR ${header})
+  set(libraries "")
+  foreach(library ${ARGN})
+    find_library(SFTRUN_${library}_LIBRARY ${library})
+    list(APPEND libraries ${SFTRUN_${library}_LIBRARY})
+  endforeach()
+  if(NOT SFTRUN_${name}_INCLUDE_DIR OR libraries MATCHES "NOTFOUND")
+    message(FATAL_ERROR "${name} was not found (${header}; Debian and Ubuntu: ${package}), which reads image files. "
+                        "scripts/bootstrap.sh installs it; SFTRUN_${name}_INCLUDE_DIR and SFTRUN_<library>_LIBRARY name it elsewhere")
+  endif()
+  target_include_directories(sftrun_image_codecs SYSTEM INTERFACE ${SFTRUN_${name}_INCLUDE_DIR})
+  target_link_libraries(sftrun_image_codecs INTERFACE ${libraries})
+endfunction()
+sftrun_image_codec(libjpeg jpeglib.h "libjpeg62-turbo-dev, libjpeg-turbo8-dev" jpeg)
+sftrun_image_codec(libpng png.h libpng-dev png)
+sftrun_image_codec(zlib zlib.h zlib1g-dev z)
+sftrun_image_codec(libwebp webp/demux.h libwebp-dev webp webpdemux)
+
 # dygraphs draws the charts of `sftrun report`. Without it reports have tables only.
 set(SFTRUN_DYGRAPHS_ROOT "" CACHE PATH "Folder of dygraphs: holds dygraph.min.js, dygraph.min.css and its licence")
 set(dygraphs_folders ${SFTRUN_DYGRAPHS_ROOT} /usr/share/javascript/dygraphs /usr/share/doc/libjs-dygraphs)

@@ -75,6 +75,9 @@ gloo/rendezvous/store.h libgloo-dev
 curl/curl.h libcurl4-openssl-dev
 openssl/evp.h libssl-dev
 xxhash.h libxxhash-dev
+jpeglib.h libjpeg-dev
+png.h libpng-dev
+webp/demux.h libwebp-dev
 HEADERS
 }
 
@@ -97,7 +100,8 @@ missing_packages() {
   else
     if [ $ubuntu_2204 = yes ]; then echo g++-12; else echo g++; fi
     echo libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libgtest-dev libonig-dev \
-      libmicrohttpd-dev libedit-dev libgloo-dev libcurl4-openssl-dev libssl-dev libxxhash-dev
+      libmicrohttpd-dev libedit-dev libgloo-dev libcurl4-openssl-dev libssl-dev libxxhash-dev \
+      libjpeg-dev libpng-dev libwebp-dev
   fi
   # Draws the charts of reports, which have tables only without it. Ubuntu 22.04 has no such package.
   [ $ubuntu_2204 = yes ] || [ -e $dygraphs ] || echo libjs-dygraphs

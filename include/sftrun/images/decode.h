@@ -1,0 +1,31 @@
+#pragma once
+
+#include "sftrun/images/header.h"
+#include "sftrun/images/image.h"
+
+namespace sftrun::images {
+
+/// What a file may ask for; checked by its header, before anything is decoded.
+struct DecodeLimits {
+  int64_t max_pixels =
+      178'956'970;  ///< width x height; above it, Pillow refuses a file as a decompression bomb
+  int64_t max_side = 65'535;      ///< pixels
+  int64_t max_bytes = 1LL << 30;  ///< of the file
+};
+/// The names of the limits in a configuration, for messages.
+inline constexpr std::string_view kMaxPixelsSetting = "data.max_image_pixels";
+inline constexpr std::string_view kMaxSideSetting = "data.max_image_side";
+inline constexpr std::string_view kMaxBytesSetting = "data.max_image_bytes";
+
+/// Decodes a JPEG, PNG or WebP file to what transformers' `load_image` makes of it, bit for bit:
+///     PIL.ImageOps.exif_transpose(PIL.Image.open(file)).convert("RGB")
+/// Alpha is dropped, not blended. Grey of 16 bits becomes min(value, 255), as Pillow has it. Of an animation, the first image.
+///
+/// Damaged data inside a JPEG are decoded as far as libjpeg does, as Pillow does. Thread-safe.
+/// @param bytes the whole file
+/// @param where the file's name, for errors
+/// @throws DataError as `read_header`; if the file is over a limit, truncated, or cannot be decoded
+Image decode(std::span<const std::byte> bytes, const DecodeLimits& limits = {},
+             std::string_view where = {});
+
+}  // namespace sftrun::images

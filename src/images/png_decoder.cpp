@@ -1,0 +1,160 @@
+#include <png.h>
+
+#include <cstring>
+
+#include "formats.h"
+#include "guarded.h"
+
+namespace sftrun::images {
+namespace {
+
+/// libpng's decoder, and what its callbacks need.
+struct PngDecoder {
+  png_structp png = nullptr;
+  png_infop info = nullptr;
+  std::jmp_buf jump;
+  char message[128] = {};
+
+  Bytes rest;  ///< not yet read
+  bool is_truncated = false, has_other_size = false;
+  const ImageHeader* header = nullptr;
+  uint8_t** rows = nullptr;  ///< [height]
+  /// The colours of indices; those that the file does not have are black, as in Pillow.
+  uint8_t palette[256][3] = {};
+
+  PngDecoder() = default;
+  PngDecoder(const PngDecoder&) = delete;
+  PngDecoder& operator=(const PngDecoder&) = delete;
+  ~PngDecoder() { png_destroy_read_struct(&png, &info, nullptr); }
+};
+
+[[noreturn]] void end_after_png_error(png_structp png, png_const_charp message) {
+  auto& decoder = *static_cast<PngDecoder*>(png_get_error_ptr(png));
+  std::strncpy(decoder.message, message, sizeof(decoder.message) - 1);
+  std::longjmp(decoder.jump, 1);
+}
+void ignore_png_warning(png_structp, png_const_charp) {}
+
+void read_png_bytes(png_structp png, png_bytep to, size_t size) {
+  auto& decoder = *static_cast<PngDecoder*>(png_get_io_ptr(png));
+  if (size > decoder.rest.size()) {
+    decoder.is_truncated = true;
+    png_error(png, "the file is truncated");
+  }
+  std::memcpy(to, decoder.rest.data(), size);
+  decoder.rest = decoder.rest.subspan(size);
+}
+
+void create_png_decoder(PngDecoder& decoder) {
+  decoder.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &decoder, end_after_png_error,
+                                       ignore_png_warning);
+  if (decoder.png) decoder.info = png_create_info_struct(decoder.png);
+  if (!decoder.info) std::longjmp(decoder.jump, 1);
+  png_set_read_fn(decoder.png, &decoder, read_png_bytes);
+  // The size was checked. Of the other chunks, nothing is needed. Pillow does not look at the checksums of pixels' chunks.
+  png_set_user_limits(decoder.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
+  png_set_keep_unknown_chunks(decoder.png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
+  png_set_crc_action(decoder.png, PNG_CRC_QUIET_USE, PNG_CRC_QUIET_USE);
+  png_set_benign_errors(decoder.png, 1);
+}
+
+/// To rows of RGB; indices and 16-bit grey stay what they are, in one and two bytes.
+void set_transforms(PngDecoder& decoder) {
+  png_structp png = decoder.png;
+  png_set_packing(png);
+  if (decoder.header->mode == ImageMode::kPalette) {
+    png_colorp colours = nullptr;
+    int count = 0;
+    if (png_get_PLTE(png, decoder.info, &colours, &count) == 0) count = 0;
+    for (int i = 0; i < count && i < 256; ++i) {
+      const uint8_t colour[3] = {colours[i].red, colours[i].green, colours[i].blue};
+      std::memcpy(decoder.palette[i], colour, sizeof(colour));
+    }
+    return;
+  }
+  if (decoder.header->mode == ImageMode::kGrey16) return;
+  png_set_strip_16(png);
+  png_set_strip_alpha(png);
+  if (!(png_get_color_type(png, decoder.info) & PNG_COLOR_MASK_COLOR)) {
+    png_set_expand_gray_1_2_4_to_8(png);
+    png_set_gray_to_rgb(png);
+  }
+}
+
+int64_t bytes_of_pixel(ImageMode mode) {
+  if (mode == ImageMode::kPalette) return 1;
+  return mode == ImageMode::kGrey16 ? 2 : 3;
+}
+
+/// Under `guarded`.
+void read_png(PngDecoder& decoder) {
+  create_png_decoder(decoder);
+  png_read_info(decoder.png, decoder.info);
+  decoder.has_other_size =
+      png_get_image_width(decoder.png, decoder.info) != decoder.header->stored_width ||
+      png_get_image_height(decoder.png, decoder.info) != decoder.header->stored_height;
+  if (decoder.has_other_size) return;
+  set_transforms(decoder);
+  png_set_interlace_handling(decoder.png);
+  png_read_update_info(decoder.png, decoder.info);
+  const auto row_bytes = decoder.header->stored_width * bytes_of_pixel(decoder.header->mode);
+  decoder.has_other_size =
+      static_cast<int64_t>(png_get_rowbytes(decoder.png, decoder.info)) != row_bytes;
+  if (decoder.has_other_size) return;
+  png_read_image(decoder.png, decoder.rows);  // and nothing behind the pixels
+}
+
+/// Reads rows of `bytes_of_pixel`.
+void read_png_rows(const ImageFile& file, PngDecoder& decoder, uint8_t* pixels) {
+  const ImageHeader& header = *decoder.header;
+  std::vector<uint8_t*> rows(static_cast<size_t>(header.stored_height));
+  const int64_t stride = header.stored_width * bytes_of_pixel(header.mode);
+  for (size_t y = 0; y < rows.size(); ++y) rows[y] = pixels + static_cast<int64_t>(y) * stride;
+  decoder.rows = rows.data();
+  decoder.rest = file.bytes;
+  const bool came_to_its_end = guarded(decoder.jump, read_png, decoder);
+  if (decoder.is_truncated) throw_truncated(ImageFormat::kPng, file);
+  if (!came_to_its_end) throw_damaged(ImageFormat::kPng, file, decoder.message);
+  if (decoder.has_other_size) throw_damaged(ImageFormat::kPng, file, "it has two IHDR chunks");
+}
+
+void colour_indices(const PngDecoder& decoder, const std::vector<uint8_t>& indices, Image& image) {
+  uint8_t* to = image.pixels.data();
+  for (const uint8_t index : indices) {
+    const uint8_t* colour = decoder.palette[index];
+    to[0] = colour[0];
+    to[1] = colour[1];
+    to[2] = colour[2];
+    to += 3;
+  }
+}
+
+/// min(value, 255), as Pillow converts "I;16" to "RGB".
+void spread_grey16(const std::vector<uint8_t>& values, Image& image) {
+  uint8_t* to = image.pixels.data();
+  for (size_t i = 0; i < values.size(); i += 2, to += 3)
+    std::memset(to, values[i] == 0 ? values[i + 1] : 255, 3);
+}
+
+}  // namespace
+
+Image decode_png(const ImageFile& file, const ImageHeader& header) {
+  PngDecoder decoder;
+  decoder.header = &header;
+  Image image(header.stored_width, header.stored_height);
+  if (bytes_of_pixel(header.mode) == 3) {
+    read_png_rows(file, decoder, image.pixels.data());
+    return image;
+  }
+  std::vector<uint8_t> stored(
+      static_cast<size_t>(image.width * image.height * bytes_of_pixel(header.mode)));
+  read_png_rows(file, decoder, stored.data());
+  if (header.mode == ImageMode::kPalette) {
+    colour_indices(decoder, stored, image);
+  } else {
+    spread_grey16(stored, image);
+  }
+  return image;
+}
+
+}  // namespace sftrun::images

@@ -1,0 +1,164 @@
+#include <algorithm>
+#include <cstring>
+
+#include "resize_passes.h"
+#include "sftrun/core/error.h"
+
+namespace sftrun::images {
+
+std::string_view name_of(Filter filter) {
+  switch (filter) {
+    case Filter::kNearest:
+      return "nearest";
+    case Filter::kBox:
+      return "box";
+    case Filter::kBilinear:
+      return "bilinear";
+    case Filter::kHamming:
+      return "hamming";
+    case Filter::kBicubic:
+      return "bicubic";
+    case Filter::kLanczos:
+      return "lanczos";
+  }
+  return {};
+}
+
+std::optional<Filter> filter_numbered(int64_t number) {
+  switch (number) {
+    case 0:
+      return Filter::kNearest;
+    case 1:
+      return Filter::kLanczos;
+    case 2:
+      return Filter::kBilinear;
+    case 3:
+      return Filter::kBicubic;
+    case 4:
+      return Filter::kBox;
+    case 5:
+      return Filter::kHamming;
+    default:
+      return std::nullopt;
+  }
+}
+
+namespace {
+
+constexpr int32_t kHalf = 1 << (kWeightBits - 1);
+
+uint8_t clipped(int32_t sum) {
+  return static_cast<uint8_t>(std::clamp(sum >> kWeightBits, 0, 255));
+}
+
+/// Pillow adds the step again and again, which rounds differently from a product.
+std::vector<int64_t> nearest_places(int64_t size_before, int64_t size_after) {
+  std::vector<int64_t> places(static_cast<size_t>(size_after));
+  const double step = static_cast<double>(size_before) / static_cast<double>(size_after);
+  double place = step * 0.5;
+  for (int64_t& one : places) {
+    one = std::min(static_cast<int64_t>(place), size_before - 1);
+    place += step;
+  }
+  return places;
+}
+
+Image resize_nearest(const Image& image, int64_t width, int64_t height) {
+  Image result(width, height);
+  const auto columns = nearest_places(image.width, width),
+             rows = nearest_places(image.height, height);
+  for (int64_t y = 0; y < height; ++y) {
+    const uint8_t* from = image.row(rows[static_cast<size_t>(y)]);
+    uint8_t* to = result.row(y);
+    for (int64_t x = 0; x < width; ++x, to += 3)
+      std::memcpy(to, from + columns[static_cast<size_t>(x)] * 3, 3);
+  }
+  return result;
+}
+
+/// Pillow 13.0 does so (pull request 9549); earlier ones never do, and a value may then differ by one.
+bool columns_are_first(const Image& image, int64_t width, int64_t height) {
+  return height < image.height && image.height - height > 2 * (image.width - width);
+}
+
+/// Only the rows that the columns' windows cover.
+void resize_rows_first(const Image& image, const ResizeWeights& horizontal,
+                       const ResizeWeights& vertical, Rows target) {
+  const int64_t first = vertical.windows.front().first;
+  const int64_t rows = vertical.windows.back().first + vertical.windows.back().count - first;
+  std::vector<uint8_t> between(static_cast<size_t>(rows * target.stride));
+  resize_rows({image.row(first), image.width * 3}, image.width, rows, horizontal,
+              {between.data(), target.stride});
+  resize_columns({between.data(), target.stride}, first, target.stride, vertical, target);
+}
+
+}  // namespace
+
+void resize_rows_plain(ConstRows from, int64_t height, const ResizeWeights& weights, Rows to) {
+  for (int64_t y = 0; y < height; ++y) {
+    uint8_t* result = to.row(y);
+    for (size_t i = 0; i < weights.windows.size(); ++i, result += 3) {
+      const auto [first, count] = weights.windows[i];
+      const uint8_t* values = from.row(y) + first * 3;
+      const int32_t* weight = weights.of(static_cast<int64_t>(i));
+      int32_t sums[3] = {kHalf, kHalf, kHalf};
+      for (int64_t j = 0; j < count; ++j)
+        for (int c = 0; c < 3; ++c) sums[c] += values[j * 3 + c] * weight[j];
+      for (int c = 0; c < 3; ++c) result[c] = clipped(sums[c]);
+    }
+  }
+}
+
+void resize_columns_plain(ConstRows from, int64_t first_row, int64_t begin, int64_t bytes,
+                          const ResizeWeights& weights, Rows to) {
+  std::vector<int32_t> sums(static_cast<size_t>(bytes - begin));
+  for (size_t i = 0; i < weights.windows.size(); ++i) {
+    const auto [first, count] = weights.windows[i];
+    const int32_t* weight = weights.of(static_cast<int64_t>(i));
+    std::fill(sums.begin(), sums.end(), kHalf);
+    for (int64_t j = 0; j < count; ++j) {
+      const uint8_t* values = from.row(first + j - first_row) + begin;
+      for (size_t x = 0; x < sums.size(); ++x) sums[x] += values[x] * weight[j];
+    }
+    uint8_t* result = to.row(static_cast<int64_t>(i)) + begin;
+    for (size_t x = 0; x < sums.size(); ++x) result[x] = clipped(sums[x]);
+  }
+}
+
+void resize_rows(ConstRows from, int64_t width, int64_t height, const ResizeWeights& weights,
+                 Rows to) {
+  if (!resize_rows_avx2(from, width, height, weights, to))
+    resize_rows_plain(from, height, weights, to);
+}
+
+void resize_columns(ConstRows from, int64_t first_row, int64_t bytes, const ResizeWeights& weights,
+                    Rows to) {
+  const int64_t done = resize_columns_avx2(from, first_row, bytes, weights, to);
+  if (done < bytes) resize_columns_plain(from, first_row, done, bytes, weights, to);
+}
+
+Image resize(const Image& image, int64_t width, int64_t height, Filter filter) {
+  SFTRUN_CHECK(width > 0 && height > 0 && image.width > 0 && image.height > 0);
+  if (width == image.width && height == image.height) return image;
+  if (filter == Filter::kNearest) return resize_nearest(image, width, height);
+  Image result(width, height);
+  const ConstRows source{image.pixels.data(), image.width * 3};
+  const Rows target{result.pixels.data(), width * 3};
+  if (height == image.height) {
+    resize_rows(source, image.width, height, weights_of(image.width, width, filter), target);
+  } else if (width == image.width) {
+    resize_columns(source, 0, width * 3, weights_of(image.height, height, filter), target);
+  } else if (columns_are_first(image, width, height)) {
+    std::vector<uint8_t> between(static_cast<size_t>(height * image.width * 3));
+    resize_columns(source, 0, image.width * 3, weights_of(image.height, height, filter),
+                   {between.data(), source.stride});
+    resize_rows({between.data(), source.stride}, image.width, height,
+                weights_of(image.width, width, filter), target);
+  } else {
+    resize_rows_first(image, weights_of(image.width, width, filter),
+                      weights_of(image.height, height, filter), target);
+  }
+  return result;
+}
+
+}  // namespace sftrun::images
