@@ -1,0 +1,153 @@
+#include "sftrun/images/transform.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "images/image_files.h"
+#include "resize_passes.h"
+#include "sftrun/core/xxh3.h"
+
+namespace sftrun::images {
+namespace {
+
+using fixtures::image_cases;
+using fixtures::random_image;
+
+std::string hash_of_image(const Image& image) {
+  return xxh3_128(std::as_bytes(std::span(image.pixels)));
+}
+
+TEST(Resize, GivesThePixelsOfPillow) {
+  ASSERT_GT(image_cases("resizes").size(), 80U);
+  for (const auto& expected : image_cases("resizes")) {
+    SCOPED_TRACE(expected.dump());
+    const Image image = fixtures::decoded(expected.at("file"));
+    const auto filter = filter_numbered(expected.at("filter")).value();
+    const Image resized =
+        resize(image, expected.at("size").at(0), expected.at("size").at(1), filter);
+    EXPECT_EQ(hash_of_image(resized), expected.at("xxh3").get<std::string>()) << name_of(filter);
+  }
+}
+
+TEST(Resize, WithoutAChangeIsACopy) {
+  const Image image = random_image(9, 7, 1);
+  EXPECT_EQ(resize(image, 9, 7, Filter::kLanczos), image);
+}
+
+TEST(Resize, PassesOfAvx2EqualThePlainOnes) {
+  if (!resize_rows_avx2({nullptr, 0}, 0, 0, {}, {nullptr, 0}))
+    GTEST_SKIP() << "the processor has no AVX2";
+  for (const auto& [width, height, after] : {std::array<int64_t, 3>{1, 1, 1},
+                                             {5, 3, 4},
+                                             {33, 9, 7},
+                                             {7, 5, 40},
+                                             {200, 6, 3},
+                                             {64, 4, 63}}) {
+    SCOPED_TRACE(fmt::format("{} x {} to {}", width, height, after));
+    const Image image = random_image(width, height, 3);
+    const ConstRows source{image.pixels.data(), width * 3};
+    for (const Filter filter : {Filter::kBox, Filter::kBicubic, Filter::kLanczos}) {
+      Image plain(after, height), fast(after, height);
+      const ResizeWeights rows = weights_of(width, after, filter);
+      resize_rows_plain(source, height, rows, {plain.pixels.data(), after * 3});
+      ASSERT_TRUE(resize_rows_avx2(source, width, height, rows, {fast.pixels.data(), after * 3}));
+      EXPECT_EQ(plain, fast);
+
+      Image plain_columns(width, after), fast_columns(width, after);
+      const ResizeWeights columns = weights_of(height, after, filter);
+      resize_columns_plain(source, 0, 0, width * 3, columns,
+                           {plain_columns.pixels.data(), width * 3});
+      resize_columns(source, 0, width * 3, columns, {fast_columns.pixels.data(), width * 3});
+      EXPECT_EQ(plain_columns, fast_columns);
+    }
+  }
+}
+
+TEST(Resize, FiltersHavePillowsNumbers) {
+  EXPECT_EQ(filter_numbered(0), Filter::kNearest);
+  EXPECT_EQ(filter_numbered(1), Filter::kLanczos);
+  EXPECT_EQ(filter_numbered(2), Filter::kBilinear);
+  EXPECT_EQ(filter_numbered(3), Filter::kBicubic);
+  EXPECT_EQ(filter_numbered(4), Filter::kBox);
+  EXPECT_EQ(filter_numbered(5), Filter::kHamming);
+  EXPECT_EQ(filter_numbered(6), std::nullopt);
+  EXPECT_EQ(filter_numbered(-1), std::nullopt);
+}
+
+/// An image whose pixel (x, y) is (10 x + y + 1) in red, and 7 in green and blue.
+Image numbered(int64_t width, int64_t height) {
+  Image image(width, height);
+  for (int64_t y = 0; y < height; ++y)
+    for (int64_t x = 0; x < width; ++x) {
+      image.row(y)[x * 3] = static_cast<uint8_t>(10 * x + y + 1);
+      image.row(y)[x * 3 + 1] = image.row(y)[x * 3 + 2] = 7;
+    }
+  return image;
+}
+
+std::vector<int> reds(const Image& image) {
+  std::vector<int> values;
+  for (size_t i = 0; i < image.pixels.size(); i += 3) values.push_back(image.pixels[i]);
+  return values;
+}
+
+TEST(Crop, IsBlackOutside) {
+  const Image image = numbered(3, 2);  // 1 11 21 / 2 12 22
+  EXPECT_EQ(reds(crop(image, 1, 0, 2, 2)), (std::vector{11, 21, 12, 22}));
+  EXPECT_EQ(reds(crop(image, -1, 1, 3, 2)), (std::vector{0, 2, 12, 0, 0, 0}));
+  EXPECT_EQ(reds(crop(image, 2, -1, 2, 2)), (std::vector{0, 0, 21, 0}));
+  EXPECT_EQ(reds(crop(image, 5, 5, 1, 1)), (std::vector{0}));
+  EXPECT_EQ(reds(crop(image, -4, 0, 2, 1)), (std::vector{0, 0}));
+}
+
+TEST(Pad, AddsAColour) {
+  const Image padded = pad(numbered(2, 1), 1, 1, 0, 2, {5, 6, 8});
+  EXPECT_EQ(padded.width, 3);
+  EXPECT_EQ(padded.height, 4);
+  EXPECT_EQ(reds(padded), (std::vector{5, 5, 5, 5, 1, 11, 5, 5, 5, 5, 5, 5}));
+  EXPECT_EQ(padded.pixels[1], 6);
+  EXPECT_EQ(padded.pixels[2], 8);
+}
+
+TEST(CentreCrop, IsThatOfTransformers) {
+  for (const auto& expected : image_cases("crops")) {
+    SCOPED_TRACE(expected.dump());
+    const Image image = fixtures::decoded(expected.at("file"));
+    const Image middle = centre_crop(image, expected.at("size").at(0), expected.at("size").at(1));
+    EXPECT_EQ(hash_of_image(middle), expected.at("xxh3").get<std::string>());
+  }
+}
+
+TEST(CentreCrop, PutsTheOddPixelWhereItIsTold) {
+  const Image image = numbered(2, 1);
+  EXPECT_EQ(reds(centre_crop(image, 3, 1, OddPadding::kBefore)), (std::vector{0, 1, 11}));
+  EXPECT_EQ(reds(centre_crop(image, 3, 1, OddPadding::kAfter)), (std::vector{1, 11, 0}));
+  EXPECT_EQ(reds(centre_crop(numbered(4, 1), 1, 1, OddPadding::kAfter)), (std::vector{11}));
+}
+
+TEST(Oriented, TurnsAsExifSays) {
+  const Image image = numbered(3, 2);  // 1 11 21 / 2 12 22
+  const std::vector<int> expected[] = {{1, 11, 21, 2, 12, 22}, {21, 11, 1, 22, 12, 2},
+                                       {22, 12, 2, 21, 11, 1}, {2, 12, 22, 1, 11, 21},
+                                       {1, 2, 11, 12, 21, 22}, {2, 1, 12, 11, 22, 21},
+                                       {22, 21, 12, 11, 2, 1}, {21, 22, 11, 12, 1, 2}};
+  for (int orientation = 1; orientation <= 8; ++orientation) {
+    SCOPED_TRACE(orientation);
+    const Image turned = oriented(image, orientation);
+    EXPECT_EQ(turned.width, orientation < 5 ? 3 : 2);
+    EXPECT_EQ(reds(turned), expected[orientation - 1]);
+  }
+}
+
+TEST(Oriented, TurnsLargeImagesBack) {
+  const Image image = random_image(70, 45, 5);
+  const int opposite[] = {1, 2, 3, 4, 5, 8, 7, 6};
+  for (int orientation = 1; orientation <= 8; ++orientation)
+    EXPECT_EQ(oriented(oriented(image, orientation), opposite[orientation - 1]), image)
+        << orientation;
+}
+
+}  // namespace
+}  // namespace sftrun::images
