@@ -8,6 +8,14 @@
 namespace sftrun::images {
 namespace {
 
+/// The colours of indices; those that the file does not have are black, as in Pillow.
+struct PngPalette {
+  uint8_t colours[256][3] = {};
+};
+
+// Bytes of compressed pixels that libpng reads at a time. In a file that ends before, all pixels may still be there.
+constexpr size_t kReadBytes = 1 << 16;
+
 /// libpng's decoder, and what its callbacks need.
 struct PngDecoder {
   png_structp png = nullptr;
@@ -19,8 +27,9 @@ struct PngDecoder {
   bool is_truncated = false, has_other_size = false;
   const ImageHeader* header = nullptr;
   uint8_t** rows = nullptr;  ///< [height]
-  /// The colours of indices; those that the file does not have are black, as in Pillow.
-  uint8_t palette[256][3] = {};
+  PngPalette* palette = nullptr;
+  size_t read_bytes = kReadBytes;
+  int64_t rows_left = INT64_MAX;  ///< whose pixels were not yet decompressed, over all passes
 
   PngDecoder() = default;
   PngDecoder(const PngDecoder&) = delete;
@@ -56,11 +65,30 @@ void create_png_decoder(PngDecoder& decoder) {
   png_set_keep_unknown_chunks(decoder.png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_set_crc_action(decoder.png, PNG_CRC_QUIET_USE, PNG_CRC_QUIET_USE);
   png_set_benign_errors(decoder.png, 1);
+  png_set_compression_buffer_size(decoder.png, decoder.read_bytes);
+}
+
+void count_png_row(png_structp png, png_row_infop, png_bytep) {
+  --static_cast<PngDecoder*>(png_get_user_transform_ptr(png))->rows_left;
+}
+
+/// Rows of all passes: an interlaced file has seven.
+int64_t rows_of_passes(const PngDecoder& decoder) {
+  const auto width = static_cast<png_uint_32>(decoder.header->stored_width);
+  const auto height = static_cast<png_uint_32>(decoder.header->stored_height);
+  if (png_get_interlace_type(decoder.png, decoder.info) == PNG_INTERLACE_NONE) return height;
+  int64_t rows = 0;
+  for (int pass = 0; pass < PNG_INTERLACE_ADAM7_PASSES; ++pass)
+    if (PNG_PASS_COLS(width, pass) > 0) rows += PNG_PASS_ROWS(height, pass);
+  return rows;
 }
 
 /// To rows of RGB; indices and 16-bit grey stay what they are, in one and two bytes.
 void set_transforms(PngDecoder& decoder) {
   png_structp png = decoder.png;
+  decoder.rows_left = rows_of_passes(decoder);
+  png_set_read_user_transform_fn(png, count_png_row);
+  png_set_user_transform_info(png, &decoder, 0, 0);
   png_set_packing(png);
   if (decoder.header->mode == ImageMode::kPalette) {
     png_colorp colours = nullptr;
@@ -68,7 +96,7 @@ void set_transforms(PngDecoder& decoder) {
     if (png_get_PLTE(png, decoder.info, &colours, &count) == 0) count = 0;
     for (int i = 0; i < count && i < 256; ++i) {
       const uint8_t colour[3] = {colours[i].red, colours[i].green, colours[i].blue};
-      std::memcpy(decoder.palette[i], colour, sizeof(colour));
+      std::memcpy(decoder.palette->colours[i], colour, sizeof(colour));
     }
     return;
   }
@@ -104,24 +132,37 @@ void read_png(PngDecoder& decoder) {
   png_read_image(decoder.png, decoder.rows);  // and nothing behind the pixels
 }
 
-/// Reads rows of `bytes_of_pixel`.
-void read_png_rows(const ImageFile& file, PngDecoder& decoder, uint8_t* pixels) {
-  const ImageHeader& header = *decoder.header;
+/// Reads rows of `bytes_of_pixel`. False if the file ends before.
+bool try_png_rows(const ImageFile& file, const ImageHeader& header, size_t read_bytes,
+                  uint8_t* pixels, PngPalette& palette) {
   std::vector<uint8_t*> rows(static_cast<size_t>(header.stored_height));
   const int64_t stride = header.stored_width * bytes_of_pixel(header.mode);
   for (size_t y = 0; y < rows.size(); ++y) rows[y] = pixels + static_cast<int64_t>(y) * stride;
+  PngDecoder decoder;
+  decoder.header = &header;
   decoder.rows = rows.data();
+  decoder.palette = &palette;
   decoder.rest = file.bytes;
+  decoder.read_bytes = read_bytes;
   const bool came_to_its_end = guarded(decoder.jump, read_png, decoder);
-  if (decoder.is_truncated) throw_truncated(ImageFormat::kPng, file);
+  if (decoder.is_truncated) return decoder.rows_left == 0;
   if (!came_to_its_end) throw_damaged(ImageFormat::kPng, file, decoder.message);
   if (decoder.has_other_size) throw_damaged(ImageFormat::kPng, file, "it has two IHDR chunks");
+  return true;
 }
 
-void colour_indices(const PngDecoder& decoder, const std::vector<uint8_t>& indices, Image& image) {
+/// The second time byte by byte: Pillow accepts a file without the last bytes of its compressed pixels, too, if it has all pixels.
+void read_png_rows(const ImageFile& file, const ImageHeader& header, uint8_t* pixels,
+                   PngPalette& palette) {
+  if (!try_png_rows(file, header, kReadBytes, pixels, palette) &&
+      !try_png_rows(file, header, 1, pixels, palette))
+    throw_truncated(ImageFormat::kPng, file);
+}
+
+void colour_indices(const PngPalette& palette, const std::vector<uint8_t>& indices, Image& image) {
   uint8_t* to = image.pixels.data();
   for (const uint8_t index : indices) {
-    const uint8_t* colour = decoder.palette[index];
+    const uint8_t* colour = palette.colours[index];
     to[0] = colour[0];
     to[1] = colour[1];
     to[2] = colour[2];
@@ -139,18 +180,17 @@ void spread_grey16(const std::vector<uint8_t>& values, Image& image) {
 }  // namespace
 
 Image decode_png(const ImageFile& file, const ImageHeader& header) {
-  PngDecoder decoder;
-  decoder.header = &header;
   Image image(header.stored_width, header.stored_height);
+  PngPalette palette;
   if (bytes_of_pixel(header.mode) == 3) {
-    read_png_rows(file, decoder, image.pixels.data());
+    read_png_rows(file, header, image.pixels.data(), palette);
     return image;
   }
   std::vector<uint8_t> stored(
       static_cast<size_t>(image.width * image.height * bytes_of_pixel(header.mode)));
-  read_png_rows(file, decoder, stored.data());
+  read_png_rows(file, header, stored.data(), palette);
   if (header.mode == ImageMode::kPalette) {
-    colour_indices(decoder, stored, image);
+    colour_indices(palette, stored, image);
   } else {
     spread_grey16(stored, image);
   }

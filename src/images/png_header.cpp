@@ -163,9 +163,11 @@ ImageHeader png_header(const ImageFile& file) {
   PngOrientation orientation;
   PngChunks chunks(file.bytes);
   PngChunk chunk;
-  bool has_header = false, has_data = false;
+  bool has_header = false, has_data = false, is_animated = false;
   while (chunks.next(chunk, !has_data)) {
     has_data |= chunk.name == "IDAT";
+    is_animated |= chunk.name == "acTL";
+    if (has_data && is_animated && chunk.name == "fcTL") break;  // further images, as in Pillow
     const bool is_cut = chunk.data.size() < chunk.size;
     // The decoder finds out whether the pixels are complete.
     if (chunk.name == "IEND" || (chunk.name == "IDAT" && is_cut)) break;
