@@ -102,8 +102,8 @@ struct OrientationTag {
   std::optional<double> value;
 };
 
-/// The first entry with the tag, in the way of PIL.TiffImagePlugin: values that together are longer than the data are passed over, and a value
-/// that is partly outside ends the directory.
+/// The first entry with the tag, in the way of PIL.TiffImagePlugin: values that together are longer
+/// than the data are passed over, and a value that is partly outside ends the directory.
 OrientationTag tag_of(const TiffReader& tiff, uint64_t directory) {
   const Bytes count_bytes = part_of(tiff.bytes(), directory, 2);
   if (count_bytes.size() < 2) return {};

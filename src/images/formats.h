@@ -23,7 +23,8 @@ ImageHeader jpeg_header(const ImageFile& file);
 ImageHeader png_header(const ImageFile& file);
 ImageHeader webp_header(const ImageFile& file);
 
-// Pixels as they are stored, without EXIF's orientation. `header`: of the same file; decoders refuse a file that turns out to have another size.
+// Pixels as they are stored, without EXIF's orientation. `header`: of the same file; decoders refuse
+// a file that turns out to have another size.
 // @throws DataError
 Image decode_jpeg(const ImageFile& file, const ImageHeader& header);
 Image decode_png(const ImageFile& file, const ImageHeader& header);

@@ -62,7 +62,7 @@ struct ForeignBeginning {
   size_t at;
   std::string_view text, kind;
 };
-using std::literals::operator""sv;
+using namespace std::string_view_literals;
 constexpr ForeignBeginning kForeignBeginnings[] = {
     {0, "GIF8"sv, "a GIF image"},
     {0, "BM"sv, "a BMP image"},

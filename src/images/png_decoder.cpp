@@ -90,6 +90,7 @@ void set_transforms(PngDecoder& decoder) {
   png_set_read_user_transform_fn(png, count_png_row);
   png_set_user_transform_info(png, &decoder, 0, 0);
   png_set_packing(png);
+  png_set_check_for_invalid_index(png, 0);  // the palette here has all indices
   if (decoder.header->mode == ImageMode::kPalette) {
     png_colorp colours = nullptr;
     int count = 0;

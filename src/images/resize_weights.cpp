@@ -66,6 +66,11 @@ FilterKernel kernel_of(Filter filter) {
   return {};
 }
 
+/// As Pillow rounds: numbers below 0 towards 0, where the image begins.
+int64_t window_edge(double place) {
+  return static_cast<int64_t>(place + 0.5);  // NOLINT(bugprone-incorrect-roundings)
+}
+
 int32_t fixed_point(double weight) {
   const double scaled = weight * (1 << kWeightBits);
   return static_cast<int32_t>(weight < 0 ? -0.5 + scaled : 0.5 + scaled);
@@ -86,8 +91,8 @@ ResizeWeights weights_of(int64_t size_before, int64_t size_after, Filter filter)
   std::vector<double> weights(static_cast<size_t>(most));
   for (int64_t i = 0; i < size_after; ++i) {
     const double centre = (static_cast<double>(i) + 0.5) * scale;
-    const auto first = std::max<int64_t>(static_cast<int64_t>(centre - support + 0.5), 0);
-    const auto end = std::min(static_cast<int64_t>(centre + support + 0.5), size_before);
+    const auto first = std::max<int64_t>(window_edge(centre - support), 0);
+    const auto end = std::min(window_edge(centre + support), size_before);
     double sum = 0.0;
     for (int64_t j = 0; j < end - first; ++j) {
       weights[static_cast<size_t>(j)] =

@@ -109,6 +109,22 @@ TEST(Decode, RefusesDecompressionBombsBeforeItDecodes) {
       << refusal(webp, {});
 }
 
+TEST(Decode, RefusesJpegFilesOfVeryManyScans) {
+  const auto bytes = image_bytes("rgb-progressive.jpg");
+  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const size_t last = text.rfind("\xFF\xDA"), end = text.rfind("\xFF\xD9");
+  ASSERT_TRUE(last < end && end != std::string::npos);
+  const auto with_scans = [&](int count) {
+    std::string longer = text.substr(0, end);
+    for (int i = 0; i < count; ++i) longer += text.substr(last, end - last);
+    return longer + text.substr(end);
+  };
+  EXPECT_EQ(refusal(std::as_bytes(std::span<const char>(with_scans(100))), {}), "accepted");
+  EXPECT_NE(refusal(std::as_bytes(std::span<const char>(with_scans(1000))), {})
+                .find("it has more than 1000 scans"),
+            std::string::npos);
+}
+
 TEST(Decode, IgnoresBytesBehindTheImage) {
   auto bytes = image_bytes("rgb.png");
   const Image image = decode(bytes);
