@@ -76,7 +76,7 @@ Image resize_nearest(const Image& image, int64_t width, int64_t height) {
   return result;
 }
 
-/// Pillow 13.0 does so (pull request 9549); earlier ones never do, and a value may then differ by one.
+/// Pillow does so since 13.0 (pull request 9549).
 bool columns_are_first(const Image& image, int64_t width, int64_t height) {
   return height < image.height && image.height - height > 2 * (image.width - width);
 }

@@ -319,6 +319,7 @@ SEEDS = {
     "sentencepiece_model": sentencepiece_models,
     "tiktoken": tiktoken_files,
     "jinja": templates,
+    "image_file": copies("images/*.jpg", "images/*.png", "images/*.webp"),
     "json_lines": records,
     "json_records": json_files,
     "csv": csv_files,
@@ -332,7 +333,7 @@ SEEDS = {
 }
 MAX_BYTES = {"safetensors": 16384, "gguf": 40960, "jinja": 8192, "json_lines": 4096, "json_records": 4096, "sentencepiece_model": 16384, "tiktoken": 16384,
               "csv": 4096, "compressed": 4096, "parquet": 16384, "arrow_ipc": 16384, "gguf_vocab": 32768, "example_store": 4096,
-              "tokenizer_config": 4096, "hub_replies": 4096, "model_directory": 16384, "adapter_directory": 4096}
+              "tokenizer_config": 4096, "hub_replies": 4096, "image_file": 8192, "model_directory": 16384, "adapter_directory": 4096}
 
 # An allocation far beyond any input is a finding in our own code, where `new` does not return; Arrow allocates what a file claims
 # before it reads, and makes an error of what is refused.

@@ -1,39 +1,19 @@
 // Files that were cut and changed end in an image or in a DataError. With SFTRUN_IMAGE_MUTATIONS=20000 and -fsanitize=address,undefined by
 // hand.
 #include <gtest/gtest.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <random>
-#include <span>
 
-#include "formats.h"
 #include "images/image_files.h"
+#include "images/png_checksums.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::images {
 namespace {
 
 using FileBytes = std::vector<std::byte>;
-
-/// Writes the right checksums into the chunks of a PNG file, without which its damages would not be reached.
-void repair_checksums(FileBytes& bytes) {
-  auto* data = reinterpret_cast<unsigned char*>(bytes.data());
-  const std::span file(data, bytes.size());
-  if (!is_png(file)) return;
-  PngChunks chunks(file);
-  for (PngChunk chunk; chunks.next(chunk, false);) {
-    const auto at = reinterpret_cast<const unsigned char*>(chunk.name.data()) - data;
-    if (chunk.data.size() < chunk.size || bytes.size() - static_cast<size_t>(at) < chunk.size + 8)
-      break;
-    const auto crc =
-        crc32(crc32(0, data + at, 4), chunk.data.data(), static_cast<uInt>(chunk.size));
-    for (size_t i = 0; i < 4; ++i)
-      data[static_cast<size_t>(at) + 4 + chunk.size + i] =
-          static_cast<unsigned char>(crc >> (24 - 8 * i));
-  }
-}
 
 class Damage {
  public:
@@ -99,7 +79,7 @@ TEST(DamagedImages, AreDecodedOrRefused) {
     FileBytes bytes = damage.of(file, files[static_cast<size_t>(i) * 7 % files.size()]);
     // Exactly as many bytes: what is read behind them is found by the address sanitizer.
     bytes.shrink_to_fit();
-    if (i % 2 == 0) repair_checksums(bytes);
+    if (i % 2 == 0) fixtures::repair_checksums(bytes);
     try {
       const Image image = decode(bytes, {.max_pixels = 100'000});
       EXPECT_EQ(image.pixels.size(), static_cast<size_t>(image.width * image.height * 3));
