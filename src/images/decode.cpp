@@ -9,20 +9,19 @@
 namespace sftrun::images {
 namespace {
 
-void check_limit(std::string_view what, int64_t value, int64_t limit, std::string_view setting,
+void check_limit(std::string_view what, int64_t value, int64_t limit, std::string_view unit,
                  std::string_view where) {
   if (value <= limit) return;
-  throw DataError(fmt::format("{}, more than {} = {}", what, setting, limit), std::string(where),
-                  fmt::format("make the image smaller, remove its record, or set {} to {} or more",
-                              setting, value));
+  throw DataError(fmt::format("{}, and the limit is {} {}", what, limit, unit), std::string(where),
+                  "make the image smaller, or remove its record");
 }
 
 void check_limits(const ImageHeader& header, const DecodeLimits& limits, std::string_view where) {
   const int64_t width = header.stored_width, height = header.stored_height;
   const std::string size = fmt::format("the image has {} x {} pixels", width, height);
-  check_limit(size, std::max(width, height), limits.max_side, kMaxSideSetting, where);
+  check_limit(size, std::max(width, height), limits.max_side, "pixels for a side", where);
   check_limit(fmt::format("{} = {}", size, width * height), width * height, limits.max_pixels,
-              kMaxPixelsSetting, where);
+              "pixels", where);
 }
 
 Image decode_stored(const ImageFile& file, const ImageHeader& header) {
@@ -41,8 +40,8 @@ Image decode_stored(const ImageFile& file, const ImageHeader& header) {
 
 Image decode(std::span<const std::byte> bytes, const DecodeLimits& limits, std::string_view where) {
   const auto size = static_cast<int64_t>(bytes.size());
-  check_limit(fmt::format("the image file has {} bytes", size), size, limits.max_bytes,
-              kMaxBytesSetting, where);
+  check_limit(fmt::format("the image file has {} bytes", size), size, limits.max_bytes, "bytes",
+              where);
   const ImageHeader header = read_header(bytes, where);
   check_limits(header, limits, where);
   const ImageFile file{{reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, where};

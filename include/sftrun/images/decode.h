@@ -12,10 +12,6 @@ struct DecodeLimits {
   int64_t max_side = 65'535;      ///< pixels
   int64_t max_bytes = 1LL << 30;  ///< of the file
 };
-/// The names of the limits in a configuration, for messages.
-inline constexpr std::string_view kMaxPixelsSetting = "data.max_image_pixels";
-inline constexpr std::string_view kMaxSideSetting = "data.max_image_side";
-inline constexpr std::string_view kMaxBytesSetting = "data.max_image_bytes";
 
 /// Decodes a JPEG, PNG or WebP file to what transformers' `load_image` makes of it, bit for bit:
 ///     PIL.ImageOps.exif_transpose(PIL.Image.open(file)).convert("RGB")
