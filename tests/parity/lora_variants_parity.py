@@ -229,8 +229,11 @@ def optimizer_of(model, variant: Variant):
 
 
 def train_reference(case: Case, variant: Variant, adapter: Path):
-    """@return metrics, and the trained model"""
+    """@return metrics, and the trained model. With NEFTune it trains in fp64: for Gemma 3 the logits of transformers' fp32 differ from those by
+    1.6e-4 after 5 steps, ours by 3e-5 (2026-11-29)."""
     model = adapted(case, variant) if variant.is_pissa else PeftModel.from_pretrained(base_for(case, variant), adapter, is_trainable=True)
+    if "neftune_noise_alpha" in variant.train:
+        model = model.double()
     eos = case.tokenizer.token_to_id("<|eos|>")
     documents = [encode_record(record, case.tokenizer, eos) for record in texts(TRAINED_LENGTHS, seed=2)]
     if alpha := variant.train.get("neftune_noise_alpha"):
