@@ -2,6 +2,8 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "cli.h"
 #include "data_source_finder.h"
@@ -11,6 +13,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/optional_file.h"
 #include "sftrun/core/presence.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/core/user_path.h"
 #include "sftrun/data/text_model.h"
 #include "sftrun/foreign/load.h"
@@ -49,14 +52,18 @@ void check(const EvalOptions& options, const CLI::App& command) {
     }
   }
   if (!options.no_generate) return;
+  std::vector<std::string> given;
   for (const char* flag :
        {"--predictions", "--max-records", "--batch-size", "--max-new-tokens", "--temperature",
         "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--stop", "--seed"}) {
     const CLI::Option* option = command.get_option_no_throw(flag);
-    if (option == nullptr || option->count() == 0) continue;
-    throw ConfigError(fmt::format("{} needs generated answers, and --no-generate is given", flag),
-                      "the command line", "leave one of them out");
+    if (option != nullptr && option->count() > 0) given.emplace_back(flag);
   }
+  if (given.empty()) return;
+  const std::string flags = joined(given, " and ");
+  throw ConfigError(fmt::format("{} {} generated answers, and --no-generate is given", flags,
+                                given.size() == 1 ? "needs" : "need"),
+                    "the command line", fmt::format("leave out --no-generate, or {}", flags));
 }
 
 void check(const config::LoadedConfig& loaded, const fs::path& yaml) {

@@ -160,7 +160,7 @@ def warnings(text):
     """But for what is said of any adapter of the table's mixture of experts, of settings that a machine without GPUs ignores, and of batches
     of more than the table's few records."""
     found = re.findall(r"\[warning\] (.*)", text)
-    return {warning for warning in found if not re.match(r"vLLM ignores|.* stored in F16, |\S+ has no effect on a CPU|the batch is larger than an epoch", warning)}
+    return {warning for warning in found if not re.match(r"vLLM ignores|.* stored in F16, |\S+( \w+)? has no effect on a CPU|the batch is larger than an epoch", warning)}
 
 
 @contextlib.contextmanager
