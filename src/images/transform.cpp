@@ -32,13 +32,6 @@ Image pad(const Image& image, int64_t left, int64_t top, int64_t right, int64_t 
 
 namespace {
 
-/// Where a crop begins: at half of what is left over, or before 0 at half of what is missing.
-int64_t centred(int64_t size, int64_t wanted, OddPadding odd) {
-  if (size >= wanted) return (size - wanted) / 2;
-  const int64_t missing = wanted - size;
-  return odd == OddPadding::kBefore ? -((missing + 1) / 2) : -(missing / 2);
-}
-
 /// Where a pixel of the turned image comes from: base + x * step_x + y * step_y, in pixels.
 struct Turn {
   int64_t base, step_x, step_y;
@@ -63,6 +56,12 @@ Turn turn_of(int orientation, int64_t w, int64_t h) {
 }
 
 }  // namespace
+
+int64_t centred(int64_t size, int64_t wanted, OddPadding odd) {
+  if (size >= wanted) return (size - wanted) / 2;
+  const int64_t missing = wanted - size;
+  return odd == OddPadding::kBefore ? -((missing + 1) / 2) : -(missing / 2);
+}
 
 Image centre_crop(const Image& image, int64_t width, int64_t height, OddPadding odd) {
   return crop(image, centred(image.width, width, odd), centred(image.height, height, odd), width,

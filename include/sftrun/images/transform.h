@@ -34,6 +34,8 @@ enum class OddPadding {
   kBefore,  ///< left, top: transformers' image_transforms.center_crop, which processors with Pillow call
   kAfter,  ///< right, bottom: transformers' TorchvisionBackend.center_crop
 };
+/// Where the middle of a side begins: at half of what is left over, or before 0 at half of what is missing.
+int64_t centred(int64_t size, int64_t wanted, OddPadding odd);
 /// The middle of an image, as transformers crops it; black where the image is smaller.
 Image centre_crop(const Image& image, int64_t width, int64_t height,
                   OddPadding odd = OddPadding::kBefore);

@@ -1,0 +1,95 @@
+#include "sftrun/images/process.h"
+
+#include "colours.h"
+#include "sftrun/core/error.h"
+
+namespace sftrun::images {
+
+namespace {
+
+Image made(const ImageStep& step, const Image& from, const ProcessOptions& options, Filter filter) {
+  switch (step.kind) {
+    case ImageStep::Kind::kResize:
+      return options.resize ? options.resize(from, step.width, step.height, filter)
+                            : resize(from, step.width, step.height, filter);
+    case ImageStep::Kind::kCrop:
+      return crop(from, step.left, step.top, step.width, step.height);
+    case ImageStep::Kind::kPad:
+      return pad(from, step.left, step.top, step.width - from.width - step.left,
+                 step.height - from.height - step.top, step.colour);
+  }
+  return {};
+}
+
+/// The images of a plan's steps; 0 is the source.
+class PlannedImages {
+ public:
+  PlannedImages(const ImageProcessor& processor, const ImagePlan& plan, const Image& source,
+                const ProcessOptions& options)
+      : source_(source) {
+    made_.reserve(plan.steps.size());
+    for (const ImageStep& step : plan.steps) {
+      made_.push_back(made(step, (*this)[step.of], options, processor.resample));
+      SFTRUN_CHECK(made_.back().width == step.width && made_.back().height == step.height);
+    }
+  }
+  const Image& operator[](size_t number) const { return number == 0 ? source_ : made_[number - 1]; }
+
+ private:
+  const Image& source_;
+  std::vector<Image> made_;
+};
+
+void write_tile(const ImageProcessor& processor, const TilePixels& tile, const ColourTable& colours,
+                float* to) {
+  switch (processor.row().layout) {
+    case PixelLayout::kPlanes:
+      return write_planes(tile, colours, to);
+    case PixelLayout::kChannelLast:
+      return write_channel_last(tile, colours, processor.patch_size, to);
+    case PixelLayout::kMergeBlocks:
+      return write_merge_blocks(tile, colours, processor.patch_size, processor.merge_size,
+                                processor.temporal_patch_size, to);
+  }
+}
+
+bool is_inside(const ImageTile& tile, const ImagePlan& plan, const Image& image) {
+  return tile.left >= 0 && tile.top >= 0 && tile.left + plan.tile_width <= image.width &&
+         tile.top + plan.tile_height <= image.height;
+}
+
+}  // namespace
+
+void process(const ImageProcessor& processor, const ImagePlan& plan, const Image& image,
+             std::span<float> pixel_values, const ProcessOptions& options) {
+  SFTRUN_CHECK_EQ(static_cast<int64_t>(pixel_values.size()), plan.num_values());
+  const ColourTable colours = colours_of(processor, options.backend);
+  const PlannedImages images(processor, plan, image, options);
+  const int64_t values = plan.num_values() / static_cast<int64_t>(plan.tiles.size());
+  float* to = pixel_values.data();
+  for (const ImageTile& tile : plan.tiles) {
+    const Image& of = images[tile.of];
+    Image margins;
+    TilePixels pixels{nullptr, of.width * 3, plan.tile_width, plan.tile_height};
+    if (is_inside(tile, plan, of)) {
+      pixels.first = of.row(tile.top) + tile.left * 3;
+    } else {
+      margins = crop(of, tile.left, tile.top, plan.tile_width, plan.tile_height);
+      pixels = {margins.pixels.data(), plan.tile_width * 3, plan.tile_width, plan.tile_height};
+    }
+    write_tile(processor, pixels, colours, to);
+    to += values;
+  }
+}
+
+ProcessedImage process(const ImageProcessor& processor, const Image& image,
+                       const ProcessOptions& options) {
+  ProcessedImage result{.plan = plan_image(processor, image.width, image.height, options.backend),
+                        .pixel_values = nullptr};
+  const auto count = static_cast<size_t>(result.plan.num_values());
+  result.pixel_values = std::make_unique_for_overwrite<float[]>(count);
+  process(processor, result.plan, image, {result.pixel_values.get(), count}, options);
+  return result;
+}
+
+}  // namespace sftrun::images
