@@ -2,7 +2,8 @@
 //
 // Reads a JSON object a line:
 //     {"folder": of the model, "file": the image, "output": where raw float32 values go; absent: the plan alone}
-// and optionally "pan_and_scan": true, "backend": "torchvision", "max_pixels" and "longest_edge": caps. Writes a line each: the plan, or {"error"}.
+// or {"folder", "size": [width, height]} for the plan, and optionally "pan_and_scan": true, "backend": "torchvision", "max_pixels" and "longest_edge": caps. Writes a line each: the plan, or {"error"}.
+#include <array>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -35,10 +36,14 @@ json described(const images::ImagePlan& plan, const images::ImageProcessor& proc
 
 json answered(const json& request) {
   const images::ImageProcessor processor = processor_for(request);
-  const auto path = request.at("file").get<std::string>();
-  const MappedFile file{path};
   const auto backend = request.value("backend", "pil") == "pil" ? images::Backend::kPil
                                                                 : images::Backend::kTorchvision;
+  if (request.contains("size")) {
+    const auto [width, height] = request.at("size").get<std::array<int64_t, 2>>();
+    return described(images::plan_image(processor, width, height, backend), processor);
+  }
+  const auto path = request.at("file").get<std::string>();
+  const MappedFile file{path};
   const images::ImageHeader header = images::read_header(file.bytes(), path);
   const images::ImagePlan plan =
       images::plan_image(processor, header.width(), header.height(), backend);
