@@ -45,6 +45,13 @@ def templates():
     return [text.encode() for text in sorted(found)]
 
 
+def image_processors():
+    """Two sizes, and the files of a model's folder with a NUL between them."""
+    names = ("preprocessor_config.json", "processor_config.json", "config.json")
+    for case in json.loads((DATA / "image_processors/cases.json").read_text())["cases"]:
+        yield b"\x35\x54" + b"\0".join(json.dumps(case["files"].get(name, {})).encode() for name in names)
+
+
 def records():
     message = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "train": False}]
     shapes = [
@@ -320,6 +327,7 @@ SEEDS = {
     "tiktoken": tiktoken_files,
     "jinja": templates,
     "image_file": copies("images/*.jpg", "images/*.png", "images/*.webp"),
+    "image_processor": image_processors,
     "json_lines": records,
     "json_records": json_files,
     "csv": csv_files,
@@ -333,7 +341,7 @@ SEEDS = {
 }
 MAX_BYTES = {"safetensors": 16384, "gguf": 40960, "jinja": 8192, "json_lines": 4096, "json_records": 4096, "sentencepiece_model": 16384, "tiktoken": 16384,
               "csv": 4096, "compressed": 4096, "parquet": 16384, "arrow_ipc": 16384, "gguf_vocab": 32768, "example_store": 4096,
-              "tokenizer_config": 4096, "hub_replies": 4096, "image_file": 8192, "model_directory": 16384, "adapter_directory": 4096}
+              "tokenizer_config": 4096, "hub_replies": 4096, "image_file": 8192, "image_processor": 4096, "model_directory": 16384, "adapter_directory": 4096}
 
 # An allocation far beyond any input is a finding in our own code, where `new` does not return; Arrow allocates what a file claims
 # before it reads, and makes an error of what is refused.

@@ -143,6 +143,21 @@ TEST(ImagePlan, RefusesWhatTheProcessorRefuses) {
       {"must be multiples of 28"});
 }
 
+TEST(ImagePlan, RefusesSettingsThatTakeTooMuchMemory) {
+  const json one = {{"longest_edge", 1}};
+  test::expect_error<DataError>(
+      [&] {
+        plan_image(read_settings_of("SmolVLMImageProcessor", {{"max_image_size", one}}), 9, 9);
+      },
+      {"more than 65536 tiles"});
+  const json large = {{"height", 60000}, {"width", 60000}};
+  test::expect_error<DataError>(
+      [&] {
+        plan_image(read_settings_of("CLIPImageProcessor", {{"crop_size", large}}), 9, 9);
+      },
+      {"values, which are too many"});
+}
+
 TEST(ReadProcessor, AcceptsEveryNameOfAClass) {
   for (const ProcessorRow& row : kProcessors)
     for (const std::string_view type : row.types)
@@ -174,6 +189,9 @@ TEST(ReadProcessor, TakesTheKindOfTheModelWhereNoTypeIsNamed) {
       EXPECT_EQ(processor.kind, row.kind) << model;
       EXPECT_FALSE(processor.do_rescale);
     }
+  const json empty = {{"preprocessor_config.json", json::object()},
+                      {"config.json", {{"model_type", "mistral3"}}}};
+  EXPECT_EQ(read_files(empty).kind, ProcessorKind::kPixtral);
   const json old = {{"feature_extractor_type", "CLIPFeatureExtractor"}};
   EXPECT_EQ(read_files({{"preprocessor_config.json", old}}).kind, ProcessorKind::kClip);
 }

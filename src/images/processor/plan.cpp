@@ -26,7 +26,10 @@ constexpr auto kPlanners = std::to_array<Planner>({
 static_assert(kPlanners.size() == kProcessors.size());
 static_assert(are_in_order(kPlanners, &Planner::kind));
 
-void count_rows(const ImageProcessor& processor, ImagePlan& plan) {
+constexpr int64_t kMaxPlannedValues = int64_t{1} << 30;
+
+void count_rows(const PlanBuilder& builder, ImagePlan& plan) {
+  const ImageProcessor& processor = builder.processor();
   if (processor.row().layout == PixelLayout::kPlanes) {
     plan.rows = static_cast<int64_t>(plan.tiles.size());
     plan.values_per_row = 3 * plan.tile_height * plan.tile_width;
@@ -35,6 +38,8 @@ void count_rows(const ImageProcessor& processor, ImagePlan& plan) {
     plan.values_per_row =
         3 * processor.temporal_patch_size * processor.patch_size * processor.patch_size;
   }
+  if (plan.num_values() > kMaxPlannedValues)
+    builder.refuse(fmt::format("would become {} values, which are too many", plan.num_values()));
 }
 
 int64_t pooled_patches(const ImageProcessor& processor) {
@@ -66,7 +71,7 @@ ImagePlan plan_image(const ImageProcessor& processor, int64_t width, int64_t hei
   PlanBuilder builder(processor, {width, height}, backend);
   kPlanners[static_cast<size_t>(processor.kind)].plan(builder);
   ImagePlan& plan = builder.plan();
-  count_rows(processor, plan);
+  count_rows(builder, plan);
   count_tokens(builder, plan);
   return std::move(plan);
 }

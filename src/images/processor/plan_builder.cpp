@@ -11,6 +11,7 @@ namespace {
 
 /// A very narrow image may become very large: with the shortest edge 336, 1 x 65535 pixels 336 x 22 million.
 constexpr int64_t kMaxPlannedPixels = int64_t{1} << 28;
+constexpr size_t kMaxPlannedTiles = 1 << 16;
 
 }  // namespace
 
@@ -63,6 +64,8 @@ void PlanBuilder::add_tile(size_t of, int64_t left, int64_t top, Extent size) {
     refuse(fmt::format("has tiles of {} x {} and of {} x {} pixels, which must be equal",
                        plan_.tile_width, plan_.tile_height, size.width, size.height));
   }
+  if (plan_.tiles.size() == kMaxPlannedTiles)
+    refuse(fmt::format("would have more than {} tiles", kMaxPlannedTiles));
   plan_.tiles.push_back({of, left, top});
 }
 

@@ -29,18 +29,20 @@ json optional_object(const std::filesystem::path& file) {
 /// What a model's folder says of its images.
 struct ProcessorFiles {
   json processor, preprocessor, model;
+  bool has_preprocessor;
   std::string processor_path, preprocessor_path, model_path;
 
   explicit ProcessorFiles(const std::filesystem::path& folder)
       : processor(optional_object(folder / kProcessorFile)),
         preprocessor(optional_object(folder / kPreprocessorFile)),
         model(optional_object(folder / kModelFile)),
+        has_preprocessor(has_optional_file(folder / kPreprocessorFile)),
         processor_path((folder / kProcessorFile).string()),
         preprocessor_path((folder / kPreprocessorFile).string()),
         model_path((folder / kModelFile).string()) {
     if (has_nested() && !processor.at("image_processor").is_object())
       throw DataError("`image_processor` must be a JSON object", processor_path);
-    if (!has_nested() && preprocessor.empty())
+    if (!has_nested() && !has_preprocessor)
       throw DataError("the model's folder has no image processor", folder.string(),
                       "copy preprocessor_config.json, or processor_config.json with "
                       "`image_processor`, from the model's repository");

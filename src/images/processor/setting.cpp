@@ -68,14 +68,20 @@ SizeRule Setting::size(bool square) const {
             .width = Setting(value_[1], name_, where_).integer(1, kMaxLength)};
   if (!value_.is_object()) fail("an object of sizes, or a number");
   SizeRule rule;
-  const std::pair<const char*, int64_t&> keys[] = {{"height", rule.height},
-                                                   {"width", rule.width},
-                                                   {"shortest_edge", rule.shortest_edge},
-                                                   {"longest_edge", rule.longest_edge},
-                                                   {"max_height", rule.max_height},
-                                                   {"max_width", rule.max_width}};
-  for (const auto& [key, member] : keys)
-    if (value_.contains(key) && !value_.at(key).is_null()) member = part(key).integer(1, kMaxArea);
+  struct Member {
+    const char* key;
+    int64_t& value;
+    int64_t most = kMaxLength;
+  };
+  const Member members[] = {{"height", rule.height},
+                            {"width", rule.width},
+                            {"shortest_edge", rule.shortest_edge, kMaxArea},  // Qwen: pixels
+                            {"longest_edge", rule.longest_edge, kMaxArea},
+                            {"max_height", rule.max_height},
+                            {"max_width", rule.max_width}};
+  for (const Member& member : members)
+    if (value_.contains(member.key) && !value_.at(member.key).is_null())
+      member.value = part(member.key).integer(1, member.most);
   return rule;
 }
 
