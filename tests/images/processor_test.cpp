@@ -318,14 +318,14 @@ TEST(ImageCaps, AreRefusedWhereTheyChangeNothing) {
     const ImageProcessor processor = read_settings_of(std::string(*row.types.begin()));
     if (!row.caps.max_pixels) {
       test::expect_error<ConfigError>([&] { with_caps(processor, {.max_pixels = 500'000}); },
-                                      {"image_max_pixels has no effect", std::string(row.family)});
+                                      {"the limit of pixels has no effect", std::string(row.family)});
     } else {
       test::expect_error<ConfigError>([&] { with_caps(processor, {.max_pixels = 100}); },
                                       {"100 is too low"});
     }
     if (!row.caps.longest_edge)
       test::expect_error<ConfigError>([&] { with_caps(processor, {.longest_edge = 500}); },
-                                      {"image_longest_edge has no effect"});
+                                      {"the limit of the longer side has no effect"});
   }
 }
 

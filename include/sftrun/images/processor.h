@@ -292,9 +292,9 @@ struct ImageCaps {
   int64_t max_pixels = 0;  ///< of an image after resizing, or of its tiles without the whole image
   int64_t longest_edge = 0;  ///< pixels of the longer side after resizing
 };
-/// The names of the limits in a configuration, for messages.
-inline constexpr std::string_view kMaxPixelsCap = "data.image_max_pixels";
-inline constexpr std::string_view kLongestEdgeCap = "data.image_longest_edge";
+/// The limits in messages. What sets them is named where it is known.
+inline constexpr std::string_view kMaxPixelsCap = "the limit of pixels";
+inline constexpr std::string_view kLongestEdgeCap = "the limit of the longer side";
 
 /// A processor whose own limits are lowered; greater ones stay.
 /// @throws ConfigError if the processor has no such limit, or cannot have one so low
