@@ -317,8 +317,9 @@ TEST(ImageCaps, AreRefusedWhereTheyChangeNothing) {
   for (const ProcessorRow& row : kProcessors) {
     const ImageProcessor processor = read_settings_of(std::string(*row.types.begin()));
     if (!row.caps.max_pixels) {
-      test::expect_error<ConfigError>([&] { with_caps(processor, {.max_pixels = 500'000}); },
-                                      {"the limit of pixels has no effect", std::string(row.family)});
+      test::expect_error<ConfigError>(
+          [&] { with_caps(processor, {.max_pixels = 500'000}); },
+          {"the limit of pixels has no effect", std::string(row.family)});
     } else {
       test::expect_error<ConfigError>([&] { with_caps(processor, {.max_pixels = 100}); },
                                       {"100 is too low"});
