@@ -544,9 +544,11 @@ StrategySizes auto_strategy(const spec::ArchSpec& arch, const config::RunConfig&
   for (const StrategySizes& sizes : auto_choices(config, devices)) {
     const config::RunConfig divided = divided_run(config, sizes, devices);
     if (!refusal_of(arch, divided, blocks).empty()) continue;
-    const int64_t needed = plan_of(arch, divided, devices, stored, bins).needed();
-    const bool is_of_one = plan_of(arch, divided, devices, stored, 1).tensors() <= usable;
-    if (is_of_one && (bins == 1 || needed <= memory)) return sizes;
+    const MemoryPlan plan = plan_of(arch, divided, devices, stored, bins);
+    const int64_t needed = plan.needed();
+    const int64_t of_one =
+        bins == 1 ? plan.tensors() : plan_of(arch, divided, devices, stored, 1).tensors();
+    if (of_one <= usable && (bins == 1 || needed <= memory)) return sizes;
     if (needed < least_bytes) least = sizes, least_bytes = needed;
   }
   return least;

@@ -100,24 +100,27 @@ Extent filling_size(const PlanBuilder& builder, Extent before) {
   return after;
 }
 
+/// One tile of whole patches.   @param multiple pixels that divide its sides
+void add_patches(PlanBuilder& builder, Extent size, int64_t multiple) {
+  require_multiples(builder, size, multiple);
+  builder.add_tile(builder.resize(0, size));
+  set_patch_grid(builder.plan(), builder.processor().patch_size);
+}
+
 }  // namespace
 
 void plan_qwen2_vl(PlanBuilder& builder) {
   const ImageProcessor& processor = builder.processor();
   const Extent size =
       processor.do_resize ? smart_size(builder, builder.source()) : builder.source();
-  require_multiples(builder, size, processor.patch_size * processor.merge_size);
-  builder.add_tile(builder.resize(0, size));
-  set_patch_grid(builder.plan(), processor.patch_size);
+  add_patches(builder, size, processor.patch_size * processor.merge_size);
 }
 
 void plan_gemma4(PlanBuilder& builder) {
   const ImageProcessor& processor = builder.processor();
   const Extent size =
       processor.do_resize ? filling_size(builder, builder.source()) : builder.source();
-  require_multiples(builder, size, processor.pooling_kernel_size * processor.patch_size);
-  builder.add_tile(builder.resize(0, size));
-  set_patch_grid(builder.plan(), processor.patch_size);
+  add_patches(builder, size, processor.pooling_kernel_size * processor.patch_size);
 }
 
 namespace {
