@@ -9,9 +9,9 @@
 
 #include "sftrun/config/refusals.h"
 #include "sftrun/core/error.h"
-#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/plan/refusals.h"
+#include "sftrun/plan/stages.h"
 
 namespace sftrun::app {
 namespace {
@@ -158,11 +158,13 @@ class DivisionCheck {
     if (files_ == nullptr || stages == 1) return;
     if (const std::string why = refusal({.pp = stages}); !why.empty())
       throw ConfigError(why, place_of_given(), "use --strategy tensor" + or_shards());
-    if (stages <= max_stages()) return;
-    throw ConfigError(
-        fmt::format("the model has {}, an embedding and a head, too few for {} stages",
-                    counted(files_->arch.num_layers, "layer"), stages),
-        place_of(flag), fix_of_stages(flag));
+    config::RunConfig run = run_;
+    run.parallel.axes.pp = stages;
+    try {
+      plan::require_stages(files_->arch, run, {});
+    } catch (const ConfigError& error) {
+      throw ConfigError(error.message(), place_of(flag), fix_of_stages(flag));
+    }
   }
   std::string fix_of_stages(const std::string& flag) const {
     if (is("device_map")) return fmt::format("use --pp {} or less", max_stages());
