@@ -38,7 +38,7 @@ def of_sftrun(arguments, model, dtype):
                    "--max-new-tokens", str(count), "--json"]
         start = time.perf_counter()
         done = subprocess.run(command, check=True, capture_output=True, text=True)
-        written = json.loads(done.stdout)["completion_tokens"]
+        written = json.loads(done.stdout)["generated_tokens"]
         if written != count:
             sys.exit(f"error: {model} ended its answer after {written} tokens\n  fix: name a model that writes {LONG}")
         return time.perf_counter() - start
