@@ -5,6 +5,7 @@
 #include "arch_checks.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "vision/whole_model.h"
 
 namespace sftrun::spec {
 
@@ -23,33 +24,20 @@ const Family& family_named(const std::string& model_type, const std::string& whe
   for (const Family* family : families()) {
     if (family->model_type == model_type) return *family;
     names.emplace_back(family->model_type);
-    if (!family->text_part_of.empty()) names.emplace_back(family->text_part_of);
   }
+  for (const WholeModel* model : whole_models()) names.emplace_back(model->model_type);
   throw DataError(fmt::format("the model family \"{}\" is not supported", model_type), where,
                   "supported families: " + join(names, ", "));
 }
-
-namespace {
-
-/// The family whose field `name` equals `sought`; the field may be empty in some families.
-const Family* find_by(std::string_view Family::*name, const std::string& sought) {
-  for (const Family* family : families()) {
-    if (!(family->*name).empty() && family->*name == sought) return family;
-  }
-  return nullptr;
-}
-
-}  // namespace
 
 const Family* family_of_gguf(const std::string& architecture, bool has_experts) {
   for (const Family* family : families()) {
     if (family->gguf == architecture && family->is_mixture == has_experts) return family;
   }
-  return find_by(&Family::gguf, architecture);
-}
-
-const Family* family_of_text_part(const std::string& model_type) {
-  return find_by(&Family::text_part_of, model_type);
+  for (const Family* family : families()) {
+    if (!family->gguf.empty() && family->gguf == architecture) return family;
+  }
+  return nullptr;
 }
 
 void set_windows(ArchSpec& arch, int64_t window) {

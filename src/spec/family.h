@@ -33,8 +33,6 @@ class GgufMetadataWriter {
 struct Family {
   std::string_view model_type;   ///< "gemma2"
   std::string_view model_class;  ///< "Gemma2ForCausalLM"
-  /// The model_type whose `text_config` this family describes; or empty.
-  std::string_view text_part_of = {};
   /// Defaults of transformers' configuration class, where they differ from those of `ArchSpec`.
   const char* defaults = "{}";
   bool is_mixture = false;                         ///< has layers of experts
@@ -77,9 +75,7 @@ const std::vector<const Family*>& families();
 /// nullptr: no family uses this general.architecture. llama.cpp stores some mixtures of experts
 /// under the name of a family without experts (Mixtral as llama).
 const Family* family_of_gguf(const std::string& architecture, bool has_experts);
-/// nullptr: no family is the text part of this model_type.
-const Family* family_of_text_part(const std::string& model_type);
-/// @throws DataError listing the known families
+/// @throws DataError listing the known families, and the known larger models of which they are a part
 const Family& family_named(const std::string& model_type, const std::string& where);
 
 // ---- Helpers shared by several families

@@ -7,6 +7,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/spec/arch_spec.h"
 #include "sftrun/spec/quantization_config.h"
+#include "vision/whole_model.h"
 
 /// The config.json keys that all families have in common.
 namespace sftrun::spec {
@@ -75,21 +76,6 @@ json with_defaults(const json& config, const Family& family) {
   return merged;
 }
 
-/// The text model within a larger one that also takes images. Only the text model is trained.
-ArchSpec read_text_part(const JsonFields& config, const Family& family) {
-  const json* text = config.find("text_config");
-  if (!text) config.fail_missing("text_config");
-  if (!text->is_object()) config.fail("text_config", "an object");
-  json part = *text;
-  part["model_type"] = family.model_type;
-  for (const char* key : {"bos_token_id", "eos_token_id", "tie_word_embeddings"}) {
-    if (!part.contains(key) && config.has(key)) part[key] = *config.find(key);
-  }
-  ArchSpec arch = ArchSpec::from_hf_config(part, config.where());
-  arch.prefix = "model.language_model.";
-  return arch;
-}
-
 }  // namespace
 
 ArchSpec ArchSpec::from_hf_config(const json& config_json, const std::string& where) {
@@ -98,10 +84,8 @@ ArchSpec ArchSpec::from_hf_config(const json& config_json, const std::string& wh
   if (model_type.empty())
     throw DataError("`model_type` is missing", where,
                     "name the config.json of a transformers model, or download it again");
-  if (const Family* family = family_of_text_part(model_type)) {
-    refuse_quantized(config_json, where, *family);
-    return read_text_part(as_written, *family);
-  }
+  if (const WholeModel* model = find_whole_model(model_type))
+    return read_whole_model(as_written, *model);
   const Family& family = family_named(model_type, where);
   ArchSpec arch;
   arch.family = model_type;

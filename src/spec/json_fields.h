@@ -31,6 +31,7 @@ class JsonFields {
 
   [[noreturn]] void fail_missing(const std::string& key) const;
   [[noreturn]] void fail(const std::string& key, const std::string& expected) const;
+  const nlohmann::json& object() const { return object_; }
   const std::string& where() const { return where_; }
   std::string full_name(const std::string& key) const { return path_ + prefix_ + key; }
 

@@ -12,6 +12,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/optional_file.h"
 #include "sftrun/core/python_json.h"
+#include "sftrun/spec/vision_tensors.h"
 #include "sftrun/tokenizer/tokenizer.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "tensor_check.h"
@@ -75,15 +76,6 @@ spec::ArchSpec read_arch(const json& config, const fs::path& directory) {
   return arch;
 }
 
-/// Files have the text part's original names below a common prefix; transformers' models have other
-/// names.
-std::string name_in_text_part(const std::string& stored) {
-  constexpr std::string_view kModel = "language_model.model.", kHeadOf = "language_model.lm_head.";
-  if (stored.starts_with(kModel)) return "model.language_model." + stored.substr(kModel.size());
-  if (stored.starts_with(kHeadOf)) return "lm_head." + stored.substr(kHeadOf.size());
-  return stored;
-}
-
 /// transformers keeps the larger model's names when it saves only the text part.
 std::string name_on_its_own(const std::string& stored) {
   constexpr std::string_view kText = "model.language_model.";
@@ -97,21 +89,37 @@ bool is_of_another_part(const std::string& name, const spec::ArchSpec& arch) {
   return name.starts_with("mtp.") || name.starts_with("model.visual.");
 }
 
-std::string name_in_model(const std::string& stored, bool is_text_part) {
-  return is_text_part ? name_in_text_part(stored) : name_on_its_own(stored);
+std::string name_in_model(const spec::ArchSpec& arch, const std::string& stored) {
+  return arch.is_text_part() ? spec::name_in_whole_model(arch, stored) : name_on_its_own(stored);
+}
+
+std::string embedding_of(const spec::ArchSpec& arch) {
+  return arch.prefix + "embed_tokens.weight";
+}
+
+bool differs(const SafetensorsEntry& a, const SafetensorsEntry& b) {
+  if (a.dtype != b.dtype || a.shape != b.shape) return true;
+  return !a.bytes.empty() && std::memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) != 0;
+}
+
+/// Whether the files have a head of their own and only a default of the class ties it: transformers 5 ties
+/// Mistral 3 and InternVL, whose files do not say it and may have a head.
+bool is_untied_by_files(const json& config, const spec::ArchSpec& arch, const HfFiles& files) {
+  constexpr const char* kTies = "tie_word_embeddings";
+  if (!arch.is_text_part() || !arch.tie_word_embeddings || config.contains(kTies)) return false;
+  const auto text = config.find("text_config");
+  if (text != config.end() && text->contains(kTies)) return false;
+  const SafetensorsEntry *head = files.find(kHead), *embedding = files.find(embedding_of(arch));
+  return head != nullptr && embedding != nullptr && differs(*head, *embedding);
 }
 
 /// Drops the head of a tied model if the files contain it. @throws DataError if it differs from
 /// the embedding
 void drop_tied_head(const spec::ArchSpec& arch, HfFiles& files) {
-  const std::string embedding_name = arch.prefix + "embed_tokens.weight";
+  const std::string embedding_name = embedding_of(arch);
   const SafetensorsEntry *head = files.find(kHead), *embedding = files.find(embedding_name);
   if (!arch.tie_word_embeddings || head == nullptr || embedding == nullptr) return;
-  const bool equal =
-      head->dtype == embedding->dtype && head->shape == embedding->shape &&
-      (head->bytes.empty() ||
-       std::memcmp(head->bytes.data(), embedding->bytes.data(), head->bytes.size()) == 0);
-  if (!equal) {
+  if (differs(*head, *embedding)) {
     throw DataError(fmt::format("tensor `{}` differs from `{}`, although config.json ties them",
                                 kHead, embedding_name),
                     files.at(kHead).file->string(),
@@ -120,11 +128,17 @@ void drop_tied_head(const spec::ArchSpec& arch, HfFiles& files) {
   files.remove(kHead);
 }
 
-/// The text model's tensors. One that is usually stored in parts may be stored as a whole.
+/// The text model's tensors. One that is usually stored in parts may be stored as a whole, and
+/// Qwen3-VL's experts may be stored as in memory.
 std::vector<spec::TensorSpec> expected_tensors(const spec::ArchSpec& arch, const HfFiles& files) {
   std::vector<spec::TensorSpec> expected = spec::tensor_specs(arch);
-  for (spec::TensorSpec& spec : expected)
-    if (files.contains(spec.name)) spec.parts.clear();
+  for (spec::TensorSpec& spec : expected) {
+    const SafetensorsEntry* stored = files.find(spec.name);
+    if (stored == nullptr) continue;
+    spec.parts.clear();
+    if (arch.mixture.files == spec::ExpertFiles::kTransposed && stored->shape == spec.shape)
+      spec.layout = {};
+  }
   return expected;
 }
 
@@ -230,9 +244,9 @@ class HfCheckpoint final : public CheckpointBase {
   HfFiles open_files() {
     where_ = directory_.string();
     arch_ = read_arch(config_, directory_);
-    HfFiles files(directory_, [is_text_part = arch_.is_text_part()](const std::string& stored) {
-      return name_in_model(stored, is_text_part);
-    });
+    HfFiles files(directory_,
+                  [this](const std::string& stored) { return name_in_model(arch_, stored); });
+    if (is_untied_by_files(config_, arch_, files)) arch_.tie_word_embeddings = false;
     drop_tied_head(arch_, files);
     return files;
   }

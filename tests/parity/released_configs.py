@@ -127,7 +127,7 @@ CONFIGS = {
             "rope_parameters": {"mrope_interleaved": True, "mrope_section": [11, 11, 10], "rope_type": "default", "rope_theta": 10000000,
                                 "partial_rotary_factor": 0.25},
         },
-        "tie_word_embeddings": False, "vision_config": {"model_type": "qwen3_5"},
+        "tie_word_embeddings": False, "vision_config": {"model_type": "qwen3_5", "out_hidden_size": 5120},
     },
     "gemma-4-31b": {
         "architectures": ["Gemma4ForConditionalGeneration"], "audio_config": None, "dtype": "bfloat16", "eos_token_id": [1, 106],

@@ -8,6 +8,7 @@
 
 #include "sftrun/core/file_layout.h"
 #include "sftrun/core/tensor_role.h"
+#include "sftrun/spec/vision_spec.h"
 
 /// A model family is described by data: everything that the one `Decoder` needs to run a
 /// checkpoint.
@@ -97,6 +98,8 @@ enum class ExpertFiles {
   /// mlp.experts.gate_up_proj [experts, in, 2 * inner], columns alternating between gate and up,
   /// and down_proj [experts, inner, out]; or both as MXFP4 blocks
   kGptOss,
+  /// mlp.experts.gate_up_proj [experts, in, 2 * inner] and down_proj [experts, inner, out] (Qwen3-VL)
+  kTransposed,
   kWhole,  ///< experts.gate_up_proj [experts, 2 * inner, in] and down_proj, as in memory (Gemma 4)
 };
 
@@ -127,6 +130,8 @@ struct ArchSpec {
   /// larger model transformers' prefix ("model.language_model.").
   std::string prefix = "model.";
   bool is_text_part() const { return prefix != ArchSpec{}.prefix; }
+  std::string whole_model;           ///< HF model_type of that larger model: "gemma3"; else empty
+  std::optional<VisionSpec> vision;  ///< its image side, if it has one
   int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_layers = 0;
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0, max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
@@ -212,6 +217,9 @@ struct TensorSpec {
   /// Set if files store the tensor in parts or under another name; empty: stored as it is.
   std::vector<TensorPart> parts = {};
   FileLayout layout = {};  ///< of the whole tensor, if it has no parts
+  ModelPart part = ModelPart::kLanguage;
+  /// Tensors of the image side: where in it they compute; `layer` is the tower's, or the DeepStack merger's number.
+  VisionUnit unit = VisionUnit::kNone;
   const std::vector<int64_t>& shape_in_files() const {
     return layout.shape.empty() ? shape : layout.shape;
   }

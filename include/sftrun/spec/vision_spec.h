@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,6 +15,15 @@ enum class ModelPart : uint8_t {
   kLanguage,   ///< the text model with its embedding and head
   kProjector,  ///< what maps the tower's output to the text model's width
   kVision,     ///< the tower
+};
+
+/// What is gathered, sharded and placed as one, in the order in which it computes.
+enum class VisionUnit : uint8_t {
+  kNone,       ///< a tensor of the text model
+  kEmbedding,  ///< patches, positions, class token, and the norm before the layers
+  kLayer,      ///< one of the tower's layers
+  kOutput,     ///< what follows the tower's last layer before the projector
+  kProjector,  ///< a merger: the last one, or one of DeepStack
 };
 
 /// How a patch's values lie in the rows that the image processor makes.
@@ -43,9 +53,10 @@ struct TowerLinear {
   std::string module;  ///< HF name
   int64_t in_features = 0, out_features = 0;
   bool bias = false;
-  /// Inputs and outputs are clamped to the range in the scalars `input_min`, `input_max`, `output_min`, `output_max` beside the weight
-  /// (Gemma 4 E2B and E4B).
+  /// Inputs and outputs are clamped to the range in the scalars `input_min`, `input_max`, `output_min`, `output_max` of the module
+  /// `bounds` (Gemma 4 E2B and E4B).
   bool clamps = false;
+  std::string bounds;  ///< HF name, as `module`: "self_attn.q_proj" around "self_attn.q_proj.linear"
   bool exists() const { return in_features > 0; }
 };
 
@@ -133,6 +144,10 @@ struct VisionSpec {
   std::string model_class;  ///< "Qwen3VLForConditionalGeneration"
   std::string prefix;       ///< of the tower's modules: "model.visual."
   std::string layers;       ///< of its layers: "model.visual.blocks."
+  /// Prefixes of the tensors that are no part of the tower but of the projector; some begin with `prefix`.
+  std::vector<std::string> projector;
+  /// Beginnings of tensors below `prefix` that files may have and nothing reads (SigLIP's pooling head).
+  std::vector<std::string> unused;
 
   int64_t hidden_size = 0, intermediate_size = 0, num_layers = 0, num_heads = 0, head_dim = 0;
   int64_t image_size = 0;  ///< pixels of a tile's side, where all tiles have one size; else 0
@@ -169,6 +184,8 @@ struct VisionSpec {
   std::vector<Merger> deepstack;
   std::string
       newline;  ///< tensor [text hidden] after each row of an unpadded image (LLaVA-NeXT); empty: none
+  /// (height, width) in pixels of the canvases that images are fitted to, where `newline` is set.
+  std::vector<std::array<int64_t, 2>> canvases;
 
   // The text model.
   int64_t image_token_id = -1;

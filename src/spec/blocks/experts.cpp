@@ -76,6 +76,9 @@ void set_files(ExpertSpec& experts, const ArchSpec& arch, bool gate_up) {
       experts.matrices = gate_up ? names_in_files({"w1", "w3"}, "block_sparse_moe")
                                  : names_in_files({"w2"}, "block_sparse_moe");
       return;
+    case ExpertFiles::kTransposed:
+      experts.layout = {{count, out, in}, {0, 2, 1}, {count, in, out}};
+      return;
     case ExpertFiles::kGptOss:
       experts.rows_alternate = gate_up;
       experts.layout = gate_up ? FileLayout{{count, 2, out / 2, in}, {0, 3, 2, 1}, {count, in, out}}

@@ -200,7 +200,6 @@ void write_gemma4_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {
 const Family kGemma4 = {
     .model_type = "gemma4_text",
     .model_class = "Gemma4ForCausalLM",
-    .text_part_of = "gemma4",
     .defaults =
         R"({"vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216,
             "num_hidden_layers": 30, "num_attention_heads": 8, "num_key_value_heads": 4,

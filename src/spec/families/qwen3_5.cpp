@@ -148,7 +148,6 @@ void write_qwen3_5_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {
 const Family kQwen3_5 = {
     .model_type = "qwen3_5_text",
     .model_class = "Qwen3_5ForCausalLM",
-    .text_part_of = "qwen3_5",
     .defaults = R"({"vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288,
                     "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4,
                     "head_dim": 256, "max_position_embeddings": 32768,
@@ -168,7 +167,6 @@ const Family kQwen3_5 = {
 const Family kQwen3_5Moe = {
     .model_type = "qwen3_5_moe_text",
     .model_class = "Qwen3_5MoeForCausalLM",
-    .text_part_of = "qwen3_5_moe",
     .defaults = R"({"vocab_size": 248320, "hidden_size": 2048, "intermediate_size": 2048,
                     "num_hidden_layers": 40, "num_attention_heads": 16, "num_key_value_heads": 2,
                     "head_dim": 256, "max_position_embeddings": 32768,
