@@ -160,6 +160,71 @@ TEST_P(ReleasedShapes, LayoutsHaveTheSameValues) {
   }
 }
 
+/// Names of the norms with weights in the first layer and outside the layers, and their eps.
+std::map<std::string, double> eps_of_norms(const VisionSpec& vision) {
+  std::map<std::string, double> eps;
+  const auto add = [&](const std::string& prefix, const TowerNorm& norm) {
+    if (norm.exists() && !norm.module.empty()) eps[prefix + norm.module] = norm.eps;
+  };
+  const TowerLayer& layer = vision.layer;
+  for (const TowerNorm& norm : {layer.attention_in, layer.attention_out, layer.mlp_in,
+                                layer.mlp_out, layer.query, layer.key})
+    add(vision.layers + "0.", norm);
+  std::vector<Merger> mergers = vision.deepstack;
+  mergers.push_back(vision.merger);
+  for (const TowerNorm& norm : {vision.pre_norm, vision.post_norm}) add("", norm);
+  for (const Merger& merger : mergers)
+    for (const TowerNorm& norm : {merger.before, merger.after}) add("", norm);
+  return eps;
+}
+
+TEST_P(ReleasedShapes, NormsHaveTransformersEps) {
+  const auto ours = eps_of_norms(*arch_.vision);
+  EXPECT_GE(ours.size(), 3U);
+  for (const auto& [module, eps] : ours) {
+    ASSERT_TRUE(fixture_["norms"].contains(module)) << module << "; " << kAgain;
+    EXPECT_EQ(eps, fixture_["norms"][module].get<double>()) << module;
+  }
+  // Norms without a weight.
+  for (const TowerNorm& norm : {arch_.vision->layer.value, arch_.vision->merger.after})
+    EXPECT_TRUE(norm.kind != TowerNormKind::kRmsPlain || norm.eps == 1e-6);
+}
+
+TEST_P(ReleasedShapes, NumbersAreTransformers) {
+  const json &facts = fixture_["facts"], &text = facts["text"];
+  const std::map<std::string, TowerActivation> activations = {
+      {"silu", TowerActivation::kSilu},
+      {"gelu", TowerActivation::kGelu},
+      {"gelu_pytorch_tanh", TowerActivation::kGeluTanh},
+      {"quick_gelu", TowerActivation::kQuickGelu}};
+  EXPECT_EQ(arch_.vision->activation, activations.at(facts["activation"]));
+  EXPECT_EQ(arch_.vision->num_heads, facts["num_heads"]);
+  EXPECT_EQ(arch_.vision->image_token_id, facts["image_token_id"]);
+  EXPECT_EQ(facts["rope_theta"].is_null(), arch_.vision->rope == TowerRope::kNone);
+  if (!facts["rope_theta"].is_null()) {
+    EXPECT_EQ(arch_.vision->rope_theta, facts["rope_theta"].get<double>());
+  }
+
+  EXPECT_EQ(arch_.num_heads, text["num_heads"]);
+  EXPECT_EQ(arch_.rms_norm_eps, text["eps"].get<double>());
+  EXPECT_EQ(arch_.ropes[0].theta, text["rope_theta"].get<double>());
+  EXPECT_EQ(arch_.max_position_embeddings, text["max_position_embeddings"]);
+  EXPECT_EQ(arch_.tie_word_embeddings, text["tied"]);
+  if (!text["sections"].is_null()) {
+    EXPECT_EQ(arch_.ropes[0].sections, text["sections"].get<std::vector<int64_t>>());
+  }
+
+  if (arch_.mixture.num_experts > 0 && !text["experts_per_token"].is_null()) {
+    EXPECT_EQ(arch_.mixture.top_k, text["experts_per_token"]);
+  }
+
+  std::string windows;
+  for (const LayerSpec& layer : arch_.layers) windows += layer.window > 0 ? 'w' : '-';
+  if (text["windows"] != "") {
+    EXPECT_EQ(windows, text["windows"]);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, ReleasedShapes,
                          ::testing::ValuesIn(names_in(kFixtures / "released")), test_name);
 

@@ -43,7 +43,7 @@ void read_canvases(const JsonFields& config, VisionSpec& vision) {
     if (!canvas.is_array() || canvas.size() != 2) config.fail(kKey, expected);
     std::array<int64_t, 2> sides{};
     for (size_t i = 0; i < 2; ++i) {
-      const bool fits = canvas[i].is_number_unsigned() && canvas[i] > 0 && canvas[i] <= kMaxSize;
+      const bool fits = canvas[i].is_number_integer() && canvas[i] > 0 && canvas[i] <= kMaxSize;
       if (!fits) config.fail(kKey, expected);
       sides[i] = canvas[i].get<int64_t>();
       if (sides[i] % vision.image_size == 0) continue;

@@ -50,8 +50,8 @@ std::vector<int64_t> layer_list(const JsonFields& tower, const char* key, int64_
   if (!list || !list->is_array()) tower.fail(key, expected);
   std::vector<int64_t> layers;
   for (const json& item : *list) {
-    const bool fits =
-        item.is_number_unsigned() && item < num_layers && (layers.empty() || item > layers.back());
+    const bool fits = item.is_number_integer() && item >= 0 && item < num_layers &&
+                      (layers.empty() || item > layers.back());
     if (!fits) tower.fail(key, expected);
     layers.push_back(item.get<int64_t>());
   }

@@ -39,7 +39,7 @@ int64_t square_side(const JsonFields& tower, const char* key) {
   const json* value = tower.find(key);
   if (!value || !value->is_array()) return tower_size(tower, key);
   const bool is_square =
-      value->size() == 2 && (*value)[0] == (*value)[1] && (*value)[0].is_number_unsigned();
+      value->size() == 2 && (*value)[0] == (*value)[1] && (*value)[0].is_number_integer();
   const int64_t side = is_square ? (*value)[0].get<int64_t>() : 0;
   if (side < 1 || side > kMaxSize)
     tower.fail(key, "a number of pixels, or the two equal sides of a square");
