@@ -52,8 +52,9 @@ std::string CheckpointBase::sampled_fingerprint() const {
   Fingerprint print;
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const TensorInfo& info = tensors_[i];
-    print.add(info.name).add(info.format).add(info.stored_bytes).add(info.shape.size());
-    for (const int64_t size : info.shape) print.add(static_cast<uint64_t>(size));
+    const std::vector<int64_t>& shape = info.printed_shape();
+    print.add(info.printed_name()).add(info.format).add(info.stored_bytes).add(shape.size());
+    for (const int64_t size : shape) print.add(static_cast<uint64_t>(size));
     const std::span<const std::byte> bytes = stored_[i];
     const size_t sample = std::min(kSample, bytes.size());
     for (const size_t begin : {size_t{0}, (bytes.size() - sample) / 2, bytes.size() - sample}) {
@@ -114,7 +115,7 @@ std::string dense_layout(const Checkpoint& checkpoint) {
   Fingerprint print;
   for (const TensorInfo& info : checkpoint.tensors()) {
     if (checkpoint.packed(info.name)) return {};
-    print.add(info.name).add(info.format).add(info.stored_bytes);
+    print.add(info.printed_name()).add(info.format).add(info.stored_bytes);
   }
   return print.hex();
 }

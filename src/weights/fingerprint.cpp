@@ -27,7 +27,7 @@ std::vector<FileHash> hash_weights(const Checkpoint& checkpoint, const FileHashe
 std::string layout_fingerprint(const Checkpoint& checkpoint) {
   nlohmann::json layout = nlohmann::json::array();
   for (const TensorInfo& info : checkpoint.tensors())
-    layout.push_back({info.name, info.shape, info.format, info.stored_bytes});
+    layout.push_back({info.printed_name(), info.printed_shape(), info.format, info.stored_bytes});
   return xxh3_128(layout.dump());
 }
 

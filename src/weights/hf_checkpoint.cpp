@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 
 #include "checkpoint_base.h"
 #include "convert.h"
@@ -296,9 +297,34 @@ class HfCheckpoint final : public CheckpointBase {
     std::vector<std::string> others;
     check_tensors(in_files(expected), found_tensors(expected, others), where_);
     for (const spec::TensorSpec& spec : expected) add_expected(spec);
-    for (const std::string& name : others) {
-      const Located& located = files_.at(name);
-      if (float_dtype(located.entry->dtype)) add_located(name, located);  // others are buffers
+    add_others(others);
+  }
+
+  /// The float tensors of other parts; others are buffers.
+  void add_others(std::vector<std::string>& names) {
+    const auto stored = [&](const std::string& name) { return files_.at(name).entry->name; };
+    std::sort(names.begin(), names.end(),
+              [&](const std::string& a, const std::string& b) { return stored(a) < stored(b); });
+    std::map<std::string, spec::TensorSpec> of_images;
+    if (arch_.vision) {
+      for (spec::TensorSpec& spec : spec::vision_tensor_specs(*arch_.vision, arch_.hidden_size))
+        of_images[spec.name] = std::move(spec);
+    }
+    for (const std::string& name : names) {
+      const SafetensorsEntry& entry = *files_.at(name).entry;
+      if (!float_dtype(entry.dtype)) continue;
+      TensorInfo info{.name = name,
+                      .shape = entry.shape,
+                      .format = entry.dtype,
+                      .stored_bytes = entry.bytes.size(),
+                      .stored_name = entry.name,
+                      .is_other = true};
+      const auto spec = of_images.find(name);
+      if (spec != of_images.end() && spec->second.shape_in_files() == entry.shape) {
+        info.shape = spec->second.shape;
+        info.layout = spec->second.layout;
+      }
+      add(std::move(info), entry.bytes);
     }
   }
 
@@ -382,11 +408,6 @@ class HfCheckpoint final : public CheckpointBase {
     throw DataError(fmt::format("tensor `{}` is stored as {}, which is not supported", name,
                                 located.entry->dtype),
                     located.file->string(), "supported: F32, F16 and BF16");
-  }
-
-  void add_located(const std::string& name, const Located& located) {
-    const SafetensorsEntry& entry = *located.entry;
-    add({name, entry.shape, entry.dtype, entry.bytes.size(), entry.name}, entry.bytes);
   }
 
   fs::path directory_;

@@ -27,12 +27,16 @@ struct TensorInfo {
   std::string stored_name = {};  ///< name in a directory's files, if it differs
   /// Set if a directory's files store it in parts, or under another name.
   std::vector<spec::TensorPart> parts = {};
-  /// Set if a directory's files store its values in another order.
+  /// Set if a directory's files store its values in another order, or in another shape.
   FileLayout layout = {};
+  bool is_other = false;  ///< of a larger model's other parts
   const std::vector<int64_t>& shape_in_files() const {
     return layout.shape.empty() ? shape : layout.shape;
   }
   const std::string& file_name() const { return stored_name.empty() ? name : stored_name; }
+  /// What fingerprints have: of other parts what the files have, as in earlier versions.
+  const std::string& printed_name() const { return is_other ? file_name() : name; }
+  const std::vector<int64_t>& printed_shape() const { return is_other ? shape_in_files() : shape; }
   int64_t numel() const;
 };
 
@@ -48,7 +52,8 @@ class Checkpoint {
 
   virtual const spec::ArchSpec& arch() const = 0;
   /// The tensors of the text model, in the order of `tensor_specs`; then those of a larger model's
-  /// other parts, which only `read` supports.
+  /// other parts, which only `read` supports, by their names in files. Those of its image side have the
+  /// shapes of `vision_tensor_specs` unless the file has another shape.
   virtual const std::vector<TensorInfo>& tensors() const = 0;
   virtual bool has(const std::string& name) const = 0;
   /// Bytes that the files have of a tensor.
