@@ -297,6 +297,7 @@ TEST(VisionSpec, InternVlMayHaveANormAfterItsTower) {
   const json normed = changed(internvl(), "/vision_config/use_mean_pooling", false);
   EXPECT_TRUE(vision_of(normed).uses_post_norm);
   EXPECT_FALSE(vision_of(changed(normed, "/vision_feature_layer", -2)).uses_post_norm);
+  EXPECT_FALSE(vision_of(changed(normed, "/vision_feature_layer", 3)).uses_post_norm);
   EXPECT_EQ(
       vision_of(changed(internvl(), "/vision_config/norm_type", "rms_norm")).layer.mlp_in.kind,
       TowerNormKind::kRms);

@@ -89,7 +89,8 @@ VisionSpec read_internvl(const JsonFields& config, const ArchSpec& text) {
   const TowerConfig tower(config, kInternVlDefaults);
   VisionSpec vision;
   read_internvl_tower(*tower, vision);
-  vision.uses_post_norm = read_feature_layer(config, -1, vision);
+  // transformers norms the last layer's output only where it is asked for as -1.
+  vision.uses_post_norm = read_feature_layer(config, -1, vision) == -1;
   read_selection(config, "default", vision);
   if (!vision.drops_class_token)
     config.fail("vision_feature_select_strategy",

@@ -107,7 +107,7 @@ void require_quarters(const VisionSpec& vision, const JsonFields& tower) {
                               tower.full_name("hidden_size")));
 }
 
-bool read_feature_layer(const JsonFields& config, int64_t otherwise, VisionSpec& vision) {
+int64_t read_feature_layer(const JsonFields& config, int64_t otherwise, VisionSpec& vision) {
   constexpr const char* kKey = "vision_feature_layer";
   const json* written = config.find(kKey);
   if (written && written->is_array()) {
@@ -118,7 +118,7 @@ bool read_feature_layer(const JsonFields& config, int64_t otherwise, VisionSpec&
   const int64_t state = config.get_int(kKey, otherwise, -vision.num_layers, vision.num_layers);
   vision.num_used_layers = state < 0 ? vision.num_layers + 1 + state : state;
   if (vision.num_used_layers == 0) config.fail(kKey, "the output of a layer");
-  return vision.num_used_layers == vision.num_layers;
+  return state;
 }
 
 void read_selection(const JsonFields& config, const char* otherwise, VisionSpec& vision) {

@@ -43,9 +43,9 @@ void set_heads(VisionSpec& vision, int64_t num_heads, const JsonFields& tower);
 /// @throws DataError unless the tower's rotary positions divide a head into four equal parts
 void require_quarters(const VisionSpec& vision, const JsonFields& tower);
 
-/// Sets the layer whose output is used, `vision_feature_layer`.
-/// @return whether it is the last one
-bool read_feature_layer(const JsonFields& config, int64_t otherwise, VisionSpec& vision);
+/// Sets the layer whose output is used.
+/// @return `vision_feature_layer`: layers are numbered from 1, or from -1 for the last one
+int64_t read_feature_layer(const JsonFields& config, int64_t otherwise, VisionSpec& vision);
 /// Sets whether the class token's row is dropped, `vision_feature_select_strategy`.
 void read_selection(const JsonFields& config, const char* otherwise, VisionSpec& vision);
 void require_exact_gelu(const JsonFields& config);
