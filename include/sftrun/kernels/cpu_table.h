@@ -99,6 +99,12 @@ inline constexpr int64_t kAttentionTile = 64;
 struct TileMask {
   int64_t first = 0, last = 0;
 };
+/// Mask of a tile with queries that see keys after their own: query q attends to the keys
+/// [q + first, ends[q]), clipped to the tile.
+struct TileEnds {
+  int64_t first = 0;
+  const int32_t* ends = nullptr;  ///< [kAttentionTile], from the tile's first key
+};
 
 /// The steps of tiled attention between its matrix products; contracts in
 /// src/kernels/attention/attention_cpu.inl.
@@ -113,6 +119,11 @@ struct AttentionKernels {
   void (*softmax_tile_backward)(const float* scores, const float* dp, const float* lse,
                                 const float* delta, float scale, float cap, TileMask mask, T* p,
                                 T* ds);
+  void (*softmax_tile_ahead)(const float* scores, float scale, TileEnds mask, int64_t depth,
+                             float* maximum, float* sum, float* acc, T* p);
+  void (*softmax_tile_ahead_backward)(const float* scores, const float* dp, const float* lse,
+                                      const float* delta, float scale, float cap, TileEnds mask,
+                                      T* p, T* ds);
   void (*finish_rows)(const float* acc, const float* maximum, const float* sum, int64_t valid,
                       int64_t depth, T* out, int64_t stride, float* lse);
   void (*row_dots)(const T* d_out, const T* out, int64_t stride, int64_t valid, int64_t depth,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -22,15 +23,25 @@ struct RopeAngles {
   at::Tensor cos, sin;  ///< [T, rotary_dim / 2] fp32, at each token's position
 };
 struct Chunks;
+/// Rows [first, end) of a batch.
+struct RowSpan {
+  int32_t first = 0, end = 0;
+};
 /// Metadata of one packed batch: T tokens in n documents. `ropes` and token keys belong to rows, in
 /// any order and number: who computes with a part of the rows selects the same rows of them. Lengths
 /// (`cu_seqlens`, `max_seqlen`, `chunks`) belong to whole documents, whose rows are consecutive: for
-/// attention, mixers with a state, convolutions and what is divided by the length of a document.
+/// attention, mixers with a state, convolutions and what is divided by the length of a document; so do
+/// the spans of `both_ways`.
 struct BatchMetadata {
   std::vector<RopeAngles> ropes;    ///< one per RoPE variant of the model
   std::vector<int32_t> cu_seqlens;  ///< [n + 1], from 0 to T: first row of each document
   at::Tensor cu_seqlens_device;     ///< on the device, may end with empty documents (CUDA only)
   int32_t max_seqlen = 0;           ///< tokens of the longest document
+  /// Spans whose rows see each other in both directions, where a layer's attention has it
+  /// (`AttentionShape::both_ways`), such as the rows of one image. Ascending, disjoint, each within
+  /// one document.
+  std::vector<RowSpan> both_ways;
+  at::Tensor key_ends_device;  ///< [T] int32 of `write_key_ends`, if there are spans (CUDA only)
   std::shared_ptr<const Chunks> chunks;  ///< for gated delta nets; else null
   std::vector<TokenKey> token_keys;      ///< [T], on CPU; read only by dropout and noise
   at::Tensor token_keys_device;          ///< [T, 2] int32, replaces `token_keys` (CUDA only)
@@ -38,7 +49,8 @@ struct BatchMetadata {
   uint64_t dropout_seed = 0;
   uint32_t step = 0;
   bool training = false;  ///< dropout is on
-  /// For a CUDA graph: kernels are chosen by the numbers of documents and tokens only.
+  /// For a CUDA graph: kernels are chosen by the numbers of documents and tokens only. Such a batch
+  /// has no spans in `both_ways`.
   bool is_for_graph = false;
 };
 
@@ -163,7 +175,17 @@ struct AttentionShape {
   int64_t window = 0;  ///< sliding window: keys that a query sees, its own included; 0: unlimited
   double softcap = 0;  ///< scores become cap * tanh(score / cap); 0: off
   CudaAttention on_cuda = CudaAttention::kFlash;
+  bool both_ways = false;  ///< rows of a span in `BatchMetadata::both_ways` see the whole span
 };
+/// Whether a layer's attention sees more of this batch than the keys before a query and its own.
+inline bool sees_both_ways(const BatchMetadata& batch, const AttentionShape& shape) {
+  return shape.both_ways && !batch.both_ways.empty();
+}
+/// Exclusive end of the keys that each row sees where attention sees spans both ways: the end of its
+/// span, else the row after it. Ascending.
+void write_key_ends(std::span<const RowSpan> both_ways, std::span<int32_t> ends);
+/// The same, [rows] int32 on `device`; on CUDA `batch.key_ends_device`.
+at::Tensor key_ends_of(const BatchMetadata& batch, int64_t rows, at::Device device);
 /// Whether the CUDA work of attention depends only on the numbers of documents and tokens, not on
 /// the positions of document boundaries, in a batch that asks for it (`is_for_graph`).
 bool attention_is_static(at::ScalarType dtype, const AttentionShape& shape);
@@ -177,7 +199,8 @@ struct AttentionOutput {
 /// @param sinks [heads] or undefined: attention sinks, an extra score in each head's softmax that
 /// adds to the denominator and has no value (arXiv:2309.17453, as in gpt-oss)
 /// @pre q, k and v have the rows of the whole batch, T = cu_seqlens[n]: token t of a document sees the
-/// keys of its tokens max(0, t - window + 1) … t. RoPE is applied already.
+/// keys of its tokens max(0, t - window + 1) … t; or, in a span that is seen both ways, to the end of
+/// the span (create_masks_for_vision_model of transformers' Gemma 3). RoPE is applied already.
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const BatchMetadata& batch, const AttentionShape& shape,
                                   const at::Tensor& sinks = {});

@@ -74,6 +74,9 @@ struct LayerSpec {
   Mixer mixer = Mixer::kAttention;
   /// Sliding window in keys, the query's own included; 0: full causal attention
   int64_t window = 0;
+  /// Rows of one image see all rows of the same image, later ones too; the window limits keys before
+  /// the query only.
+  bool both_ways = false;
   int rope = 0;         ///< index in `ArchSpec::ropes`; -1: no position embedding
   bool sparse = false;  ///< its MLP is a mixture of experts
   /// Sizes that differ from the model's; 0: the model's.

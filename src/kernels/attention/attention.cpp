@@ -5,6 +5,7 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
 #include "attention_choice.h"
+#include "both_ways.h"
 #include "composed_attention.h"
 #include "cuda_attention.h"
 #include "cudnn_attention.h"
@@ -34,11 +35,20 @@ bool flash_serves(at::ScalarType dtype, const AttentionShape& shape) {
          shape.head_dim % kFlashDepthStep == 0;
 }
 
+/// Whether FlashAttention or cuDNN attention runs on CUDA. Neither has a mask for spans that are seen
+/// both ways.
+bool takes_libraries(const at::Tensor& q, const BatchMetadata& batch, const AttentionShape& shape) {
+  return flash_serves(q.scalar_type(), shape) && !sees_both_ways(batch, shape);
+}
+
 /// Whether no kernel supports the shape. Own CUDA kernels support nearly all that FlashAttention
-/// does not; LibTorch's CPU kernel supports neither windows nor soft caps.
-bool must_compose(const at::Tensor& q, const AttentionShape& shape) {
-  if (q.is_cuda()) return !flash_serves(q.scalar_type(), shape) && !cuda_attention_serves(shape);
-  return !tiled_attention_serves(q.scalar_type(), shape) && (shape.softcap > 0 || shape.window > 0);
+/// does not; LibTorch's CPU kernel is causal and supports neither windows nor soft caps.
+bool must_compose(const at::Tensor& q, const BatchMetadata& batch, const AttentionShape& shape) {
+  const bool both_ways = sees_both_ways(batch, shape);
+  if (q.is_cuda())
+    return !takes_libraries(q, batch, shape) && !cuda_attention_serves(shape, both_ways);
+  return !tiled_attention_serves(q.scalar_type(), shape) &&
+         (shape.softcap > 0 || shape.window > 0 || both_ways);
 }
 
 /// [heads, T] or [1, heads, S] -> [T, heads, 1].
@@ -110,8 +120,8 @@ AttentionGrads backward_cuda(const at::Tensor& d_out, const at::Tensor& q, const
 AttentionOutput attention_without_sinks(const at::Tensor& q, const at::Tensor& k,
                                         const at::Tensor& v, const BatchMetadata& batch,
                                         const AttentionShape& shape) {
-  if (must_compose(q, shape)) return composed_attention_forward(q, k, v, batch, shape);
-  if (q.is_cuda() && !flash_serves(q.scalar_type(), shape))
+  if (must_compose(q, batch, shape)) return composed_attention_forward(q, k, v, batch, shape);
+  if (q.is_cuda() && !takes_libraries(q, batch, shape))
     return cuda_attention_forward(q, k, v, batch, shape);
   if (q.is_cuda()) {
     return takes_cudnn(q, k, v, batch, shape, {forward_cuda, backward_cuda})
@@ -140,13 +150,14 @@ AttentionOutput attention_without_sinks(const at::Tensor& q, const at::Tensor& k
 bool attention_is_static(at::ScalarType dtype, const AttentionShape& shape) {
   if (flash_serves(dtype, shape))
     return shape.on_cuda == CudaAttention::kFlash || shape.on_cuda == CudaAttention::kAuto;
-  return cuda_attention_serves(shape);
+  return cuda_attention_serves(shape, /*both_ways=*/false);
 }
 
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const BatchMetadata& batch, const AttentionShape& shape,
                                   const at::Tensor& sinks) {
   const ProfileRange range("attention_forward");
+  if (sees_both_ways(batch, shape)) require_spans(batch);
   if (!sinks.defined()) return attention_without_sinks(q, k, v, batch, shape);
   AttentionShape with_lse = shape;  // sinks need an lse of shape [heads, T]
   with_lse.on_cuda = CudaAttention::kFlash;
@@ -175,9 +186,9 @@ AttentionGrads attention_backward(const at::Tensor& d_out, const at::Tensor& q, 
                                   const BatchMetadata& batch, const AttentionShape& shape) {
   const ProfileRange range("attention_backward");
   if (saved.by_cudnn) return cudnn_attention_backward(d_out, q, k, v, saved, batch, shape);
-  if (must_compose(q, shape))
+  if (must_compose(q, batch, shape))
     return composed_attention_backward(d_out, q, k, v, saved, batch, shape);
-  if (q.is_cuda() && !flash_serves(q.scalar_type(), shape))
+  if (q.is_cuda() && !takes_libraries(q, batch, shape))
     return cuda_attention_backward(d_out, q, k, v, saved, batch, shape);
   if (q.is_cuda()) return backward_cuda(d_out, q, k, v, saved, batch, shape);
   if (tiled_attention_serves(q.scalar_type(), shape))

@@ -41,7 +41,7 @@ struct GradientWork {
   int head, kv_head;    // head: first of `heads` query heads
   int heads;
 };
-template <typename Role, typename P>
+template <typename Role, bool kBothWays, typename P>
 __device__ __forceinline__ GradientWork gradient_work(const AttentionProblem& p) {
   GradientWork work{};
   const auto group = static_cast<int>(p.heads / p.kv_heads), tokens = static_cast<int>(p.tokens),
@@ -50,13 +50,14 @@ __device__ __forceinline__ GradientWork gradient_work(const AttentionProblem& p)
     // The last queries, which have the most keys, start first; so do the first keys.
     work.row = static_cast<int>(gridDim.y - 1 - blockIdx.y) * P::kRows;
     work.begin = first_key(p, work.row);
-    work.end = work.row < tokens - P::kRows ? work.row + P::kRows : tokens;
+    const int rows_end = work.row < tokens - P::kRows ? work.row + P::kRows : tokens;
+    work.end = last_key<kBothWays>(p, rows_end - 1) + 1;
     work.head = block, work.kv_head = block / group, work.heads = 1;
   } else {
     work.row = static_cast<int>(blockIdx.y) * P::kRows;
     const int last = (work.row < tokens - P::kRows ? work.row + P::kRows : tokens) - 1;
     const int end = document_of(p, last).end;
-    work.begin = work.row;
+    work.begin = first_query<kBothWays>(p, work.row);
     work.end = p.window > 0 && p.window < end - last ? last + static_cast<int>(p.window) : end;
     work.kv_head = block, work.head = block * group, work.heads = group;
   }
@@ -104,12 +105,10 @@ struct Queries {
 
 /// Converts products to p, and dp to ds if needed.
 /// @param row, column index in the batch of the tile's first row and column
-template <typename Role, typename P>
-__device__ __forceinline__ void differentiate(Scores<P>& scores, Scores<P>& dp,
-                                              const AttentionBlock<P>& block,
-                                              const Queries<Role, P>& queries,
-                                              const ScoreRule& rule, bool is_masked, int row,
-                                              int column) {
+template <typename Role, bool kBothWays, typename P>
+__device__ __forceinline__ void differentiate(
+    Scores<P>& scores, Scores<P>& dp, const AttentionProblem& p, const AttentionBlock<P>& block,
+    const Queries<Role, P>& queries, const ScoreRule& rule, bool is_masked, int row, int column) {
 #pragma unroll
   for (int i = 0; i < P::kRowTiles; ++i) {
 #pragma unroll
@@ -124,7 +123,8 @@ __device__ __forceinline__ void differentiate(Scores<P>& scores, Scores<P>& dp,
                     of_column = column + block.score_column(j, e);
           const int key = Role::kRowsAreQueries ? of_column : of_row,
                     of_query = Role::kRowsAreQueries ? of_row : of_column;
-          probability = key >= query.first && key <= of_query ? probability : 0.0F;
+          const bool is_seen = key >= query.first && key <= last_key<kBothWays>(p, of_query);
+          probability = is_seen ? probability : 0.0F;
         }
         scores[i][j][e] = probability;
         if constexpr (Role::kSumsDs)
@@ -136,7 +136,7 @@ __device__ __forceinline__ void differentiate(Scores<P>& scores, Scores<P>& dp,
 }
 
 /// Whether any key of the tile is hidden from any of its queries.
-template <typename Role, typename P>
+template <typename Role, bool kBothWays, typename P>
 __device__ __forceinline__ bool is_masked(const AttentionProblem& p, const AttentionGradient& g,
                                           int row, int column) {
   const int query = Role::kRowsAreQueries ? row : column,
@@ -144,7 +144,8 @@ __device__ __forceinline__ bool is_masked(const AttentionProblem& p, const Atten
   constexpr int kQueries = Role::kRowsAreQueries ? P::kRows : P::kColumns,
                 kKeys = Role::kRowsAreQueries ? P::kColumns : P::kRows;
   const int last_query = query + kQueries - 1;
-  return key + kKeys - 1 > query || last_query >= p.tokens || key < g.first_key[last_query];
+  return key + kKeys - 1 > last_key<kBothWays>(p, query) || last_query >= p.tokens ||
+         key < g.first_key[last_query];
 }
 
 template <typename T>
@@ -163,13 +164,13 @@ __device__ __forceinline__ GradientMatrices<T> matrices_of(const AttentionProble
 }
 
 /// One block per head (of queries, or of keys and values) and tile of its rows.
-template <typename Role, typename T, int kDepth>
+template <typename Role, typename T, int kDepth, bool kBothWays>
 __global__ void __launch_bounds__(GradientTiles<Role, T, kDepth>::kThreads, 1)
     attention_gradient(const __grid_constant__ AttentionProblem p,
                        const __grid_constant__ AttentionGradient g, bool are_in_pieces) {
   using P = GradientTiles<Role, T, kDepth>;
   const AttentionBlock<P> block;
-  const GradientWork work = gradient_work<Role, P>(p);
+  const GradientWork work = gradient_work<Role, kBothWays, P>(p);
   const GradientMatrices<T> matrices = matrices_of<T>(p, g, work, are_in_pieces);
   const HeadMatrix<T>& first_kept = Role::kRowsAreQueries ? matrices.q : matrices.k;
   T* second_tile = block.kept + P::kKeptSize;
@@ -194,8 +195,9 @@ __global__ void __launch_bounds__(GradientTiles<Role, T, kDepth>::kThreads, 1)
       Scores<P> scores, dp;
       take_scores<P>(scores, block, block.kept, feed, chunks);
       if constexpr (Role::kSumsDs) take_scores<P>(dp, block, second_tile, feed, chunks);
-      differentiate<Role, P>(scores, dp, block, queries, rule,
-                             is_masked<Role, P>(p, g, work.row, column), work.row, column);
+      differentiate<Role, kBothWays, P>(scores, dp, p, block, queries, rule,
+                                        is_masked<Role, kBothWays, P>(p, g, work.row, column),
+                                        work.row, column);
       if constexpr (Role::kSumsP) {
         write_square<P>(block, scores);
         add_square<P>(of_p, block, feed, chunks);
@@ -251,14 +253,14 @@ __global__ void __launch_bounds__(kThreads)
   if (head == 0) g.first_key[token] = first_key(p, static_cast<int>(token));
 }
 
-template <typename Role, typename T, int kDepth>
+template <typename Role, typename T, int kDepth, bool kBothWays>
 void launch_gradient(const AttentionProblem& problem, const AttentionGradient& gradient,
                      bool are_in_pieces, Stream stream) {
   using P = GradientTiles<Role, T, kDepth>;
   const dim3 grid(static_cast<unsigned>(Role::kRowsAreQueries ? problem.heads : problem.kv_heads),
                   static_cast<unsigned>((problem.tokens + P::kRows - 1) / P::kRows));
-  launch_with_memory(attention_gradient<Role, T, kDepth>, grid, P::kThreads, P::kBytes, stream,
-                     problem, gradient, are_in_pieces);
+  launch_with_memory(attention_gradient<Role, T, kDepth, kBothWays>, grid, P::kThreads, P::kBytes,
+                     stream, problem, gradient, are_in_pieces);
 }
 
 }  // namespace
@@ -275,14 +277,19 @@ void launch_attention_backward(Type type, const AttentionProblem& problem,
       launch(attention_delta<T, decltype(width)::value>, blocks, kThreads, stream, problem,
              gradient);
     });
-    for_depth(problem.depth, [&](auto depth) {
+    for_kernel(problem, [&](auto depth, auto both_ways) {
       constexpr int kDepth = decltype(depth)::value;
-      launch_gradient<OfQueries, T, kDepth>(problem, gradient, are_in_pieces, stream);
+      constexpr bool kBothWays = decltype(both_ways)::value;
+      const auto launch_role = [&](auto role) {
+        launch_gradient<decltype(role), T, kDepth, kBothWays>(problem, gradient, are_in_pieces,
+                                                              stream);
+      };
+      launch_role(OfQueries());
       if constexpr (kDepth <= 256) {
-        launch_gradient<OfKeysAndValues, T, kDepth>(problem, gradient, are_in_pieces, stream);
+        launch_role(OfKeysAndValues());
       } else {
-        launch_gradient<OfKeys, T, kDepth>(problem, gradient, are_in_pieces, stream);
-        launch_gradient<OfValues, T, kDepth>(problem, gradient, are_in_pieces, stream);
+        launch_role(OfKeys());
+        launch_role(OfValues());
       }
     });
   });

@@ -51,18 +51,51 @@ inline bool is_seen(int32_t i, int32_t first, int32_t last) {
   return (i >= first) & (i < last);
 }
 
+/// Exclusive end of the keys that query q of a tile sees.
+inline int32_t end_of_keys(const TileMask& mask, int64_t q) {
+  return static_cast<int32_t>(q + mask.last);
+}
+inline int32_t end_of_keys(const TileEnds& mask, int64_t q) {
+  return mask.ends[q];
+}
+
+/// The queries of a tile that see one key. Query q sees the keys [q + mask.first, q + mask.last), so
+/// key k is seen by the queries [k - mask.last + 1, k - mask.first].
+struct QueriesOfKey {
+  int32_t first, last;
+  QueriesOfKey(const TileMask& mask, int64_t k)
+      : first(static_cast<int32_t>(k - mask.last + 1)),
+        last(static_cast<int32_t>(k - mask.first + 1)) {}
+  bool see_key(int32_t q) const { return is_seen(q, first, last); }
+};
+struct QueriesAhead {
+  const int32_t* ends;
+  int32_t key, last;
+  QueriesAhead(const TileEnds& mask, int64_t k)
+      : ends(mask.ends),
+        key(static_cast<int32_t>(k)),
+        last(static_cast<int32_t>(k - mask.first + 1)) {}
+  bool see_key(int32_t q) const { return (key < ends[q]) & (q < last); }
+};
+inline QueriesOfKey queries_of_key(const TileMask& mask, int64_t k) {
+  return {mask, k};
+}
+inline QueriesAhead queries_of_key(const TileEnds& mask, int64_t k) {
+  return {mask, k};
+}
+
 /// One step of the online softmax (FlashAttention-2, arXiv:2307.08691, algorithm 1) for a tile of
 /// scores_QK * scale (scale > 0): updates each query's running maximum and sum, rescales its
 /// accumulator acc_QD, writes p_QK = exp(score - maximum), 0 where the mask hides the key.
-template <typename T>
-void softmax_tile(const float* scores, float scale, TileMask mask, int64_t depth, float* maximum,
+/// @param mask TileMask or TileEnds
+template <typename T, typename Mask>
+void softmax_tile(const float* scores, float scale, Mask mask, int64_t depth, float* maximum,
                   float* sum, float* acc, T* p) {
   constexpr auto kKeys = static_cast<int32_t>(kAttentionTile);
   for (int64_t q = 0; q < kAttentionTile; ++q) {
     const float* row = scores + q * kAttentionTile;
     T* out = p + q * kAttentionTile;
-    const auto first = static_cast<int32_t>(q + mask.first),
-               last = static_cast<int32_t>(q + mask.last);
+    const auto first = static_cast<int32_t>(q + mask.first), last = end_of_keys(mask, q);
     float top = maximum[q];
     const float hidden = top;
 #pragma omp simd reduction(max : top)
@@ -89,23 +122,20 @@ void softmax_tile(const float* scores, float scale, TileMask mask, int64_t depth
 /// Transposed tiles of the backward pass: p_KQ = exp(scores_KQ * scale - lse_Q), ds_KQ = p (dp_KQ -
 /// delta_Q) scale. With a cap, scores are the output of `cap_scores`, and ds includes the
 /// derivative of tanh.
-template <typename T>
+template <typename T, typename Mask>
 void softmax_tile_backward(const float* scores, const float* dp, const float* lse,
-                           const float* delta, float scale, float cap, TileMask mask, T* p, T* ds) {
+                           const float* delta, float scale, float cap, Mask mask, T* p, T* ds) {
   constexpr auto kQueries = static_cast<int32_t>(kAttentionTile);
   const float score_scale = cap > 0 ? 1.0F : scale, inverse_cap = cap > 0 ? 1.0F / cap : 0.0F;
   for (int64_t k = 0; k < kAttentionTile; ++k) {
-    // Query q sees the keys [q + mask.first, q + mask.last), so key k is seen by the queries
-    // [k - mask.last + 1, k - mask.first].
-    const auto first = static_cast<int32_t>(k - mask.last + 1),
-               last = static_cast<int32_t>(k - mask.first + 1);
+    const auto queries = queries_of_key(mask, k);
     const int64_t base = k * kAttentionTile;
 #pragma omp simd
     for (int32_t q = 0; q < kQueries; ++q) {
       const float score = scores[base + q], tanh_of = score * inverse_cap;
       const float probability = exp_fast(score * score_scale - lse[q]);
       const float slope = (dp[base + q] - delta[q]) * scale * (1.0F - tanh_of * tanh_of);
-      const bool seen = is_seen(q, first, last);
+      const bool seen = queries.see_key(q);
       store(p + base + q, seen ? probability : 0.0F);
       store(ds + base + q, seen ? probability * slope : 0.0F);
     }

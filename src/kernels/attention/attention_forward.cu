@@ -1,7 +1,7 @@
 #include "attention/attention_tiles.cuh"
 
-// Forward pass of causal attention within packed documents (FlashAttention-2, arXiv:2307.08691,
-// algorithm 1). A block processes a tile of queries of one head and loops over all keys visible to
+// Forward pass of causal attention within packed documents, with spans that are seen both ways
+// (FlashAttention-2, arXiv:2307.08691, algorithm 1). A block processes a tile of queries of one head and loops over all keys visible to
 // any of them, with a running maximum and sum per query. Scores are in units of log2.
 namespace sftrun::kernels::cuda {
 namespace {
@@ -43,8 +43,9 @@ struct OnlineSoftmax {
 
 /// Converts products to scores; masked ones become -inf.
 /// @param query, key index of the tile's first row and column
-template <typename P>
-__device__ __forceinline__ void score(Scores<P>& scores, const AttentionBlock<P>& block,
+template <bool kBothWays, typename P>
+__device__ __forceinline__ void score(Scores<P>& scores, const AttentionProblem& p,
+                                      const AttentionBlock<P>& block,
                                       const OnlineSoftmax<P>& softmax, const ScoreRule& rule,
                                       bool is_masked, int query, int key) {
 #pragma unroll
@@ -58,8 +59,8 @@ __device__ __forceinline__ void score(Scores<P>& scores, const AttentionBlock<P>
         value = rule.score<!P::kIsHalf>(value, slope);
         if (is_masked) {
           const int column = key + block.score_column(j, e);
-          const bool is_seen =
-              column >= softmax.first[i][e / 2] && column <= query + block.row_of(i, e);
+          const bool is_seen = column >= softmax.first[i][e / 2] &&
+                               column <= last_key<kBothWays>(p, query + block.row_of(i, e));
           value = is_seen ? value : kHidden;
         }
       }
@@ -136,7 +137,7 @@ __device__ __forceinline__ void finish(OnlineSoftmax<P>& softmax, const Attentio
 }
 
 /// One block per head and tile of queries; the last tiles, with the most keys, start first.
-template <typename T, int kDepth>
+template <typename T, int kDepth, bool kBothWays>
 __global__ void __launch_bounds__(ForwardTiles<T, kDepth>::kThreads, 1)
     attention_forward(const __grid_constant__ AttentionProblem p, T* out, float* lse,
                       bool are_in_pieces) {
@@ -146,22 +147,24 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDepth>::kThreads, 1)
              kv_head = head / static_cast<int>(p.heads / p.kv_heads),
              query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * P::kRows,
              depth = static_cast<int>(p.depth), chunks = chunks_of<P>(depth);
-  const int rows_end = query < tokens - P::kRows ? query + P::kRows : tokens;
+  const int rows_end = query < tokens - P::kRows ? query + P::kRows : tokens,
+            keys_end = last_key<kBothWays>(p, rows_end - 1) + 1;
   const int first_of_last = first_key(p, query + P::kRows - 1),
+            last_of_first = last_key<kBothWays>(p, query),
             begin = first_key(p, query) / P::kColumns * P::kColumns;
   const auto queries = head_matrix<T>(p, p.q, p.q_stride, head, are_in_pieces),
              keys = head_matrix<T>(p, p.k, p.k_stride, kv_head, are_in_pieces),
              values = head_matrix<T>(p, p.v, p.v_stride, kv_head, are_in_pieces);
   load_rows<P::kRows, P::kDepth, P::kThreads>(block.kept, P::kKeptLead, queries, query, 0);
-  ChunkFeed<P, ForwardOrder> feed(block.stages, keys, values, 0, begin, rows_end, 1);
+  ChunkFeed<P, ForwardOrder> feed(block.stages, keys, values, 0, begin, keys_end, 1);
   OnlineSoftmax<P> softmax(p, block, query);
   const ScoreRule rule(p);
   ChannelSums<P> sums;
-  for (int key = begin; key < rows_end; key += P::kColumns) {
+  for (int key = begin; key < keys_end; key += P::kColumns) {
     Scores<P> scores;
     take_scores<P>(scores, block, block.kept, feed, chunks);
-    const bool is_masked = key + P::kColumns - 1 > query || key < first_of_last;
-    score<P>(scores, block, softmax, rule, is_masked, query, key);
+    const bool is_masked = key + P::kColumns - 1 > last_of_first || key < first_of_last;
+    score<kBothWays, P>(scores, p, block, softmax, rule, is_masked, query, key);
     advance<P>(softmax, sums, scores, block);
     write_square<P>(block, scores);
     add_square<P>(sums, block, feed, chunks);
@@ -186,13 +189,15 @@ void launch_attention_forward(Type type, const AttentionProblem& problem, void* 
   if (problem.tokens == 0) return;
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    for_depth(problem.depth, [&](auto depth) {
+    for_kernel(problem, [&](auto depth, auto both_ways) {
       constexpr int kDepth = decltype(depth)::value;
+      constexpr bool kBothWays = decltype(both_ways)::value;
       using P = ForwardTiles<T, kDepth>;
       const dim3 grid(static_cast<unsigned>(problem.heads),
                       static_cast<unsigned>((problem.tokens + P::kRows - 1) / P::kRows));
-      launch_with_memory(attention_forward<T, kDepth>, grid, P::kThreads, P::kBytes, stream,
-                         problem, static_cast<T*>(out), lse, in_pieces(type, problem, {out}));
+      launch_with_memory(attention_forward<T, kDepth, kBothWays>, grid, P::kThreads, P::kBytes,
+                         stream, problem, static_cast<T*>(out), lse,
+                         in_pieces(type, problem, {out}));
     });
   });
 }

@@ -18,8 +18,12 @@ struct AttentionProblem {
   int64_t q_stride, k_stride, v_stride;  ///< row strides in elements
   int64_t window;                        ///< keys that a query sees, its own included; 0: unlimited
   float scale, softcap;
+  /// [tokens]: exclusive end of the keys that each query sees, ascending, at most the end of its
+  /// document; null: the row after the query.
+  const int32_t* key_ends = nullptr;
 };
 inline constexpr int64_t kMaxAttentionDepth = 512;
+inline constexpr int64_t kMaxDepthBothWays = 256;  ///< with key_ends
 /// @param lse [heads, tokens]: log-sum-exp of each query's scores
 void launch_attention_forward(Type type, const AttentionProblem& problem, void* out, float* lse,
                               Stream stream);

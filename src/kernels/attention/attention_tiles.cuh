@@ -11,7 +11,8 @@
 ///     scores [kRows, kColumns] = kept streamed^T         over the chunks of channels
 ///     sums [kRows, channels] += square streamed          chunk by chunk of channels
 /// where "square" is the matrix computed from the scores. Tiles cover the whole batch and ignore
-/// document boundaries; `first_key` gives the first visible key of each query.
+/// document boundaries; `first_key` and `last_key` give the visible keys of each query. kBothWays:
+/// there are `key_ends`.
 namespace sftrun::kernels::cuda {
 
 inline constexpr float kLog2E = 1.4426950408889634F, kLn2 = 0.6931471805599453F;
@@ -480,15 +481,47 @@ __device__ __forceinline__ int first_key(const AttentionProblem& p, int query) {
   return p.window > 0 && of_window > begin ? static_cast<int>(of_window) : begin;
 }
 
-/// Calls body(depth class as a type) with the smallest class >= depth.
-template <typename Body>
-void for_depth(int64_t depth, Body&& body) {
-  if (depth <= 128)
-    body(std::integral_constant<int, 128>());
-  else if (depth <= 256)
-    body(std::integral_constant<int, 256>());
+/// Last key visible to a query; less than its first one for a query out of range.
+template <bool kBothWays>
+__device__ __forceinline__ int last_key(const AttentionProblem& p, int query) {
+  if constexpr (kBothWays)
+    return query < p.tokens ? p.key_ends[query] - 1 : -1;
   else
-    body(std::integral_constant<int, 512>());
+    return query;
+}
+
+/// First query that sees a key: the key's own row, or the first one of its span.
+template <bool kBothWays>
+__device__ __forceinline__ int first_query(const AttentionProblem& p, int key) {
+  int first = key;
+  if constexpr (kBothWays) {
+    int low = 0;  // key_ends is ascending, and that of `first` is greater than `key`
+    while (low < first) {
+      const int middle = low + (first - low) / 2;
+      if (p.key_ends[middle] > key)
+        first = middle;
+      else
+        low = middle + 1;
+    }
+  }
+  return first;
+}
+
+/// Calls body(depth class as a type, kBothWays as a type) with the smallest class >= depth.
+template <typename Body>
+void for_kernel(const AttentionProblem& problem, Body&& body) {
+  const auto for_depth = [&](auto both_ways) {
+    if (problem.depth <= 128)
+      body(std::integral_constant<int, 128>(), both_ways);
+    else if (problem.depth <= kMaxDepthBothWays)
+      body(std::integral_constant<int, static_cast<int>(kMaxDepthBothWays)>(), both_ways);
+    else
+      body(std::integral_constant<int, 512>(), std::false_type());
+  };
+  if (problem.key_ends != nullptr)
+    for_depth(std::true_type());
+  else
+    for_depth(std::false_type());
 }
 
 /// The channels of one head of a matrix.

@@ -32,9 +32,12 @@ class HeadRange {
 };
 
 /// True where query [row] does not see key [column].
-at::Tensor hidden_pairs(int64_t length, int64_t window, const at::Tensor& like) {
+/// @param ends [S] int32: exclusive ends of the keys that the rows see; undefined: their own row's
+at::Tensor hidden_pairs(int64_t length, int64_t window, const at::Tensor& ends,
+                        const at::Tensor& like) {
   const at::Tensor all = at::ones({length, length}, like.options().dtype(at::kBool));
-  const at::Tensor later = all.triu(1);
+  const at::Tensor later =
+      ends.defined() ? at::arange(length, ends.options()) >= ends.unsqueeze(1) : all.triu(1);
   return window > 0 ? later.logical_or(all.tril(-window)) : later;
 }
 
@@ -59,10 +62,13 @@ DocumentScores scores_of(const at::Tensor& q, const at::Tensor& k, const at::Ten
 template <typename Body>
 void for_groups(const at::Tensor& q, const BatchMetadata& batch, const AttentionShape& s,
                 Body&& body) {
+  const at::Tensor ends =
+      sees_both_ways(batch, s) ? key_ends_of(batch, q.size(0), q.device()) : at::Tensor();
   for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
     const int64_t begin = batch.cu_seqlens[i], length = batch.cu_seqlens[i + 1] - begin;
     const HeadRange heads(begin, length, s.head_dim);
-    const at::Tensor hidden = hidden_pairs(length, s.window, q);
+    const at::Tensor of_rows = ends.defined() ? ends.narrow(0, begin, length) - begin : ends;
+    const at::Tensor hidden = hidden_pairs(length, s.window, of_rows, q);
     for (int64_t kv = 0; kv < s.num_kv_heads; ++kv) body(heads, kv, hidden);
   }
 }

@@ -3,8 +3,9 @@
 #include "sftrun/kernels/ops.h"
 
 /// Attention composed of LibTorch operations in fp32, one group of heads of one document at a time.
-/// Fallback for what no kernel supports: head_dim above 512 on CUDA; windows or soft caps with a
-/// head_dim or processor that tiled attention does not support on CPU. Memory is quadratic in the
+/// Fallback for what no kernel supports: head_dim above 512 on CUDA, or above 256 where spans are seen
+/// both ways; windows, soft caps or such spans with a head_dim or processor that tiled attention does
+/// not support on CPU. Memory is quadratic in the
 /// length of the longest document.
 namespace sftrun::kernels {
 

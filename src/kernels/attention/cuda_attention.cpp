@@ -35,11 +35,17 @@ void require_attention(const at::Tensor& q, const at::Tensor& k, const at::Tenso
   TORCH_CHECK(
       batch.cu_seqlens_device.numel() > 0 && q.size(0) <= std::numeric_limits<int32_t>::max(),
       "a batch of ", q.size(0), " tokens in ", batch.cu_seqlens_device.numel() - 1, " documents");
+  if (!sees_both_ways(batch, s)) return;
+  TORCH_CHECK(s.head_dim <= cuda::kMaxDepthBothWays, "spans seen both ways by heads of ",
+              s.head_dim, " channels");
+  require_operand(batch.key_ends_device, q, at::kInt);
+  require_numel(batch.key_ends_device, q.size(0));
 }
 
 cuda::AttentionProblem attention_problem(const at::Tensor& q, const at::Tensor& k,
-                                         const at::Tensor& v, const at::Tensor& cu_seqlens,
+                                         const at::Tensor& v, const BatchMetadata& batch,
                                          const AttentionShape& shape) {
+  const at::Tensor& cu_seqlens = batch.cu_seqlens_device;
   return {.q = q.const_data_ptr(),
           .k = k.const_data_ptr(),
           .v = v.const_data_ptr(),
@@ -54,16 +60,18 @@ cuda::AttentionProblem attention_problem(const at::Tensor& q, const at::Tensor& 
           .v_stride = v.stride(0),
           .window = shape.window,
           .scale = static_cast<float>(shape.scale),
-          .softcap = static_cast<float>(shape.softcap)};
+          .softcap = static_cast<float>(shape.softcap),
+          .key_ends = sees_both_ways(batch, shape) ? batch.key_ends_device.const_data_ptr<int32_t>()
+                                                   : nullptr};
 }
 
 std::pair<at::Tensor, at::Tensor> launch_forward(const at::Tensor& q, const at::Tensor& k,
-                                                 const at::Tensor& v, const at::Tensor& cu_seqlens,
+                                                 const at::Tensor& v, const BatchMetadata& batch,
                                                  const AttentionShape& shape) {
   at::Tensor out = at::empty(q.sizes(), q.options()),
              lse = at::empty({shape.num_heads, q.size(0)}, q.options().dtype(at::kFloat));
   const Launch launch(q);
-  launch_attention_forward(cuda_type_of(q), attention_problem(q, k, v, cu_seqlens, shape),
+  launch_attention_forward(cuda_type_of(q), attention_problem(q, k, v, batch, shape),
                            out.data_ptr(), lse.data_ptr<float>(), launch.stream());
   launch.check();
   return {out, lse};
@@ -71,13 +79,13 @@ std::pair<at::Tensor, at::Tensor> launch_forward(const at::Tensor& q, const at::
 
 AttentionGrads launch_backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& k,
                                const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
-                               const at::Tensor& cu_seqlens, const AttentionShape& shape) {
+                               const BatchMetadata& batch, const AttentionShape& shape) {
   AttentionGrads grads{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
                        at::empty(v.sizes(), v.options())};
   at::Tensor delta = at::empty(lse.sizes(), lse.options()),
-             first_key = at::empty({q.size(0)}, cu_seqlens.options());
+             first_key = at::empty({q.size(0)}, batch.cu_seqlens_device.options());
   const Launch launch(q);
-  launch_attention_backward(cuda_type_of(q), attention_problem(q, k, v, cu_seqlens, shape),
+  launch_attention_backward(cuda_type_of(q), attention_problem(q, k, v, batch, shape),
                             {.d_out = d_out.const_data_ptr(),
                              .out = out.const_data_ptr(),
                              .lse = lse.const_data_ptr<float>(),
@@ -93,15 +101,15 @@ AttentionGrads launch_backward(const at::Tensor& d_out, const at::Tensor& q, con
 
 }  // namespace
 
-bool cuda_attention_serves(const AttentionShape& shape) {
-  return shape.head_dim <= cuda::kMaxAttentionDepth;
+bool cuda_attention_serves(const AttentionShape& shape, bool both_ways) {
+  return shape.head_dim <= (both_ways ? cuda::kMaxDepthBothWays : cuda::kMaxAttentionDepth);
 }
 
 AttentionOutput cuda_attention_forward(const at::Tensor& q, const at::Tensor& k,
                                        const at::Tensor& v, const BatchMetadata& batch,
                                        const AttentionShape& shape) {
   require_attention(q, k, v, batch, shape);
-  auto [out, lse] = launch_forward(q, k, v, batch.cu_seqlens_device, shape);
+  auto [out, lse] = launch_forward(q, k, v, batch, shape);
   return {out, {lse}};
 }
 
@@ -115,7 +123,7 @@ AttentionGrads cuda_attention_backward(const at::Tensor& d_out, const at::Tensor
   require_same(out, d);
   require_operand(lse, q, at::kFloat);
   require_numel(lse, shape.num_heads * q.size(0));
-  return launch_backward(d, q, k, v, out, lse, batch.cu_seqlens_device, shape);
+  return launch_backward(d, q, k, v, out, lse, batch, shape);
 }
 
 }  // namespace sftrun::kernels

@@ -3,12 +3,14 @@
 #include "sftrun/kernels/ops.h"
 
 /// Attention by own CUDA kernels (attention_forward.cu, attention_backward.cu), for what LibTorch's
-/// FlashAttention does not support: soft caps, fp32, head_dim above 256 or not a multiple of 8.
+/// FlashAttention does not support: soft caps, fp32, head_dim above 256 or not a multiple of 8, spans
+/// that are seen both ways.
 /// Memory is linear in the number of tokens; no synchronisation.
 namespace sftrun::kernels {
 
-/// Whether the kernels support this head_dim.
-bool cuda_attention_serves(const AttentionShape& shape);
+/// Whether the kernels support this head_dim: up to 512, and up to 256 with spans that are seen both
+/// ways.
+bool cuda_attention_serves(const AttentionShape& shape, bool both_ways);
 
 /// q, k and v may have a row stride greater than the row length.
 /// @return lse: one tensor [heads, T] fp32

@@ -24,17 +24,62 @@ const AttentionKernels<T>& kernels_for() {
 
 struct TiledDocument {
   int64_t begin, length;
+  /// Exclusive ends of the keys that its rows see, as rows of the batch; null: each row's own key is
+  /// its last.
+  const int32_t* key_ends = nullptr;
+
   int64_t tiles() const { return (length + kTile - 1) / kTile; }
   int64_t rows_in(int64_t tile) const { return std::min(kTile, length - tile * kTile); }
+  /// Last key tile visible to a query tile.
+  int64_t last_key_tile(int64_t q_tile) const {
+    if (key_ends == nullptr) return q_tile;
+    return (key_ends[q_tile * kTile + rows_in(q_tile) - 1] - begin - 1) / kTile;
+  }
+  /// First query tile that sees a key tile: of the first row that sees its first key.
+  int64_t first_query_tile(int64_t k_tile) const {
+    if (key_ends == nullptr) return k_tile;
+    const int64_t key = begin + k_tile * kTile;
+    return (std::upper_bound(key_ends, key_ends + length, key) - key_ends) / kTile;
+  }
+  /// Whether queries of a tile may see keys after their own in a key tile.
+  bool sees_ahead(int64_t q_tile, int64_t k_tile) const {
+    return key_ends != nullptr && k_tile >= q_tile;
+  }
+  /// Ends of the keys that the queries of a tile see, from a key tile's first key.
+  std::array<int32_t, kTile> ends_in_tile(int64_t q_tile, int64_t k_tile) const {
+    std::array<int32_t, kTile> ends{};
+    const int64_t first = q_tile * kTile, key = begin + k_tile * kTile, valid = rows_in(q_tile);
+    for (int64_t q = 0; q < kTile; ++q) {
+      const int64_t end = q < valid ? key_ends[first + q] : begin + first + q + 1;
+      ends[static_cast<size_t>(q)] = static_cast<int32_t>(end - key);
+    }
+    return ends;
+  }
 };
 
-std::vector<TiledDocument> documents_of(const BatchMetadata& batch) {
-  std::vector<TiledDocument> documents;
-  for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
-    documents.push_back({batch.cu_seqlens[i], batch.cu_seqlens[i + 1] - batch.cu_seqlens[i]});
+/// The documents of a batch, and what their rows see.
+class TiledBatch {
+ public:
+  TiledBatch(const BatchMetadata& batch, const AttentionShape& shape) {
+    if (sees_both_ways(batch, shape)) {
+      key_ends_.resize(static_cast<size_t>(batch.cu_seqlens.back()));
+      write_key_ends(batch.both_ways, key_ends_);
+    }
+    auto span = batch.both_ways.begin();
+    for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
+      const int32_t begin = batch.cu_seqlens[i], end = batch.cu_seqlens[i + 1];
+      while (span != batch.both_ways.end() && span->first < begin) ++span;
+      const bool has_spans =
+          !key_ends_.empty() && span != batch.both_ways.end() && span->first < end;
+      documents_.push_back({begin, end - begin, has_spans ? key_ends_.data() + begin : nullptr});
+    }
   }
-  return documents;
-}
+  const std::vector<TiledDocument>& documents() const { return documents_; }
+
+ private:
+  std::vector<int32_t> key_ends_;
+  std::vector<TiledDocument> documents_;
+};
 
 /// Visibility and scaling of the scores of one tile.
 class TileScores {
@@ -44,11 +89,11 @@ class TileScores {
         cap_(static_cast<float>(shape.softcap)),
         window_(shape.window) {}
 
-  /// First key tile visible to a query tile; the last one has the same index.
+  /// First key tile visible to a query tile.
   int64_t first_key_tile(int64_t q_tile) const {
     return window_ == 0 ? 0 : std::max<int64_t>(0, q_tile * kTile - window_ + 1) / kTile;
   }
-  /// Last query tile that sees a key tile; the first one has the same index.
+  /// Last query tile that sees a key tile.
   int64_t last_query_tile(int64_t k_tile, int64_t tiles) const {
     if (window_ == 0) return tiles - 1;
     return std::min(tiles - 1, ((k_tile + 1) * kTile + window_ - 2) / kTile);
@@ -135,12 +180,20 @@ void forward_tile(const Operands<T>& in, const TiledDocument& doc, int64_t head,
   maximum.fill(-1e30F);  // finite, because inf - inf is NaN
   const int64_t row = doc.begin + q_tile * kTile, valid = doc.rows_in(q_tile);
   L::pack_left(in.q + row * in.q_stride + head * depth, in.q_stride, valid, depth, queries.data());
-  for (int64_t k_tile = tile_scores.first_key_tile(q_tile); k_tile <= q_tile; ++k_tile) {
+  const int64_t last_key_tile = doc.last_key_tile(q_tile);
+  for (int64_t k_tile = tile_scores.first_key_tile(q_tile); k_tile <= last_key_tile; ++k_tile) {
     L::product(kTile, kTile, depth, false, queries.data(), k_packed + k_tile * packed_size,
                scores.data());
     tile_scores.cap(scores.data());
-    kernels.softmax_tile(scores.data(), tile_scores.left_scale(), tile_scores.mask(q_tile, k_tile),
-                         depth, maximum.data(), sum.data(), acc.data(), p.data());
+    const TileMask mask = tile_scores.mask(q_tile, k_tile);
+    if (doc.sees_ahead(q_tile, k_tile)) {
+      const auto ends = doc.ends_in_tile(q_tile, k_tile);
+      kernels.softmax_tile_ahead(scores.data(), tile_scores.left_scale(), {mask.first, ends.data()},
+                                 depth, maximum.data(), sum.data(), acc.data(), p.data());
+    } else {
+      kernels.softmax_tile(scores.data(), tile_scores.left_scale(), mask, depth, maximum.data(),
+                           sum.data(), acc.data(), p.data());
+    }
     L::product(kTile, depth, kTile, true, L::left_square(p.data(), room.data()),
                v_packed + k_tile * packed_size, acc.data());
   }
@@ -162,7 +215,7 @@ AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tens
   auto* out = static_cast<T*>(result.out.data_ptr());
   auto* lse = result.lse[0].data_ptr<float>();
 
-  const std::vector<TiledDocument> documents = documents_of(batch);
+  const TiledBatch tiled(batch, shape);
   struct Item {
     const TiledDocument* doc;
     int64_t first_tile;  // index of the document's first tile among all tiles
@@ -171,7 +224,7 @@ AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tens
   };
   std::vector<Item> packs, queries;
   int64_t total_tiles = 0;
-  for (const TiledDocument& doc : documents) {
+  for (const TiledDocument& doc : tiled.documents()) {
     for (int64_t h = 0; h < shape.num_kv_heads; ++h) {
       for (int64_t t = 0; t < doc.tiles(); ++t) packs.push_back({&doc, total_tiles, h, t});
     }
@@ -272,18 +325,27 @@ void backward_head(const Operands<T>& in, BackwardHead<L>& h, const TiledDocumen
   const Scratch<Packed> room(L::size(kTile, kTile));
   for (int64_t k_tile = 0; k_tile < tiles; ++k_tile) {
     const int64_t k_at = k_tile * packed_size;
-    for (int64_t q_tile = k_tile; q_tile <= tile_scores.last_query_tile(k_tile, tiles); ++q_tile) {
-      const bool add = q_tile != k_tile;
+    const int64_t first_tile = doc.first_query_tile(k_tile),
+                  last_tile = tile_scores.last_query_tile(k_tile, tiles);
+    for (int64_t q_tile = first_tile; q_tile <= last_tile; ++q_tile) {
+      const bool add = q_tile != first_tile;
       const int64_t q_at = q_tile * packed_size;
       L::product(kTile, kTile, depth, false, h.k.data() + k_at, h.q_transposed.data() + q_at,
                  scores.data());
       L::product(kTile, kTile, depth, false, h.v.data() + k_at, h.d_out_transposed.data() + q_at,
                  dp.data());
       tile_scores.cap(scores.data());
-      kernels.softmax_tile_backward(scores.data(), dp.data(), h.lse.data() + q_tile * kTile,
-                                    h.delta.data() + q_tile * kTile, tile_scores.scale(),
-                                    tile_scores.softcap(), tile_scores.mask(q_tile, k_tile),
-                                    p.data(), ds.data());
+      const float *lse = h.lse.data() + q_tile * kTile, *delta = h.delta.data() + q_tile * kTile;
+      const TileMask mask = tile_scores.mask(q_tile, k_tile);
+      if (doc.sees_ahead(q_tile, k_tile)) {
+        const auto ends = doc.ends_in_tile(q_tile, k_tile);
+        kernels.softmax_tile_ahead_backward(scores.data(), dp.data(), lse, delta,
+                                            tile_scores.scale(), tile_scores.softcap(),
+                                            {mask.first, ends.data()}, p.data(), ds.data());
+      } else {
+        kernels.softmax_tile_backward(scores.data(), dp.data(), lse, delta, tile_scores.scale(),
+                                      tile_scores.softcap(), mask, p.data(), ds.data());
+      }
       L::product(kTile, depth, kTile, add, L::left_square(p.data(), room.data()),
                  h.d_out.data() + q_at, dv + k_tile * size);
       L::product(kTile, depth, kTile, add, L::left_square(ds.data(), room.data()),
@@ -312,7 +374,8 @@ AttentionGrads backward(const at::Tensor& d_out, const at::Tensor& q, const at::
   const auto* d_out_data = static_cast<const T*>(d_out.const_data_ptr());
   const auto* out_data = static_cast<const T*>(saved.out.const_data_ptr());
   const float* lse = saved.lse[0].const_data_ptr<float>();
-  for (const TiledDocument& doc : documents_of(batch)) {
+  const TiledBatch tiled(batch, shape);
+  for (const TiledDocument& doc : tiled.documents()) {
     const int64_t head_size = doc.tiles() * kTile * depth;
     const at::Tensor partial = at::empty({2, shape.num_heads, head_size}, at::kFloat);
     float* dk = partial.data_ptr<float>();

@@ -113,7 +113,8 @@ std::unique_ptr<Mixer> make(const spec::ArchSpec& arch, int64_t index,
                                    : 1.0 / std::sqrt(static_cast<double>(sizes.head_dim)),
                       .window = spec.window,
                       .softcap = arch.attention_softcap,
-                      .on_cuda = options.attention};
+                      .on_cuda = options.attention,
+                      .both_ways = spec.both_ways};
   attention->keys_of = spec.keys_of;
   attention->shares_kv = has_borrowers(arch, index);
   attention->value_is_key = spec.value_is_key;

@@ -34,9 +34,11 @@ at::Tensor rotate(const at::Tensor& x, const Attention& attention, const BatchCo
 /// One document: q [heads, S, head_dim], k and v [kv_heads, S, head_dim].
 /// scaled_dot_product_attention, transformers' default, where it supports the shape; else as
 /// eager_attention_forward.
+/// @param key_ends [S] int32: exclusive ends of the keys that the rows see; undefined: causal
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                  const kernels::AttentionShape& shape, const at::Tensor& sinks) {
-  if (shape.softcap == 0 && shape.window == 0 && !sinks.defined()) {
+                  const kernels::AttentionShape& shape, const at::Tensor& sinks,
+                  const at::Tensor& key_ends) {
+  if (shape.softcap == 0 && shape.window == 0 && !sinks.defined() && !key_ends.defined()) {
     return at::scaled_dot_product_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0),
                                             std::nullopt, 0.0, /*is_causal=*/true, shape.scale,
                                             /*enable_gqa=*/true)
@@ -46,7 +48,9 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   at::Tensor scores = at::matmul(q, k.repeat_interleave(group, 0).transpose(1, 2)) * shape.scale;
   if (shape.softcap > 0) scores = at::tanh(scores / shape.softcap) * shape.softcap;
   const at::Tensor all = at::ones({length, length}, q.options().dtype(at::kBool));
-  at::Tensor hidden = all.triu(1);
+  at::Tensor hidden = key_ends.defined()
+                          ? at::arange(length, key_ends.options()) >= key_ends.unsqueeze(1)
+                          : all.triu(1);
   if (shape.window > 0) hidden = hidden.logical_or(all.tril(-shape.window));
   scores = scores.masked_fill(hidden, -INFINITY);
   if (sinks.defined())  // one extra score without a value
@@ -64,14 +68,19 @@ at::Tensor attend_documents(const at::Tensor& q, const at::Tensor& k, const at::
   };
   const at::Tensor q_heads = heads_of(q), k_heads = heads_of(k), v_heads = heads_of(v);
   const at::Tensor sinks = value_of(attention.sinks.parameter, attention.sinks.weight);
+  const at::Tensor key_ends = kernels::sees_both_ways(batch, shape)
+                                  ? kernels::key_ends_of(batch, q.size(0), q.device())
+                                  : at::Tensor();
   std::vector<at::Tensor> outputs;
   for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
     const int64_t begin = batch.cu_seqlens[i], length = batch.cu_seqlens[i + 1] - begin;
     const auto document = [&](const at::Tensor& x) {
       return x.narrow(0, begin, length).transpose(0, 1);
     };
+    const at::Tensor ends_of_rows =
+        key_ends.defined() ? key_ends.narrow(0, begin, length) - begin : key_ends;
     const at::Tensor out =
-        attend(document(q_heads), document(k_heads), document(v_heads), shape, sinks);
+        attend(document(q_heads), document(k_heads), document(v_heads), shape, sinks, ends_of_rows);
     outputs.push_back(out.transpose(0, 1).reshape({length, shape.num_heads * shape.head_dim}));
   }
   return at::cat(outputs, 0);
