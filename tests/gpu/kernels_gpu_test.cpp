@@ -194,22 +194,29 @@ TEST_P(GpuKernels, Attention) {
     int64_t heads, kv_heads, head_dim, window;
     double softcap;
     bool sinks;
+    std::vector<RowSpan> both_ways = {};
   };
+  const std::vector<RowSpan> spans = {{0, 1}, {5, 30}, {30, 41}, {45, 118}};
   for (const Case& c :
        {Case{4, 2, 64, 0, 0, false}, Case{3, 3, 32, 0, 0, false}, Case{8, 1, 128, 0, 0, false},
         Case{4, 2, 64, 17, 0, false}, Case{2, 2, 64, 0, 20, false}, Case{4, 4, 64, 9, 0, true},
         Case{3, 1, 20, 0, 0, false}, Case{2, 2, 17, 5, 0, true}, Case{4, 2, 256, 31, 20, true},
-        Case{2, 1, 512, 0, 0, false}, Case{2, 2, 320, 50, 10, false}}) {
-    const AttentionShape shape{c.heads,    c.kv_heads,
-                               c.head_dim, 1 / std::sqrt(static_cast<double>(c.head_dim)),
-                               c.window,   c.softcap};
+        Case{2, 1, 512, 0, 0, false}, Case{2, 2, 320, 50, 10, false},
+        Case{4, 2, 64, 0, 0, false, spans}, Case{4, 1, 256, 17, 0, false, spans},
+        Case{2, 2, 20, 9, 20, true, spans}, Case{2, 1, 264, 30, 0, false, spans}}) {
+    AttentionShape shape{c.heads,    c.kv_heads,
+                         c.head_dim, 1 / std::sqrt(static_cast<double>(c.head_dim)),
+                         c.window,   c.softcap};
+    shape.both_ways = !c.both_ways.empty();
     const int64_t tokens = 1 + 40 + 77;
     const at::Tensor q = values({tokens, c.heads * c.head_dim}, 1),
                      k = values({tokens, c.kv_heads * c.head_dim}, 2),
                      v = values({tokens, c.kv_heads * c.head_dim}, 3),
                      d = values({tokens, c.heads * c.head_dim}, 4), sinks = values({c.heads}, 5);
     expect_same("attention", dtype() == at::kFloat ? 2e-5 : 2e-2, [&](const Moved& to) {
-      const BatchMetadata batch = batch_of({1, 40, 77}, to);
+      BatchMetadata batch = batch_of({1, 40, 77}, to);
+      batch.both_ways = c.both_ways;
+      batch.key_ends_device = to(key_ends_of(batch, tokens, at::kCPU));
       const at::Tensor qd = to(q), kd = to(k), vd = to(v), dd = to(d),
                        sd = c.sinks ? to(sinks) : at::Tensor();
       const AttentionOutput out = attention_forward(qd, kd, vd, batch, shape, sd);

@@ -42,6 +42,7 @@ struct LayerKind {
   int rope = 0;
   kernels::Gating gating = {};
   bool sinks = false;
+  bool both_ways = false;
 };
 
 const LayerKind kLlamaLayer{"llama"};
@@ -62,6 +63,8 @@ const LayerKind kLayerKinds[] = {
      .window = 9,
      .gating = {kernels::Activation::kClampedSwiglu, 1.7F, 0.8F},
      .sinks = true},
+    {.name = "gemma_images", .norms_after = true, .qk_norm = 16, .offset = 1, .both_ways = true},
+    {.name = "gemma_images_window", .softcap = 2, .window = 5, .sinks = true, .both_ways = true},
 };
 
 /// A layer with everything: biases, adapters, dropout, and (if wanted) trained weights.
@@ -107,6 +110,7 @@ struct LayerUnderTest {
     attention = made.get();
     layer.mixer = std::move(made);
     attention->shape = {4, 2, 16, 0.25, kind.window, kind.softcap};
+    attention->shape.both_ways = kind.both_ways;
     attention->rope = kind.rope;
     layer.gating = kind.gating;
     layer.residual_scale = kind.residual_scale;
@@ -168,7 +172,8 @@ TEST_P(Backends, GiveTheSameValuesAndGradients) {
   const auto [kind, trains_weights, length, dtype] = GetParam();
   const double tolerance = dtype == at::kFloat ? 2e-5 : 8e-2;
   constexpr int64_t kHidden = LayerUnderTest::kHidden;
-  const BatchContext batch = batch_of({10, length}, 16);
+  BatchContext batch = batch_of({10, length}, 16);
+  batch.both_ways = {{2, 10}, {11, 9 + length}};  // in layers that see them so
   const at::Tensor x = normal({10 + length, kHidden}, 70).to(dtype),
                    dy = normal({10 + length, kHidden}, 71).to(dtype);
   std::vector<at::Tensor> outputs, dx, flat_grads;

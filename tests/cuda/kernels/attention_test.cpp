@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <span>
 
 #include "attention/attention_launch.h"
@@ -12,6 +13,7 @@ struct Case {
   std::vector<int32_t> lengths;  // of documents
   int64_t heads, kv_heads, depth, window;
   float softcap;
+  std::vector<std::pair<int32_t, int32_t>> spans = {};  // of rows, seen both ways: first, end
 
   int64_t tokens() const {
     int64_t sum = 0;
@@ -23,6 +25,7 @@ void PrintTo(const Case& c, std::ostream* out) {
   for (const int32_t length : c.lengths) *out << length << " ";
   *out << "tokens, " << c.heads << "/" << c.kv_heads << " heads of " << c.depth << ", window "
        << c.window << ", cap " << c.softcap;
+  for (const auto& [first, end] : c.spans) *out << ", span " << first << " to " << end;
 }
 /// Documents of no token, one, a tile (64, or 32 in fp32), one less and one more; channels of each
 /// class of kernels, of no whole chunk of 64, of no whole 16 bytes; heads that share keys.
@@ -41,6 +44,21 @@ const std::vector<Case> kCases = {{{1}, 1, 1, 8, 0, 0},
                                   {{90}, 2, 1, 512, 0, 3},
                                   {{20, 50}, 1, 1, 264, 30, 0},
                                   {{40}, 1, 1, 321, 0, 0}};
+
+/// Spans of a row, of whole documents, side by side; longer than the window and than a tile; that end
+/// at tiles, and one row before and after; behind empty documents.
+const std::vector<Case> kSpanCases = {{{1}, 1, 1, 8, 0, 0, {{0, 1}}},
+                                      {{0, 5, 0, 0, 3, 0}, 2, 1, 16, 0, 2, {{1, 5}, {5, 8}}},
+                                      {{40, 1, 17}, 2, 2, 24, 4, 0, {{0, 9}, {9, 40}, {50, 58}}},
+                                      {{65}, 3, 1, 20, 0, 0, {{0, 65}}},
+                                      {{63, 1, 66}, 2, 2, 17, 5, 3, {{63, 64}, {70, 129}}},
+                                      {{200}, 4, 2, 64, 0, 0, {{64, 128}, {128, 192}}},
+                                      {{200}, 1, 1, 64, 20, 0, {{3, 65}, {65, 191}}},
+                                      {{131}, 2, 1, 72, 17, 0, {{20, 63}, {70, 131}}},
+                                      {{150}, 1, 1, 32, 1, 0, {{10, 140}}},
+                                      {{33, 100}, 2, 1, 128, 40, 0, {{40, 133}}},
+                                      {{97}, 2, 1, 256, 0, 5, {{5, 90}}},
+                                      {{7, 80}, 1, 1, 200, 33, 0, {{0, 7}, {8, 70}}}};
 
 SFTRUN_FOR_TYPES(CudaAttention);
 
@@ -66,7 +84,7 @@ class Matrix {
 /// Operands in the memory of a card, and what the type made of them.
 struct Operands {
   int64_t gap;
-  Memory q, k, v, d_out, cu_seqlens;
+  Memory q, k, v, d_out, cu_seqlens, key_ends;
   Case c;
   Type type;
 
@@ -78,11 +96,19 @@ struct Operands {
         v(rows(of, shape.tokens(), shape.kv_heads * shape.depth, 3 * gap, 3, 1, shift)),
         d_out(Memory::of(of, normal(shape.tokens() * shape.heads * shape.depth, 4), shift)),
         cu_seqlens(Memory::raw(ends_of(shape), shift)),
+        key_ends(Memory::raw(key_ends_of(shape), shift)),
         c(shape),
         type(of) {}
   static std::vector<int32_t> ends_of(const Case& shape) {
     std::vector<int32_t> ends = {0};
     for (const int32_t length : shape.lengths) ends.push_back(ends.back() + length);
+    return ends;
+  }
+  static std::vector<int32_t> key_ends_of(const Case& shape) {
+    std::vector<int32_t> ends(static_cast<size_t>(shape.tokens()));
+    std::iota(ends.begin(), ends.end(), 1);
+    for (const auto& [first, end] : shape.spans)
+      std::fill(ends.begin() + first, ends.begin() + end, end);
     return ends;
   }
   static Memory rows(Type of, int64_t count, int64_t columns, int64_t gap, uint64_t seed,
@@ -118,7 +144,8 @@ struct Operands {
             c.kv_heads * c.depth + 3 * gap,
             c.window,
             1 / std::sqrt(static_cast<float>(c.depth)),
-            c.softcap};
+            c.softcap,
+            c.spans.empty() ? nullptr : key_ends.as<int32_t>()};
   }
 };
 
@@ -154,6 +181,9 @@ class Reference {
       const auto begin = static_cast<int64_t>(begins_.size());
       begins_.insert(begins_.end(), static_cast<size_t>(length), begin);
     }
+    for (int64_t row = 0; row < c_.tokens(); ++row) ends_.push_back(row + 1);
+    for (const auto& [first, end] : c_.spans)
+      for (int32_t row = first; row < end; ++row) ends_[static_cast<size_t>(row)] = end;
   }
 
   void forward() {
@@ -186,6 +216,7 @@ class Reference {
     const int64_t begin = begins_[static_cast<size_t>(query)];
     return c_.window > 0 ? std::max(begin, query - c_.window + 1) : begin;
   }
+  int64_t end_of_keys(int64_t query) const { return ends_[static_cast<size_t>(query)]; }
   int64_t kv_head(int64_t head) const { return head / (c_.heads / c_.kv_heads); }
   Score score(int64_t head, int64_t query, int64_t key) const {
     const Dot product = dot(q_, query, head, k_, key, kv_head(head), c_.depth);
@@ -208,7 +239,7 @@ class Reference {
   void forward_of(int64_t head, int64_t query) {
     std::vector<Score> scores;
     double largest = -INFINITY, size = 1;
-    for (int64_t key = first_key(query); key <= query; ++key) {
+    for (int64_t key = first_key(query); key < end_of_keys(query); ++key) {
       scores.push_back(score(head, query, key));
       largest = std::max(largest, scores.back().value);
       size = std::max(size, 1 + scores.back().size);
@@ -232,7 +263,7 @@ class Reference {
   void backward_of(int64_t head, int64_t query, const Matrix& d_out, const Matrix& stored_out,
                    double of_lse) {
     const Dot delta = dot(d_out, query, head, stored_out, query, head, c_.depth);
-    for (int64_t key = first_key(query); key <= query; ++key) {
+    for (int64_t key = first_key(query); key < end_of_keys(query); ++key) {
       const Score s = score(head, query, key);
       const Dot dp = dot(d_out, query, head, v_, key, kv_head(head), c_.depth);
       const double p = std::exp(s.value - of_lse), ds = p * (dp.value - delta.value) * s.slope;
@@ -255,7 +286,7 @@ class Reference {
   Type type_;
   double scale_;
   Matrix q_, k_, v_;
-  std::vector<int64_t> begins_;
+  std::vector<int64_t> begins_, ends_;
 };
 
 std::vector<Memory> run_forward(const Operands& of, int64_t shift) {
@@ -331,6 +362,30 @@ TEST_P(CudaAttention, Backward) {
   for_each("case", type() == Type::kFloat16 ? cases.first(4) : cases,
            [&](const Case& c) { expect_backward(type(), c, 0); });
   expect_backward(type(), kCases[1], 1);
+}
+
+TEST_P(CudaAttention, ForwardBothWays) {
+  for_each("case", kSpanCases, [&](const Case& c) { expect_forward(type(), c, 0); });
+  expect_forward(type(), kSpanCases[1], 1);
+}
+
+TEST_P(CudaAttention, BackwardBothWays) {
+  const std::span<const Case> cases(kSpanCases);
+  for_each("case", type() == Type::kFloat16 ? cases.first(4) : cases,
+           [&](const Case& c) { expect_backward(type(), c, 0); });
+  expect_backward(type(), kSpanCases[1], 1);
+  expect_backward(type(), {{30, 41}, 2, 1, 64, 9, 0, {{4, 30}, {33, 60}}}, 0, 0.5);  // and sinks
+}
+
+// A tile of rows without a span has the bits that it has without spans anywhere.
+TEST_P(CudaAttention, SpansOfOneRowAreCausal) {
+  const Case causal{{37, 90}, 2, 1, 64, 11, 0};
+  Case spans = causal;
+  spans.spans = {{0, 1}, {36, 37}, {50, 51}};
+  const Operands of(type(), causal, 0, 1), with(type(), spans, 0, 1);
+  const std::vector<Memory> expected = run_forward(of, 0), made = run_forward(with, 0);
+  EXPECT_EQ(made, expected);
+  EXPECT_EQ(run_backward(with, made[0], made[1], 0), run_backward(of, made[0], made[1], 0));
 }
 
 // What sinks leave for the backward pass is lse and out.
