@@ -50,8 +50,8 @@ __device__ __forceinline__ GradientWork gradient_work(const AttentionProblem& p)
     // The last queries, which have the most keys, start first; so do the first keys.
     work.row = static_cast<int>(gridDim.y - 1 - blockIdx.y) * P::kRows;
     work.begin = first_key(p, work.row);
-    const int rows_end = work.row < tokens - P::kRows ? work.row + P::kRows : tokens;
-    work.end = last_key<kBothWays>(p, rows_end - 1) + 1;
+    work.end = work.row < tokens - P::kRows ? work.row + P::kRows : tokens;
+    if constexpr (kBothWays) work.end = last_key<true>(p, work.end - 1) + 1;
     work.head = block, work.kv_head = block / group, work.heads = 1;
   } else {
     work.row = static_cast<int>(blockIdx.y) * P::kRows;
@@ -122,9 +122,9 @@ __device__ __forceinline__ void differentiate(
           const int of_row = row + block.row_of(i, e),
                     of_column = column + block.score_column(j, e);
           const int key = Role::kRowsAreQueries ? of_column : of_row,
-                    of_query = Role::kRowsAreQueries ? of_row : of_column;
-          const bool is_seen = key >= query.first && key <= last_key<kBothWays>(p, of_query);
-          probability = is_seen ? probability : 0.0F;
+                    of_query = Role::kRowsAreQueries ? of_row : of_column,
+                    last = last_key<kBothWays>(p, of_query);
+          probability = key >= query.first && key <= last ? probability : 0.0F;
         }
         scores[i][j][e] = probability;
         if constexpr (Role::kSumsDs)
@@ -143,9 +143,8 @@ __device__ __forceinline__ bool is_masked(const AttentionProblem& p, const Atten
             key = Role::kRowsAreQueries ? column : row;
   constexpr int kQueries = Role::kRowsAreQueries ? P::kRows : P::kColumns,
                 kKeys = Role::kRowsAreQueries ? P::kColumns : P::kRows;
-  const int last_query = query + kQueries - 1;
-  return key + kKeys - 1 > last_key<kBothWays>(p, query) || last_query >= p.tokens ||
-         key < g.first_key[last_query];
+  const int last_query = query + kQueries - 1, last_of_first = last_key<kBothWays>(p, query);
+  return key + kKeys - 1 > last_of_first || last_query >= p.tokens || key < g.first_key[last_query];
 }
 
 template <typename T>

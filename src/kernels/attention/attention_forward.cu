@@ -1,8 +1,9 @@
 #include "attention/attention_tiles.cuh"
 
 // Forward pass of causal attention within packed documents, with spans that are seen both ways
-// (FlashAttention-2, arXiv:2307.08691, algorithm 1). A block processes a tile of queries of one head and loops over all keys visible to
-// any of them, with a running maximum and sum per query. Scores are in units of log2.
+// (FlashAttention-2, arXiv:2307.08691, algorithm 1). A block processes a tile of queries of one head
+// and loops over all keys visible to any of them, with a running maximum and sum per query. Scores
+// are in units of log2.
 namespace sftrun::kernels::cuda {
 namespace {
 
@@ -147,8 +148,8 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDepth>::kThreads, 1)
              kv_head = head / static_cast<int>(p.heads / p.kv_heads),
              query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * P::kRows,
              depth = static_cast<int>(p.depth), chunks = chunks_of<P>(depth);
-  const int rows_end = query < tokens - P::kRows ? query + P::kRows : tokens,
-            keys_end = last_key<kBothWays>(p, rows_end - 1) + 1;
+  int keys_end = query < tokens - P::kRows ? query + P::kRows : tokens;  // of the rows
+  if constexpr (kBothWays) keys_end = last_key<true>(p, keys_end - 1) + 1;
   const int first_of_last = first_key(p, query + P::kRows - 1),
             last_of_first = last_key<kBothWays>(p, query),
             begin = first_key(p, query) / P::kColumns * P::kColumns;
