@@ -49,6 +49,14 @@ __device__ __forceinline__ void score(Scores<P>& scores, const AttentionProblem&
                                       const AttentionBlock<P>& block,
                                       const OnlineSoftmax<P>& softmax, const ScoreRule& rule,
                                       bool is_masked, int query, int key) {
+  int last[P::kRowTiles][2];  // last visible key of each row, read once
+  if constexpr (kBothWays) {
+    if (is_masked) {
+      OnlineSoftmax<P>::for_rows([&](int i, int half) {
+        last[i][half] = last_key<true>(p, query + block.row_of(i, 2 * half));
+      });
+    }
+  }
 #pragma unroll
   for (int i = 0; i < P::kRowTiles; ++i) {
 #pragma unroll
@@ -61,7 +69,7 @@ __device__ __forceinline__ void score(Scores<P>& scores, const AttentionProblem&
         if (is_masked) {
           const int column = key + block.score_column(j, e);
           const bool is_seen = column >= softmax.first[i][e / 2] &&
-                               column <= last_key<kBothWays>(p, query + block.row_of(i, e));
+                               column <= (kBothWays ? last[i][e / 2] : query + block.row_of(i, e));
           value = is_seen ? value : kHidden;
         }
       }
