@@ -11,7 +11,7 @@ training  tests/data/train on one GPU: fp32 beside what transformers + peft comp
 nccl      two ranks on two GPUs; where there is one, both on it, each named another host
 bandwidth bin/quant_bandwidth: quantised matrices unpacked and multiplied, beside a copy of the card's memory
 adapters  bin/adapter_bandwidth: the products of LoRA adapters and their gradients, beside a copy of the card's memory
-attention bin/attention_speed: FlashAttention beside cuDNN's kernel, forward and backward
+attention bin/attention_speed: FlashAttention beside cuDNN's kernel and, with images that are seen both ways, sftrun's own, forward and backward
 memory    tests/smoke/memory_plan.py on one GPU: the tensors of a run beside what sftrun memory-check plans for it
 bench     sftrun bench and bench/peer_train.py in turn, bf16 (where --peer-python has transformers and peft), also with Liger's kernels
           and bitsandbytes' NF4 (where it has them)
@@ -570,7 +570,7 @@ def check_adapters(part):
 
 
 def check_attention(part):
-    return lines_of(part, part.check.build / "bin/attention_speed", *(("1", "2048") if part.check.rehearsal else ("9", "32768")))
+    return lines_of(part, part.check.build / "bin/attention_speed", *(("1", "2048") if part.check.rehearsal else ("9", "32768", "images")))
 
 
 def check_memory(part):
