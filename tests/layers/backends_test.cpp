@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "sftrun/layers/attention.h"
+#include "sftrun/spec/arch_spec.h"
 #include "support/batches.h"
 #include "support/tensors.h"
 
@@ -205,6 +206,20 @@ INSTANTIATE_TEST_SUITE_P(Layers, Backends,
                                             ::testing::Values(7, 150),
                                             ::testing::Values(at::kFloat, at::kBFloat16)),
                          name_of_backend_case);
+
+TEST(AttentionLayers, SeeSpansBothWaysWhereTheDescriptionHasIt) {
+  spec::ArchSpec arch;
+  arch.num_heads = arch.num_kv_heads = 1;
+  arch.head_dim = 8;
+  arch.layers.resize(2);
+  arch.layers[1].window = 4;
+  arch.layers[1].both_ways = true;
+  const auto sees_both_ways = [&](int64_t layer) {
+    return dynamic_cast<const Attention&>(*make_mixer(arch, layer, {})).shape.both_ways;
+  };
+  EXPECT_FALSE(sees_both_ways(0));
+  EXPECT_TRUE(sees_both_ways(1));
+}
 
 // As it is; and with scaled, capped logits.
 class HeadLosses : public ::testing::TestWithParam<double> {};
