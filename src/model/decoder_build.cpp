@@ -21,7 +21,7 @@ class DecoderBuilder {
   DecoderBuilder(Decoder& decoder, const WeightSource& source)
       : d_(decoder),
         source_(source),
-        tensors_(decoder.arch_, decoder.options_.tensor),
+        tensors_(decoder.arch_, decoder.options_.tensor, decoder.options_.with_vision),
         declarer_(decoder, tensors_),
         lora_(decoder.options_.lora),
         reader_(tensors_, decoder.options_, decoder.checkpoint_, source, decoder.file_bytes_) {}
@@ -177,6 +177,19 @@ Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)
       rope_(arch_.ropes),
       batch_target_(options_.device) {
   batch_target_.cuts_chunks = spec::any_has_state(arch_);
+  if (!options_.with_vision) return;
+  SFTRUN_CHECK(arch_.vision.has_value());
+  if (!arch_.vision->newline.empty()) {
+    throw DataError(
+        fmt::format("images for models of type {} are not supported", arch_.vision->model_type), {},
+        "use such a model with texts alone");
+  }
+  tower_ = layers::make_tower(*arch_.vision);
+  layers::complete(tower_, options_.dtype, options_.device);
+  batch_target_.vision = &tower_.spec;
+  layers::UnitRange& held = options_.held;
+  if (held.first > 0) held.first += tower_.num_units();
+  if (held.end < layers::UnitRange{}.end) held.end += tower_.num_units();
 }
 
 void Decoder::build(const WeightSource& source) {

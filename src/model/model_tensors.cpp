@@ -2,13 +2,23 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "sftrun/core/error.h"
 #include "sftrun/layers/tensor_ranks.h"
+#include "sftrun/spec/vision_tensors.h"
 
 namespace sftrun::model {
 
-ModelTensors::ModelTensors(const spec::ArchSpec& arch, const spec::TensorParallel& tensor)
+ModelTensors::ModelTensors(const spec::ArchSpec& arch, const spec::TensorParallel& tensor,
+                           bool with_vision)
     : tensors_(spec::tensor_specs(arch)), slices_(spec::slices_of(arch, tensor)) {
+  if (with_vision) {
+    std::vector<spec::TensorSpec> of_images =
+        spec::vision_tensor_specs(*arch.vision, arch.hidden_size);
+    std::move(of_images.begin(), of_images.end(), std::back_inserter(tensors_));
+  }
   for (const spec::TensorSpec& spec : tensors_) by_name_[spec.name] = &spec;
 }
 

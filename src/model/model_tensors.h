@@ -15,7 +15,9 @@ namespace sftrun::model {
 /// The tensors of a whole model by name, and what a tensor-parallel rank has of each.
 class ModelTensors {
  public:
-  ModelTensors(const spec::ArchSpec& arch, const spec::TensorParallel& tensor);
+  /// @param with_vision also those of the image side
+  ModelTensors(const spec::ArchSpec& arch, const spec::TensorParallel& tensor,
+               bool with_vision = false);
 
   const std::vector<spec::TensorSpec>& all() const { return tensors_; }
   const spec::TensorSpec& spec(const std::string& name) const { return *by_name_.at(name); }

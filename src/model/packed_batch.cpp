@@ -194,6 +194,47 @@ PackedBatch packed_of(const data::Batch& batch, RopeCache& rope, const BatchTarg
   return packed;
 }
 
+/// @param source on the host
+at::Tensor copied(const at::Tensor& source, const BatchTarget& target, bool is_pinned) {
+  if (target.device.is_cpu()) return source;
+  return (is_pinned ? source.pin_memory() : source).to(target.device, /*non_blocking=*/is_pinned);
+}
+
+/// The runs of rows with images in each document, where the model's attention sees them both ways.
+void add_both_ways(const std::vector<int64_t>& rows, const BatchTarget& target,
+                   PackedBatch& packed) {
+  if (target.vision->both_ways == spec::BothWays::kNever) return;
+  std::vector<kernels::RowSpan>& spans = packed.context.both_ways;
+  for (const int64_t row : rows) {
+    const auto at = static_cast<int32_t>(row);
+    const std::vector<int32_t>& documents = packed.context.cu_seqlens;
+    const bool begins_document = std::binary_search(documents.begin(), documents.end(), at);
+    if (spans.empty() || spans.back().end != at || begins_document)
+      spans.push_back({at, at + 1});
+    else
+      ++spans.back().end;
+  }
+  if (!target.device.is_cpu() && !spans.empty()) {
+    at::Tensor ends = at::empty({packed.num_tokens()}, at::kInt);
+    kernels::write_key_ends(spans,
+                            {ends.mutable_data_ptr<int32_t>(), static_cast<size_t>(ends.numel())});
+    packed.context.key_ends_device = ends.to(target.device);
+  }
+}
+
+void add_images(const ImageRows& images, const BatchTarget& target, const BatchOptions& options,
+                PackedBatch& packed) {
+  SFTRUN_CHECK(target.vision != nullptr);
+  PackedImages& on_device = packed.images.emplace();
+  on_device.input = {copied(images.input.patches, target, options.is_pinned), images.input.tiles};
+  on_device.layout =
+      layers::tower_layout(*target.vision, images.input.tiles, packed.context, target.device);
+  on_device.rows = copied(at::tensor(images.rows, at::kLong), target, options.is_pinned);
+  add_both_ways(images.rows, target, packed);
+  if (target.vision->embedded_as >= 0)
+    packed.tokens.index_fill_(0, on_device.rows, target.vision->embedded_as);
+}
+
 }  // namespace
 
 BatchTarget::BatchTarget(at::Device to) : device(to) {
@@ -201,9 +242,15 @@ BatchTarget::BatchTarget(at::Device to) : device(to) {
 }
 
 PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
-                          const Randomness& randomness, const BatchOptions& options) {
+                          const Randomness& randomness, const BatchOptions& options,
+                          const ImageRows* images) {
   if (batch.num_tokens() == 0) return {};
-  if (!options.sizes) return packed_of(batch, rope, target, randomness, options);
+  if (!options.sizes) {
+    PackedBatch packed = packed_of(batch, rope, target, randomness, options);
+    if (images != nullptr) add_images(*images, target, options, packed);
+    return packed;
+  }
+  SFTRUN_CHECK(images == nullptr);
   return packed_of(filled_up(batch, *options.sizes), rope, target, randomness, options);
 }
 

@@ -192,8 +192,7 @@ at::Tensor PassGraphs::forward_backward(const PackedBatch& batch, const PassOpti
   if (batch.num_tokens() > 0) ++num_passes_;
   if (!batch.sizes || max_tokens_ == 0) return stage_.forward_backward(batch, options);
   SFTRUN_CHECK(options.grad_scale == 1 && options.aux == nullptr &&
-               !options.row_factors.defined() && !options.needs_span_gradients &&
-               batch.spans.empty());
+               !options.row_factors.defined() && !batch.images);
   decoder_.joints().refresh();
   decoder_.joints().join_prefetch();  // work in the graph does not wait for events before the graph
   Pass& pass = passes_[{*batch.sizes, batch.staged.nbytes()}];

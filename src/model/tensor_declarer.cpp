@@ -16,6 +16,8 @@ bool decays(const spec::TensorSpec& tensor) {
 
 /// Module numbers for random streams. Linear layers count from 0; the noise uses 0xFFFFFFFF.
 constexpr uint32_t kEmbeddingNumber = 0xFFFFFFFE, kHeadNumber = 0xFFFFFFFD;
+/// The tower's linears: those of the text model have the same numbers with a tower and without.
+constexpr uint32_t kFirstOfTower = 0x80000000;
 
 }  // namespace
 
@@ -45,7 +47,8 @@ void TensorDeclarer::allow_quantized(const std::string& module,
 void TensorDeclarer::declare_tensor(const std::string& name, int64_t unit, at::Tensor* weight,
                                     layers::Parameter** parameter, bool in_fp32) {
   const spec::TensorSpec& tensor = tensors_.spec(name);
-  if (tensor.role != spec::TensorRole::kBuffer && selection_.trains(name)) {
+  if (tensor.role != spec::TensorRole::kBuffer && d_.options_.parts.has(tensor.part) &&
+      selection_.trains(name)) {
     *parameter = adapters_.add(selection_.parameter_name(name), tensor.shape,
                                tensors_.slice_of(name), unit, decays(tensor));
     (*parameter)->role = tensor.role;
@@ -80,7 +83,9 @@ void TensorDeclarer::declare_linear(layers::Linear& linear, const std::string& n
   if (!in_fp32) allow_quantized(name, linear.quantized);
   if (spec.bias)
     declare_tensor(name + ".bias", unit, &linear.bias, &linear.bias_parameter, in_fp32);
-  if (d_.options_.trains != Trains::kLora || !spec::is_target(lora_, linear.name, spec, d_.arch_))
+  if (d_.options_.trains != Trains::kLora ||
+      !d_.options_.parts.has(tensors_.spec(name + ".weight").part) ||
+      !spec::is_target(lora_, linear.name, spec, d_.arch_))
     return;
   linear.lora = adapters_.lora({.module = name,
                                 .pattern_name = spec::update_name(lora_, name),
@@ -230,7 +235,34 @@ void TensorDeclarer::declare_layer(int64_t l, uint32_t& number) {
       declare_experts(*layers::find(members[b].experts, experts.role), experts, l, number++);
 }
 
+void TensorDeclarer::declare_tower() {
+  layers::Tower& tower = d_.tower_;
+  if (!tower.is_defined()) return;
+  d_.units_.push_back({.name = "vision patches"});
+  for (size_t layer = 0; layer < tower.blocks.size(); ++layer)
+    d_.units_.push_back({.name = fmt::format("vision layer {}", layer)});
+  d_.units_.push_back({.name = "projector"});
+  const layers::TowerMembers members = layers::members_of(tower);
+  size_t weight = 0, linear = 0;
+  uint32_t number = kFirstOfTower;
+  for (int64_t unit = 0; unit < tower.num_units(); ++unit) {
+    for (; weight < members.weights.size() && members.weights[weight].unit == unit; ++weight) {
+      const layers::Place& place = members.weights[weight].place;
+      declare_tensor(members.weights[weight].name, unit, place.weight, place.parameter);
+    }
+    for (; linear < members.linears.size() && members.linears[linear].unit == unit; ++linear) {
+      const layers::TowerMembers::LinearMember& member = members.linears[linear];
+      declare_linear(*member.linear, member.linear->name,
+                     {.in_features = member.in_features,
+                      .out_features = member.out_features,
+                      .bias = member.bias},
+                     unit, number++);
+    }
+  }
+}
+
 void TensorDeclarer::declare() {
+  declare_tower();
   d_.units_.push_back({.name = "embedding"});
   declare_embedding();
   uint32_t number = 0;

@@ -10,19 +10,52 @@
 namespace sftrun::model {
 
 bool has_backward(Decoder& decoder, const MicroBatchRun& run, int64_t unit) {
-  return run.trains && (decoder.trains_at_or_below(unit) || run.options.needs_span_gradients);
+  return run.trains && decoder.trains_at_or_below(unit);
 }
 
 bool needs_input_gradient(Decoder& decoder, const MicroBatchRun& run, int64_t unit) {
-  return run.trains && (decoder.trains_below(unit) || run.options.needs_span_gradients);
+  return run.trains && decoder.trains_below(unit);
 }
+
+void tower_forward(Decoder& decoder, MicroBatchRun& run, int64_t unit) {
+  using layers::TowerKeeps;
+  const PackedImages& images = *run.batch.images;
+  if (!run.tower)
+    run.tower = std::make_unique<layers::TowerPass>(decoder.tower(), images.input, images.layout);
+  const TowerKeeps keeps = !has_backward(decoder, run, unit)          ? TowerKeeps::kNothing
+                           : decoder.options().gradient_checkpointing ? TowerKeeps::kInput
+                                                                      : TowerKeeps::kGraph;
+  run.tower->forward(unit, keeps);
+}
+
+void tower_backward(Decoder& decoder, MicroBatchRun& run, int64_t unit) {
+  run.tower->backward(unit, needs_input_gradient(decoder, run, unit));
+}
+
+namespace {
+
+/// hidden[rows] += features of DeepStack for the output of this layer.
+void add_deepstack(const MicroBatchRun& run, int64_t layer, at::Tensor& hidden) {
+  if (!run.tower || layer >= std::ssize(run.tower->deepstack_features())) return;
+  const at::Tensor& features = run.tower->deepstack_features()[static_cast<size_t>(layer)];
+  hidden = hidden.index_add(0, run.batch.images->rows, features);
+}
+
+/// The gradient of those features is that of the rows that they were added to.
+void keep_deepstack_gradient(Decoder& decoder, MicroBatchRun& run, int64_t layer) {
+  if (!run.tower || layer >= std::ssize(run.tower->deepstack_features())) return;
+  if (!needs_input_gradient(decoder, run, decoder.embedding_unit())) return;
+  run.deepstack_gradients.resize(run.tower->deepstack_features().size());
+  run.deepstack_gradients[static_cast<size_t>(layer)] =
+      run.grad.index_select(0, run.batch.images->rows);
+}
+
+}  // namespace
 
 void embedding_forward(Decoder& decoder, MicroBatchRun& run) {
   run.hidden = run.trains ? decoder.embed_for_training(run.batch)
                           : decoder.embed(run.batch.tokens, run.context.adapters);
-  SFTRUN_CHECK(run.batch.spans.empty() || !decoder.per_layer().defined());
-  for (const InputSpan& span : run.batch.spans)
-    run.hidden.narrow(0, span.first, span.rows.size(0)).copy_(span.rows);
+  if (run.tower) run.hidden.index_copy_(0, run.batch.images->rows, run.tower->features());
   const bool keeps = has_backward(decoder, run, decoder.embedding_unit());
   decoder.open_shared_state(run.context, run.batch.tokens, run.hidden,
                             keeps ? &run.per_layer : nullptr);
@@ -36,11 +69,13 @@ void layer_forward(Decoder& decoder, MicroBatchRun& run, int64_t layer,
   if (keeps && checkpoints) run.inputs.keep(layer, run.hidden, streams);
   run.hidden = decoder.backend().layer_forward(decoder.layers()[i], run.hidden, run.context,
                                                keeps && !checkpoints ? &run.layers[i] : nullptr);
+  add_deepstack(run, layer, run.hidden);
 }
 
 void layer_backward(Decoder& decoder, MicroBatchRun& run, int64_t layer,
                     const InputStreams* streams) {
   const auto i = static_cast<size_t>(layer);
+  keep_deepstack_gradient(decoder, run, layer);
   if (run.inputs.has(layer)) {
     decoder.backend().layer_forward(decoder.layers()[i], run.inputs.take(layer, streams),
                                     run.context, &run.layers[i]);
@@ -54,15 +89,20 @@ void embedding_backward(Decoder& decoder, MicroBatchRun& run) {
   layers::Embedding& embedding = decoder.embedding();
   const layers::PerLayerInputs& per_layer = decoder.per_layer();
   if (per_layer.defined()) {
+    const at::Tensor placeholders = run.tower ? run.batch.images->rows : at::Tensor();
     const at::Tensor d = layers::per_layer_backward(
         per_layer, std::move(run.per_layer), run.batch.tokens,
-        run.context.shared_state->d_per_layer, run.context, embedding.trains());
+        run.context.shared_state->d_per_layer, run.context,
+        embedding.trains() || needs_input_gradient(decoder, run, decoder.embedding_unit()),
+        placeholders);
     if (d.defined()) run.grad = run.grad + d;
   }
-  for (const InputSpan& span : run.batch.spans) {
-    const at::Tensor of_span = run.grad.narrow(0, span.first, span.rows.size(0));
-    if (run.options.needs_span_gradients) run.span_gradients.push_back(of_span.clone());
-    of_span.zero_();  // the tokens in their place have no part in the result
+  if (run.tower) {
+    const at::Tensor& rows = run.batch.images->rows;
+    if (needs_input_gradient(decoder, run, decoder.embedding_unit()))
+      run.tower->set_gradients(run.grad.index_select(0, rows),
+                               std::exchange(run.deepstack_gradients, {}));
+    run.grad.index_fill_(0, rows, 0);  // the tokens in their place have no part in the result
   }
   if (embedding.trains()) layers::embedding_backward(embedding, run.batch.tokens, run.grad);
 }

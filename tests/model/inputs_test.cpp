@@ -10,8 +10,7 @@
 #include "support/reference.h"
 #include "support/tensors.h"
 
-/// Inputs that are more than tokens at positions 0, 1, 2, …: positions on three axes, and rows that
-/// come from elsewhere.
+/// Inputs that are more than tokens at positions 0, 1, 2, …: positions on three axes.
 namespace sftrun::model {
 namespace {
 
@@ -101,68 +100,6 @@ TEST(MultiAxisPositions, SectionsAlternateOrLieSideBySide) {
   EXPECT_EQ(axes(), (std::vector<int64_t>{0, 0, 0, 0, 1, 1, 2, 2}));
   rope.sections.clear();
   EXPECT_EQ(axes(), std::vector<int64_t>(8, 0));
-}
-
-class InputSpans : public testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(Checkpointing, InputSpans, testing::Bool());
-
-// Rows that hold the embeddings of some tokens are these tokens, and their gradients are what the
-// embedding of these tokens would get.
-TEST_P(InputSpans, AreRowsOfTheModel) {
-  const std::vector<int32_t> tokens = {3, 20, 21, 22, 8, 9}, holes = {3, 1, 1, 1, 8, 9};
-  DecoderOptions options;
-  options.trains = Trains::kFull;
-  options.gradient_checkpointing = GetParam();
-  const auto expected = Decoder::load(weights::Checkpoint::open(data("mrope")), options),
-             actual = Decoder::load(weights::Checkpoint::open(data("mrope")), options);
-  const data::Batch batch = document(tokens);
-  const double loss =
-      Stage(*expected).forward_backward(prepared(*expected, batch), {}).item<double>();
-
-  data::Batch with_holes = batch;
-  with_holes.tokens = holes;
-  PackedBatch packed = prepared(*actual, with_holes);
-  packed.spans.push_back({1, expected->embed(at::tensor({20, 21, 22}, at::kLong))});
-  MicroBatchRun run(packed, PassOptions{.needs_span_gradients = true});
-  const Stage stage(*actual);
-  stage.forward(run);
-  EXPECT_EQ(stage.loss(run).item<double>(), loss);
-  stage.backward(run);
-  ASSERT_EQ(run.span_gradients.size(), 1U);
-
-  const std::string embedding = expected->embedding().name + ".weight";
-  for (const layers::Parameter& parameter : expected->parameters().parameters()) {
-    at::Tensor grad = parameter.grad.clone();
-    if (parameter.name == embedding) {
-      // The head is tied: its gradient is in the same rows.
-      const at::Tensor ids = at::tensor({20, 21, 22}, at::kLong);
-      grad.index_add_(0, ids, run.span_gradients[0], -1);
-      EXPECT_GT(run.span_gradients[0].abs().max().item<double>(), 1e-3);
-    }
-    EXPECT_TRUE(test::close(actual->parameters().find(parameter.name)->grad, grad, 1e-5))
-        << parameter.name;
-  }
-}
-
-// Nothing of the model trains, and the rows' gradients are wanted all the same.
-TEST_P(InputSpans, HaveGradientsInAFrozenModel) {
-  DecoderOptions options;
-  options.gradient_checkpointing = GetParam();
-  const auto decoder = Decoder::load(weights::Checkpoint::open(data("mrope")), options);
-  PackedBatch packed = prepared(*decoder, document({3, 1, 1, 8, 9}));
-  const at::Tensor rows = test::normal({2, 16}, 3);
-  packed.spans.push_back({1, rows});
-  MicroBatchRun run(packed, PassOptions{.needs_span_gradients = true});
-  const Stage stage(*decoder);
-  stage.forward(run);
-  stage.loss(run);
-  stage.backward(run);
-  const auto loss_with = [&](double step) {
-    packed.spans[0].rows = rows + step * run.span_gradients[0];
-    return stage.loss(packed).item<double>();
-  };
-  const double squares = run.span_gradients[0].square().sum().item<double>(), step = 1e-3;
-  EXPECT_NEAR((loss_with(step) - loss_with(-step)) / (2 * step * squares), 1, 1e-2);
 }
 
 }  // namespace

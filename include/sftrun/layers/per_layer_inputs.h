@@ -33,9 +33,11 @@ at::Tensor per_layer_forward(const PerLayerInputs& inputs, const at::Tensor& tok
                              const at::Tensor& embedded, const BatchContext& batch,
                              PerLayerRun* keep);
 /// Adds to the parameters' gradients. @param d [T, layers, size]
+/// @param placeholders [N] int64: rows whose entries of the table get no gradient (transformers' padding_idx); undefined: none
 /// @return the gradient of `embedded`; undefined when !needs_d_embedded
 at::Tensor per_layer_backward(const PerLayerInputs& inputs, PerLayerRun run,
                               const at::Tensor& tokens, const at::Tensor& d,
-                              const BatchContext& batch, bool needs_d_embedded);
+                              const BatchContext& batch, bool needs_d_embedded,
+                              const at::Tensor& placeholders = {});
 
 }  // namespace sftrun::layers

@@ -18,6 +18,7 @@
 #include "sftrun/layers/layer.h"
 #include "sftrun/layers/parameter.h"
 #include "sftrun/layers/per_layer_inputs.h"
+#include "sftrun/layers/tower.h"
 #include "sftrun/layers/unit.h"
 #include "sftrun/model/decoder_joints.h"
 #include "sftrun/model/packed_batch.h"
@@ -45,6 +46,22 @@ struct BaseForm {
 
 enum class Trains { kNothing, kLora, kFull, kPartial };
 
+/// The parts of a model with images to which `Trains` applies; the others are frozen.
+struct TrainedParts {
+  bool language = true, projector = true, vision = true;
+  bool has(spec::ModelPart part) const {
+    switch (part) {
+      case spec::ModelPart::kLanguage:
+        return language;
+      case spec::ModelPart::kProjector:
+        return projector;
+      case spec::ModelPart::kVision:
+        return vision;
+    }
+    return false;
+  }
+};
+
 /// Frozen weights that several decoders on one device use, each with its own adapter. The first one
 /// that needs a tensor reads it. For decoders of the same checkpoint, dtype and BaseForm.
 struct SharedWeights {
@@ -57,13 +74,17 @@ struct DecoderOptions {
   at::Device device = at::kCPU;
   const layers::Backend* backend = nullptr;  ///< null: fused
   Trains trains = Trains::kNothing;
+  TrainedParts parts;
   spec::LoraSpec lora;
   std::filesystem::path
       pissa_from;  ///< PiSSA's initial A and B of a checkpoint; empty: compute them
   std::vector<std::string> trainable;  ///< kPartial: regular expressions over parameter names,
                                        ///< matched as by Python's re.search
   BaseForm base;
-  /// Units that are loaded, for the stage of a pipeline. A tied head needs the embedding, too.
+  /// Loads the tower and the mergers of a model that takes images, too.
+  bool with_vision = false;
+  /// Units that are loaded, for the stage of a pipeline, counted from the embedding; a stage with the
+  /// embedding has the tower, too. A tied head needs the embedding, too.
   layers::UnitRange held = {};
   layers::BufferLayout buffers;  ///< its `held` and `borrowed` follow from `held`
   /// Called when the weights of a unit are complete, if buffers are per unit. It may release their
@@ -105,10 +126,11 @@ class Decoder {
   /// Random weights (benchmarks): uniform with standard deviation 0.02.
   static std::unique_ptr<Decoder> random(const spec::ArchSpec& arch, const DecoderOptions& options);
 
-  /// The units in order of use: the embedding, each layer, the final norm with the head.
+  /// The units in order of use: those of the tower, the embedding, each layer, the final norm with the
+  /// head.
   std::vector<layers::Unit>& units() { return units_; }
   const std::vector<layers::Unit>& units() const { return units_; }
-  int64_t embedding_unit() const { return 0; }
+  int64_t embedding_unit() const { return tower_.is_defined() ? tower_.num_units() : 0; }
   int64_t layer_unit(int64_t layer) const { return layers_[static_cast<size_t>(layer)].unit; }
   int64_t head_unit() const { return static_cast<int64_t>(units_.size()) - 1; }
   /// Whether a parameter of this unit or of one before it trains.
@@ -137,6 +159,7 @@ class Decoder {
   const layers::Head& head() const { return head_; }
   layers::Head& head() { return head_; }
   layers::Embedding& embedding() { return embedding_; }
+  const layers::Tower& tower() const { return tower_; }
   /// Products of several linears that are computed as one.
   DecoderJoints& joints() { return joints_; }
   /// @param adapters false: without the embedding's adapter
@@ -181,6 +204,7 @@ class Decoder {
   layers::ParameterStore store_;
   std::vector<layers::Unit> units_;
   std::shared_ptr<const weights::Checkpoint> checkpoint_;
+  layers::Tower tower_;
   layers::Embedding embedding_;
   layers::PerLayerInputs per_layer_;
   bool shares_keys_ = false;

@@ -27,8 +27,6 @@ struct PassOptions {
   AuxLoss* aux = nullptr;  ///< not null: the routers' balance is counted
   /// The gradients are complete after this micro-batch: `UnitHooks::gradients_ready` is called.
   bool completes_gradients = true;
-  /// The gradients of spans are wanted, on every rank, whether or not its micro-batch has spans.
-  bool needs_span_gradients = false;
   Activity* activity = nullptr;  ///< records which pass runs; may be null
 };
 
@@ -63,9 +61,10 @@ struct MicroBatchRun {
   std::vector<std::unique_ptr<layers::LayerRun>> layers;
   SavedInputs inputs;
   layers::PerLayerRun per_layer;
-  /// Result of the backward pass with `needs_span_gradients`: of each of the batch's spans [n,
-  /// hidden].
-  std::vector<at::Tensor> span_gradients;
+  /// Of the batch's images; null: it has none.
+  std::unique_ptr<layers::TowerPass> tower;
+  /// Gradients of the features that DeepStack added to the outputs of the first layers.
+  std::vector<at::Tensor> deepstack_gradients;
 };
 
 /// Micro-batches that pass each unit one after the other, so that the unit is brought to the device

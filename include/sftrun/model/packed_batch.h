@@ -10,16 +10,10 @@
 #include "sftrun/data/example.h"
 #include "sftrun/layers/batch_context.h"
 #include "sftrun/model/batch_sizes.h"
+#include "sftrun/model/packed_images.h"
 #include "sftrun/model/rope_cache.h"
 
 namespace sftrun::model {
-
-/// Rows of a micro-batch that are not tokens, such as the patches of an image. Their embeddings
-/// replace those of the tokens that stand in their place.
-struct InputSpan {
-  int64_t first = 0;  ///< row of the micro-batch
-  at::Tensor rows;    ///< [n, hidden] in the compute dtype, on the device
-};
 
 /// A micro-batch on its device. T tokens, N of them with a label.
 struct PackedBatch {
@@ -31,7 +25,7 @@ struct PackedBatch {
   at::Tensor label_documents;
   at::Tensor grad_factor;           ///< [1] fp32: multiplies the loss's gradient; undefined: 1
   std::optional<BatchSizes> sizes;  ///< sizes that the batch was padded to
-  std::vector<InputSpan> spans;     ///< do not overlap
+  std::optional<PackedImages> images;
   layers::BatchContext context;
   int64_t num_tokens() const { return tokens.defined() ? tokens.size(0) : 0; }
 };
@@ -50,6 +44,8 @@ struct BatchTarget {
   at::Device device;
   std::optional<c10::Stream> copies;
   bool cuts_chunks = false;  ///< the model has gated delta nets: compute `Chunks` for each batch
+  /// The model's tower; null: it takes no images.
+  const spec::VisionSpec* vision = nullptr;
 };
 
 /// How a batch is copied to a GPU.
@@ -63,7 +59,9 @@ struct BatchOptions {
 };
 
 /// @param batch as formed by data::make_batch; may be empty (T = 0)
+/// @param images null: none   @pre with images, target.vision is set, and options.sizes is not
 PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
-                          const Randomness& randomness, const BatchOptions& options = {});
+                          const Randomness& randomness, const BatchOptions& options = {},
+                          const ImageRows* images = nullptr);
 
 }  // namespace sftrun::model

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-
 /// The image side of a vision-language model as data: a tower that turns patches of pixels into hidden states, mergers that turn these
 /// into rows of the text, and how the text model treats such rows. docs/vision-models.md says where transformers computes it.
 namespace sftrun::spec {
@@ -56,7 +55,8 @@ struct TowerLinear {
   /// Inputs and outputs are clamped to the range in the scalars `input_min`, `input_max`, `output_min`, `output_max` of the module
   /// `bounds` (Gemma 4 E2B and E4B).
   bool clamps = false;
-  std::string bounds;  ///< HF name, as `module`: "self_attn.q_proj" around "self_attn.q_proj.linear"
+  std::string
+      bounds;  ///< HF name, as `module`: "self_attn.q_proj" around "self_attn.q_proj.linear"
   bool exists() const { return in_features > 0; }
 };
 
@@ -82,7 +82,6 @@ enum class TowerPositions : uint8_t {
   kTable,         ///< row i of the table for patch i of a tile, a class token's first
   kInterpolated,  ///< a square table, bilinearly at the corners-aligned place of the patch (Qwen3-VL)
   kAxes,          ///< one table for columns [0], one for rows [1], summed (Gemma 4)
-  kResized,       ///< a square table, resized bilinearly with antialiasing (SigLIP 2, LFM2-VL)
 };
 
 /// Rotary positions of rows and columns in the tower's attention. D: size of a head. f_j = theta^(-2j / (D / 2)).

@@ -31,11 +31,13 @@ at::Tensor per_layer_forward(const PerLayerInputs& inputs, const at::Tensor& tok
 
 at::Tensor per_layer_backward(const PerLayerInputs& inputs, PerLayerRun run,
                               const at::Tensor& tokens, const at::Tensor& d,
-                              const BatchContext& batch, bool needs_d_embedded) {
+                              const BatchContext& batch, bool needs_d_embedded,
+                              const at::Tensor& placeholders) {
   const at::Tensor scaled = d * kHalf;
   if (inputs.table.parameter) {
-    inputs.table.parameter->grad.index_add_(0, tokens, scaled.view({tokens.size(0), -1}),
-                                            inputs.table_scale);
+    at::Tensor of_tokens = scaled.view({tokens.size(0), -1});
+    if (placeholders.defined()) of_tokens = of_tokens.index_fill(0, placeholders, 0);
+    inputs.table.parameter->grad.index_add_(0, tokens, of_tokens, inputs.table_scale);
   }
   const bool through_norm = needs_d_embedded || inputs.projection.trains();
   const at::Tensor d_projected =

@@ -203,6 +203,9 @@ ArchSpec read_whole_model(const JsonFields& config, const WholeModel& model) {
   vision.model_type = model.model_type;
   vision.model_class = model.model_class;
   vision.image_token_id = image_token_of(config, model.image_token_id);
+  for (LayerSpec& layer : arch.layers)
+    layer.both_ways = vision.both_ways == BothWays::kEveryLayer ||
+                      (vision.both_ways == BothWays::kWindowedLayers && layer.window > 0);
   arch.vision = std::move(vision);
   return arch;
 }

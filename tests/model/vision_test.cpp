@@ -1,0 +1,258 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "sftrun/core/file.h"
+#include "sftrun/model/stage.h"
+#include "sftrun/spec/vision_tensors.h"
+#include "sftrun/weights/safetensors.h"
+#include "support/adapter_weights.h"
+#include "support/reference.h"
+#include "support/tensors.h"
+
+// Models with images against what transformers gave for tiny random models (scripts/fixtures/make_vision.py).
+namespace sftrun::model {
+namespace {
+
+namespace fs = std::filesystem;
+using test::close;
+
+fs::path folder_of(const std::string& kind) {
+  return fs::path(SFTRUN_TEST_DATA) / "vision" / kind;
+}
+
+std::vector<std::string> vision_kinds() {
+  std::vector<std::string> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_of("")))
+    if (fs::exists(entry.path() / "reference.json"))
+      found.push_back(entry.path().filename().string());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+/// A fixture: documents with images.
+class VisionReference {
+ public:
+  explicit VisionReference(const std::string& kind)
+      : file_(folder_of(kind) / "reference.safetensors"),
+        json_(nlohmann::json::parse(read_text_file(folder_of(kind) / "reference.json"))) {}
+
+  bool has(const std::string& name) const { return file_.find(name) != nullptr; }
+  at::Tensor read(const std::string& name) const {
+    const weights::SafetensorsEntry& entry = *file_.find(name);
+    return test::tensor_of(entry, entry.dtype == "I64" ? at::kLong : at::kFloat);
+  }
+  double loss() const { return json_["loss"]; }
+  double lora_loss() const { return json_["lora_loss"]; }
+  const weights::SafetensorsFile& file() const { return file_; }
+  std::vector<std::string> gradients() const {
+    std::vector<std::string> names;
+    for (const weights::SafetensorsEntry& entry : file_.entries())
+      if (entry.name.starts_with("grad.")) names.push_back(entry.name.substr(5));
+    return names;
+  }
+
+  /// The documents packed into one batch; a token of an image is no label.
+  data::Batch batch(const spec::VisionSpec& vision) const {
+    data::Batch batch;
+    batch.cu_seqlens = {0};
+    std::vector<at::Tensor> positions;
+    for (int i = 0; has("input_ids." + std::to_string(i)); ++i) {
+      const at::Tensor ids = read("input_ids." + std::to_string(i));
+      for (int64_t t = 0; t < ids.numel(); ++t) {
+        batch.tokens.push_back(ids[t].item<int32_t>());
+        const int32_t next = t + 1 < ids.numel() ? ids[t + 1].item<int32_t>() : data::kIgnoreIndex;
+        batch.labels.push_back(next == vision.image_token_id ? data::kIgnoreIndex : next);
+        batch.position_ids.push_back(static_cast<int32_t>(t));
+      }
+      batch.cu_seqlens.push_back(static_cast<int32_t>(batch.tokens.size()));
+      batch.document_keys.push_back(i);
+      batch.max_seqlen = std::max(batch.max_seqlen, static_cast<int32_t>(ids.numel()));
+      if (has("positions." + std::to_string(i)))
+        positions.push_back(read("positions." + std::to_string(i)));
+    }
+    batch.label_tokens = std::count_if(batch.labels.begin(), batch.labels.end(),
+                                       [](int32_t label) { return label != data::kIgnoreIndex; });
+    if (!positions.empty()) {
+      const at::Tensor all = at::cat(positions, 1).to(at::kInt).contiguous();
+      batch.rope_positions.assign(all.data_ptr<int32_t>(), all.data_ptr<int32_t>() + all.numel());
+    }
+    return batch;
+  }
+
+  ImageRows images(const spec::VisionSpec& vision, const data::Batch& batch) const {
+    ImageRows images;
+    std::vector<at::Tensor> patches;
+    for (uint32_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
+      uint32_t first_patch = 0;
+      for (size_t k = 0; k < json_["grids"][i].size(); ++k) {
+        const at::Tensor given = read(fmt::format("patches.{}.{}", i, k));
+        layers::TowerTile tile{.rows = json_["grids"][i][k][0], .columns = json_["grids"][i][k][1]};
+        const int64_t tiles = given.dim() == 4 ? given.size(0) : 1;
+        for (int64_t n = 0; n < tiles; ++n) {
+          tile.document = i, tile.first_patch = first_patch;
+          first_patch += static_cast<uint32_t>(tile.patches());
+          images.input.tiles.push_back(tile);
+        }
+        patches.push_back(in_tower_order(vision, given, tile));
+      }
+    }
+    images.input.patches = at::cat(patches);
+    for (size_t row = 0; row < batch.tokens.size(); ++row)
+      if (batch.tokens[row] == vision.image_token_id)
+        images.rows.push_back(static_cast<int64_t>(row));
+    return images;
+  }
+
+ private:
+  static at::Tensor in_tower_order(const spec::VisionSpec& vision, const at::Tensor& given,
+                                   const layers::TowerTile& tile) {
+    if (given.dim() == 4)
+      return layers::patches_of_planes(given, vision.patches, vision.merger.side);
+    if (vision.patches.order == spec::PatchOrder::kChannelsFirst)
+      return given;  // Qwen: merged already
+    return given.index_select(0, at::tensor(layers::merged_order(tile, vision.merger.side)));
+  }
+
+  weights::SafetensorsFile file_;
+  nlohmann::json json_;
+};
+
+std::unique_ptr<Decoder> load(const std::string& kind, const DecoderOptions& options) {
+  return Decoder::load(weights::Checkpoint::open(folder_of(kind)), options);
+}
+
+class Vision : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, Vision, testing::ValuesIn(vision_kinds()));
+
+/// The batch of all documents of a fixture, with its images.
+PackedBatch packed_documents(Decoder& decoder, const VisionReference& reference,
+                             data::Batch& batch) {
+  const spec::VisionSpec& vision = decoder.tower().spec;
+  batch = reference.batch(vision);
+  const ImageRows images = reference.images(vision, batch);
+  return prepare_batch(batch, decoder.rope(), decoder.batch_target(), {}, {}, &images);
+}
+
+/// Every gradient of the decoder's parameters is that of the reference.
+void expect_gradients(Decoder& decoder, const weights::SafetensorsFile& file,
+                      const std::string& prefix) {
+  for (const layers::Parameter& parameter : decoder.parameters().parameters()) {
+    const weights::SafetensorsEntry* entry = file.find(prefix + parameter.name);
+    ASSERT_NE(entry, nullptr) << parameter.name;
+    const at::Tensor expected = test::tensor_of(*entry, at::kFloat);
+    // Of a bias of keys, which softmax does not see: 0, whatever the model is.
+    if (expected.abs().max().item<double>() < 1e-12) {
+      EXPECT_LT(parameter.grad.abs().max().item<double>(), 1e-6) << parameter.name;
+      continue;
+    }
+    EXPECT_TRUE(
+        close(parameter.in_file_order(parameter.grad).reshape(expected.sizes()), expected, 1e-4))
+        << parameter.name;
+  }
+}
+
+double mean_loss(Decoder& decoder, const PackedBatch& packed, const data::Batch& batch) {
+  const auto labels = static_cast<double>(batch.label_tokens);
+  return Stage(decoder).forward_backward(packed, {.grad_scale = 1 / labels}).item<double>() /
+         labels;
+}
+
+DecoderOptions with_images(Trains trains, bool checkpoints) {
+  DecoderOptions options{.trains = trains};
+  options.with_vision = true;
+  options.gradient_checkpointing = checkpoints;
+  return options;
+}
+
+TEST_P(Vision, EqualsTransformersPacked) {
+  const VisionReference reference(GetParam());
+  for (const bool checkpoints : {false, true}) {
+    const auto decoder = load(GetParam(), with_images(Trains::kFull, checkpoints));
+    data::Batch batch;
+    const PackedBatch packed = packed_documents(*decoder, reference, batch);
+    const Stage stage(*decoder);
+    MicroBatchRun run(packed);
+    stage.forward(run);
+    std::vector<at::Tensor> features, logits;
+    for (int i = 0; reference.has("input_ids." + std::to_string(i)); ++i) {
+      if (reference.has("features." + std::to_string(i)))
+        features.push_back(reference.read("features." + std::to_string(i)));
+      logits.push_back(reference.read("logits." + std::to_string(i)));
+    }
+    EXPECT_TRUE(close(run.tower->features(), at::cat(features), 1e-5));
+    EXPECT_TRUE(
+        close(stage.logits(packed, at::arange(packed.num_tokens())), at::cat(logits), 1e-5));
+    EXPECT_NEAR(mean_loss(*decoder, packed, batch), reference.loss(), 1e-5);
+    expect_gradients(*decoder, reference.file(), "grad.");
+    EXPECT_GT(decoder->parameters().parameters().size(), reference.gradients().size() - 2);
+  }
+}
+
+// Adapters on every linear layer of the text model, tower and projector, as PEFT's.
+TEST_P(Vision, EqualsPeft) {
+  const VisionReference reference(GetParam());
+  const weights::SafetensorsFile gradients(folder_of(GetParam()) / "lora.safetensors");
+  for (const bool checkpoints : {false, true}) {
+    DecoderOptions options = with_images(Trains::kLora, checkpoints);
+    options.lora = {.r = 2, .alpha = 4};
+    const auto decoder = load(GetParam(), options);
+    EXPECT_EQ(decoder->parameters().parameters().size(), gradients.entries().size());
+    test::set_adapter_weights(decoder->parameters(), /*seed=*/1);
+    data::Batch batch;
+    const PackedBatch packed = packed_documents(*decoder, reference, batch);
+    EXPECT_NEAR(mean_loss(*decoder, packed, batch), reference.lora_loss(), 1e-5);
+    expect_gradients(*decoder, gradients, "");
+  }
+}
+
+// One part trains: its gradients are those of the whole, and no other part has any.
+TEST_P(Vision, TrainsItsParts) {
+  const VisionReference reference(GetParam());
+  using spec::ModelPart;
+  size_t num_parameters = 0;
+  for (const ModelPart part : {ModelPart::kLanguage, ModelPart::kProjector, ModelPart::kVision}) {
+    DecoderOptions options = with_images(Trains::kFull, part == ModelPart::kVision);
+    options.parts = {.language = part == ModelPart::kLanguage,
+                     .projector = part == ModelPart::kProjector,
+                     .vision = part == ModelPart::kVision};
+    const auto decoder = load(GetParam(), options);
+    data::Batch batch;
+    const PackedBatch packed = packed_documents(*decoder, reference, batch);
+    EXPECT_NEAR(mean_loss(*decoder, packed, batch), reference.loss(), 1e-5);
+    expect_gradients(*decoder, reference.file(), "grad.");
+    for (const layers::Parameter& parameter : decoder->parameters().parameters())
+      EXPECT_EQ(spec::part_of(decoder->arch(), parameter.name), part) << parameter.name;
+    num_parameters += decoder->parameters().parameters().size();
+  }
+  const auto whole = load(GetParam(), with_images(Trains::kFull, false));
+  EXPECT_EQ(num_parameters, whole->parameters().parameters().size());
+}
+
+// A batch of text alone runs through a model with a tower, and gives what the text model gives.
+TEST_P(Vision, ReadsTextAlone) {
+  const VisionReference reference(GetParam());
+  const auto decoder = load(GetParam(), with_images(Trains::kFull, false));
+  DecoderOptions text_options{.trains = Trains::kFull};
+  const auto text = load(GetParam(), text_options);
+  data::Batch batch;
+  batch.tokens = {3, 4, 5, 6, 7};
+  batch.labels = {4, 5, 6, 7, data::kIgnoreIndex};
+  batch.position_ids = {0, 1, 2, 3, 4};
+  batch.cu_seqlens = {0, 5}, batch.document_keys = {0}, batch.max_seqlen = 5,
+  batch.label_tokens = 4;
+  const auto loss_of = [&](Decoder& of) {
+    return mean_loss(of, prepare_batch(batch, of.rope(), of.batch_target(), {}), batch);
+  };
+  EXPECT_EQ(loss_of(*decoder), loss_of(*text));
+  for (const layers::Parameter& parameter : text->parameters().parameters())
+    EXPECT_TRUE(at::equal(decoder->parameters().find(parameter.name)->grad, parameter.grad));
+}
+
+}  // namespace
+}  // namespace sftrun::model
