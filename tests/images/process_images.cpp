@@ -2,7 +2,8 @@
 //
 // Reads a JSON object a line:
 //     {"folder": of the model, "file": the image, "output": where raw float32 values go; absent: the plan alone}
-// or {"folder", "size": [width, height]} for the plan, and optionally "pan_and_scan": true, "backend": "torchvision", "max_pixels" and "longest_edge": caps. Writes a line each: the plan, or {"error"}.
+// or {"folder", "size": [width, height]} for the plan, and optionally "pan_and_scan": true, "backend": "torchvision", "max_pixels" and "longest_edge": caps. Writes a line each: the plan
+// with the text of the image, or {"error"}.
 #include <array>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/images/decode.h"
 #include "sftrun/images/process.h"
+#include "sftrun/images/prompt.h"
 
 namespace {
 
@@ -25,22 +27,29 @@ images::ImageProcessor processor_for(const json& request) {
                                        .longest_edge = request.value("longest_edge", int64_t{0})});
 }
 
-json described(const images::ImagePlan& plan, const images::ImageProcessor& processor) {
-  return {{"shape", plan.shape(processor)},
-          {"tile_size", {plan.tile_height, plan.tile_width}},
-          {"tile_grid", {plan.tile_rows, plan.tile_columns}},
-          {"grid_thw", plan.grid_thw},
-          {"num_tokens", plan.num_tokens},
-          {"token_grid", {plan.token_rows, plan.token_columns}}};
+json described(const images::ImagePlan& plan, const images::ImageProcessor& processor,
+               const std::filesystem::path& folder) {
+  json description = {{"shape", plan.shape(processor)},
+                      {"tile_size", {plan.tile_height, plan.tile_width}},
+                      {"tile_grid", {plan.tile_rows, plan.tile_columns}},
+                      {"grid_thw", plan.grid_thw},
+                      {"num_tokens", plan.num_tokens},
+                      {"token_grid", {plan.token_rows, plan.token_columns}}};
+  if (plan.num_tokens == 0) return description;
+  const images::ImagePrompt prompt = images::read_prompt(folder, processor.kind);
+  description["prompt"] = images::text_of_image(prompt, plan);
+  description["feature"] = prompt.feature;
+  return description;
 }
 
 json answered(const json& request) {
   const images::ImageProcessor processor = processor_for(request);
+  const std::filesystem::path folder = request.at("folder").get<std::string>();
   const auto backend = request.value("backend", "pil") == "pil" ? images::Backend::kPil
                                                                 : images::Backend::kTorchvision;
   if (request.contains("size")) {
     const auto [width, height] = request.at("size").get<std::array<int64_t, 2>>();
-    return described(images::plan_image(processor, width, height, backend), processor);
+    return described(images::plan_image(processor, width, height, backend), processor, folder);
   }
   const auto path = request.at("file").get<std::string>();
   const MappedFile file{path};
@@ -55,7 +64,7 @@ json answered(const json& request) {
         request.at("output").get<std::string>(),
         {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
   }
-  return described(plan, processor);
+  return described(plan, processor, folder);
 }
 
 }  // namespace

@@ -5,13 +5,14 @@
 
 N random images of odd sizes and of every mode that Pillow writes as PNG, for each configuration of each processor: defaults of the class and those
 that released models have. The reference is transformers' class with Pillow, called as the model's processor calls it; tokens are those in the
-text that the processor puts for an image. Then values of the torchvision backend, whose arithmetic is repeated with PyTorch, on images that are
+text that the processor puts for an image, which is compared, too. Then values of the torchvision backend, whose arithmetic is repeated with PyTorch, on images that are
 not resized, and what files are refused.
 """
 import argparse
 import io
 import json
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -37,7 +38,6 @@ MODES = ("1", "L", "LA", "P", "RGB", "RGB", "RGB", "RGBA", "I;16")
 CLIP_MEAN, CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 HALF = [0.5] * 3
-IMAGE = "\x01"  # stands for an image token
 
 
 @dataclass
@@ -150,14 +150,33 @@ def class_of(module, name, kind):
 
 
 def token_counter(case, image_processor):
-    """The model's processor without a tokenizer."""
+    """The model's processor without a tokenizer: what its __init__ takes from one is set here."""
     module, name = case.processor.split(".")
     processor = object.__new__(class_of(module, name, "processing"))
-    tokens = {key: "<m>" for key in ("boi_token", "eoi_token", "fake_image_token", "global_image_token", "global_image_tag", "start_image_token",
-                                     "end_image_token", "image_break_token", "image_end_token")}
-    length = case.members.get("image_seq_length", 0)
-    processor.__dict__.update(tokens, image_token=IMAGE, image_processor=image_processor, full_image_sequence=IMAGE * length, **case.members)
+    processor.__dict__.update(tokens_of(module), image_processor=image_processor, **case.members)
+    if module == "gemma3":
+        tokens = GEMMA3_TOKENS
+        processor.full_image_sequence = f"\n\n{tokens['boi_token']}{tokens['image_token'] * processor.image_seq_length}{tokens['eoi_token']}\n\n"
     return processor
+
+
+GEMMA3_TOKENS = {"boi_token": "<start_of_image>", "image_token": "<image_soft_token>", "eoi_token": "<end_of_image>"}
+
+
+def tokens_of(module):
+    """As released tokenizers have them."""
+    return {"qwen2_5_vl": {"image_token": "<|image_pad|>"},
+            "gemma3": {},
+            "gemma4": {"boi_token": "<|image>", "image_token": "<|image|>", "eoi_token": "<image|>"},
+            "pixtral": {"image_token": "[IMG]", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"},
+            "internvl": {"image_token": "<IMG_CONTEXT>", "start_image_token": "<img>", "end_image_token": "</img>"}}.get(
+        module, {"image_token": "<image>", "fake_image_token": "<fake_token_around_image>", "global_image_token": "<global-img>",
+                 "global_image_tag": "<global-img>"})
+
+
+def shortened(text, token):
+    """Runs of a token as their number."""
+    return re.sub(f"(?:{re.escape(token)})+", lambda run: "{%d}" % (len(run[0]) // len(token)), text)
 
 
 class Reference:
@@ -188,10 +207,15 @@ class Reference:
             assert (output["pixel_attention_mask"] == 1).all()
         if self.counter:
             text = self.counter.replace_image_token(output, 0)
-            facts["num_tokens"] = text.count(IMAGE)
+            facts |= self.of_text(text)
             if self.case.module == "pixtral":
-                facts["token_grid"] = [text.count("<m>"), text.index("<m>")]
+                ends = text.replace("[IMG_BREAK]", "[IMG_END]").split("[IMG_END]")
+                facts["token_grid"] = [len(ends) - 1, ends[0].count("[IMG]")]
         return values.reshape(shape[0], -1), facts
+
+    def of_text(self, text):
+        token = GEMMA3_TOKENS["image_token"] if self.case.module == "gemma3" else self.counter.image_token
+        return {"num_tokens": text.count(token), "prompt": shortened(text, token)}
 
     def of_gemma4(self, values, output):
         """Without padding, which is 0 with positions of -1."""
@@ -201,8 +225,8 @@ class Reference:
         assert used[:rows].all() and (values[0, rows:] == 0).all() and (positions[rows:] == -1).all()
         width, height = (positions[:rows].max(0) + 1).tolist()
         assert (positions[:rows] == [[x, y] for y in range(height) for x in range(width)]).all()
-        tokens = self.counter.replace_image_token(output, 0).count(IMAGE)
-        return values[0, :rows], {"shape": [rows, values.shape[2]], "grid_thw": [1, height, width], "num_tokens": tokens}
+        text = self.of_text(self.counter.replace_image_token(output, 0))
+        return values[0, :rows], {"shape": [rows, values.shape[2]], "grid_thw": [1, height, width], **text}
 
 
 @contextmanager
@@ -228,7 +252,10 @@ class Program:
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         assert line, f"the program ended on {request}"
-        return json.loads(line)
+        answer = json.loads(line)
+        if "feature" in answer:
+            answer["prompt"] = shortened(answer["prompt"], answer.pop("feature"))
+        return answer
 
 
 def write_model(case, folder, suffix=""):

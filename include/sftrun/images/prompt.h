@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "sftrun/images/process.h"
+
+/// The text that stands for an image, as the processors of transformers 5.23 write it (`replace_image_token`). One row of a table for each
+/// kind of image processor.
+namespace sftrun::images {
+
+/// The texts of the tokens with which a model writes images.
+struct ImagePrompt {
+  ProcessorKind kind = ProcessorKind::kClip;
+  std::string placeholder;  ///< what the chat template writes for an image
+  std::string feature;      ///< the token whose positions get the image's features
+  std::string begin, end;   ///< around an image, or of each tile (Idefics 3); empty: none
+  std::string whole;        ///< Idefics 3: before the whole image
+  std::string row_end;      ///< Pixtral: after each row but the last
+  /// Tokens that the chat template writes around the placeholder.
+  std::vector<std::string> around;
+  /// The id of `feature` by config.json; -1: it does not say.
+  int64_t feature_id = -1;
+
+  /// Each text once, without empty ones: none of these tokens is what a model should write.
+  std::vector<std::string> tokens() const;
+};
+
+/// The texts that a model's folder names, else the processors' defaults: keys of tokenizer_config.json (also in `extra_special_tokens`),
+/// then of processor_config.json.
+/// @throws DataError for a file that is damaged
+ImagePrompt read_prompt(const std::filesystem::path& folder, ProcessorKind kind);
+
+/// What replaces the placeholder of an image. It has `feature` plan.num_tokens times.
+/// @param plan of `plan_image` with the same kind of processor
+/// @throws DataError if the plan has no number of tokens, which the model's files do not say
+std::string text_of_image(const ImagePrompt& prompt, const ImagePlan& plan);
+
+}  // namespace sftrun::images
