@@ -30,14 +30,17 @@ class RowReader {
       case arrow::Type::BOOL:
         return static_cast<const arrow::BooleanArray&>(array).Value(row);
       case arrow::Type::STRING:
-      case arrow::Type::BINARY:
         return text(static_cast<const arrow::BinaryArray&>(array).GetView(row));
+      case arrow::Type::BINARY:
+        return bytes(static_cast<const arrow::BinaryArray&>(array).GetView(row));
       case arrow::Type::LARGE_STRING:
-      case arrow::Type::LARGE_BINARY:
         return text(static_cast<const arrow::LargeBinaryArray&>(array).GetView(row));
+      case arrow::Type::LARGE_BINARY:
+        return bytes(static_cast<const arrow::LargeBinaryArray&>(array).GetView(row));
       case arrow::Type::STRING_VIEW:
-      case arrow::Type::BINARY_VIEW:
         return text(static_cast<const arrow::BinaryViewArray&>(array).GetView(row));
+      case arrow::Type::BINARY_VIEW:
+        return bytes(static_cast<const arrow::BinaryViewArray&>(array).GetView(row));
       case arrow::Type::LIST:
         return list(*static_cast<const arrow::ListArray&>(array).value_slice(row));
       case arrow::Type::LARGE_LIST:
@@ -85,6 +88,11 @@ class RowReader {
   Json text(std::string_view bytes) const {
     if (is_valid_utf8(bytes)) return std::string(bytes);
     throw DataError("a text is not valid UTF-8", where_, "write the file again, in UTF-8");
+  }
+
+  /// Columns of bytes hold texts, or files as images.
+  static Json bytes(std::string_view bytes) {
+    return is_valid_utf8(bytes) ? Json(std::string(bytes)) : json_of_bytes(bytes);
   }
 
   Json list(const arrow::Array& items) const {

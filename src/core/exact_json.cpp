@@ -17,6 +17,7 @@ namespace {
 
 // Kept numbers are values of nlohmann's type `binary`, which no text holds, with these subtypes.
 constexpr uint64_t kInteger = 0x696e74, kFraction = 0x66726163;
+constexpr uint64_t kBytes = 0x6279746573;      // the same for bytes of a table
 constexpr std::string_view kMinusZero = "-0";  // an integer: 0 in Python
 
 ExactJson kept(std::string_view text, uint64_t subtype) {
@@ -111,6 +112,8 @@ void write_json(const ExactJson& value, std::string& out) {
       write_json(value[i], out);
     }
     out += ']';
+  } else if (is_bytes(value)) {
+    out += fmt::format("\"<{} bytes>\"", value.get_binary().size());
   } else if (value.is_binary() || value.is_number_float()) {
     const bool is_finite = value.is_binary() || std::isfinite(value.get<double>());
     out += is_finite ? number_text(value) : "null";
@@ -174,6 +177,19 @@ bool is_kept_fraction(const ExactJson& value) {
   return has_subtype(value, kFraction);
 }
 
+ExactJson json_of_bytes(std::string_view bytes) {
+  return ExactJson::binary({bytes.begin(), bytes.end()}, kBytes);
+}
+
+bool is_bytes(const ExactJson& value) {
+  return has_subtype(value, kBytes);
+}
+
+std::string_view bytes_of(const ExactJson& value) {
+  const auto& bytes = value.get_binary();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 std::string number_text(const ExactJson& number) {
   if (number.is_number_float()) return float_repr(number.get<double>());
   if (!number.is_binary()) return number.dump();
@@ -201,6 +217,7 @@ std::string to_json_text(const ExactJson& value) {
 }
 
 const char* json_type(const ExactJson& value) {
+  if (is_bytes(value)) return "bytes";
   return value.is_binary() ? "number" : value.type_name();
 }
 

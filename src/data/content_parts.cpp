@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "record_images.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 #include "tool_calls.h"
@@ -19,6 +20,23 @@ bool is_nothing(const Json& value) {
   return value.is_null() || (value.is_structured() && value.empty()) || value == Json("");
 }
 
+bool is_note(const std::string& key) {
+  return std::find(kNotes.begin(), kNotes.end(), key) != kNotes.end();
+}
+
+/// An image's file is looked at where it is read (RecordImages).
+void check_image_part(const Json& part, const std::string& name, const std::string& where) {
+  constexpr std::array<std::string_view, 8> kKeys = {"type", "image", "image_url", "path",
+                                                     "url",  "bytes", "base64",    "detail"};
+  for (const auto& [key, value] : part.items()) {
+    const bool is_known = std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end();
+    if (is_known || is_note(key) || is_nothing(value)) continue;
+    throw DataError(
+        fmt::format("{} has \"{}\" beside its image, which is not read", name, excerpt(key)), where,
+        "remove the key, or the record");
+  }
+}
+
 void check_part(const Json& part, const std::string& name, const std::string& where) {
   constexpr const char* kFix = R"(write {"type": "text", "text": "…"})";
   const Json type = part.is_object() ? part.value("type", Json()) : Json();
@@ -31,7 +49,7 @@ void check_part(const Json& part, const std::string& name, const std::string& wh
   if (!is_text) throw DataError(fmt::format("{} is not a text part", name), where, kFix);
   for (const auto& [key, value] : part.items()) {
     if (key == "type" || key == "text" || is_nothing(value)) continue;
-    if (std::find(kNotes.begin(), kNotes.end(), key) != kNotes.end()) continue;
+    if (is_note(key)) continue;
     throw DataError(
         fmt::format("{} has \"{}\" beside its text, which is not read", name, excerpt(key)), where,
         "sftrun reads only text: remove the key, or the record");
@@ -86,9 +104,15 @@ bool reads_strings(const TextModel& model, const std::string& role) {
 
 }  // namespace
 
-void check_parts(const Json& parts, const std::string& name, const std::string& where) {
-  for (size_t i = 0; i < parts.size(); ++i)
-    check_part(parts[i], fmt::format("{}[{}]", name, i), where);
+void check_parts(const Json& parts, const std::string& name, const std::string& where,
+                 PartKinds kinds) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string part = fmt::format("{}[{}]", name, i);
+    if (kinds == PartKinds::kTextAndImages && is_image_part(parts[i]))
+      check_image_part(parts[i], part, where);
+    else
+      check_part(parts[i], part, where);
+  }
 }
 
 PartSupport part_support(const TextModel& model) {
@@ -110,9 +134,27 @@ Json strings_as_parts(Json messages) {
   return messages;
 }
 
+namespace {
+
+bool has_image(const Json& content) {
+  return content.is_array() && std::any_of(content.begin(), content.end(), is_image_part);
+}
+
+Json with_plain_texts(Json parts) {
+  for (Json& part : parts)
+    if (!is_image_part(part)) part = part_of(part["text"].get<std::string>());
+  return parts;
+}
+
+}  // namespace
+
 void set_parts(Json& message, const PartSupport& support) {
   const auto content = message.find("content");
   if (content == message.end() || content->is_null()) return;
+  if (has_image(*content)) {
+    *content = with_plain_texts(std::move(*content));
+    return;
+  }
   const auto& role = message["role"].get_ref<const std::string&>();
   std::vector<std::string> texts;
   for (const std::string* text : texts_of(message)) texts.push_back(*text);
@@ -133,8 +175,19 @@ std::vector<const std::string*> texts_of(const Json& message) {
   if (content->is_string()) return {&content->get_ref<const std::string&>()};
   std::vector<const std::string*> texts;
   if (!content->is_array()) return texts;
-  for (const Json& part : *content) texts.push_back(&part["text"].get_ref<const std::string&>());
+  for (const Json& part : *content) {
+    const auto text = part.find("text");
+    if (text != part.end()) texts.push_back(&text->get_ref<const std::string&>());
+  }
   return texts;
+}
+
+std::string& text_in(Json& message, size_t index) {
+  Json& content = message["content"];
+  if (content.is_string()) return content.get_ref<std::string&>();
+  for (Json& part : content)
+    if (part.contains("text") && index-- == 0) return part["text"].get_ref<std::string&>();
+  invariant_failed(__FILE__, __LINE__, "no such text");
 }
 
 }  // namespace sftrun::data

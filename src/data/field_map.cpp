@@ -60,6 +60,7 @@ std::optional<Json> find_column(const Json& record, const std::string& column,
 
 /// Class labels and numbers are converted to text.
 Json as_text(const Json& value) {
+  if (is_bytes(value)) return value;
   if (value.is_boolean() || value.is_number() || value.is_binary()) return to_json_text(value);
   return value;
 }

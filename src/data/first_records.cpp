@@ -38,7 +38,8 @@ struct Doubts {
 
   void add(const MappedRecord& mapped, RecordFormat format, const std::string& where) {
     const Json& record = mapped.record;
-    const std::vector<NamedShape> shapes = shapes_of(record, format, TemplateTraits{}, where);
+    const std::vector<NamedShape> shapes =
+        shapes_of(record, format, TemplateTraits{.reads_images = true}, where);
     for (const std::string& column : unread_columns(record, format, shapes.front().shape))
       ++columns[column];
     for (const std::string& key : unread_turn_keys(record, format, "")) ++loss_flags[key];
@@ -273,7 +274,8 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
           fmt::format("{} {}", is_table ? "row" : "line", block->records->number(i));
       bool is_built = false;
       try {
-        std::vector<Sequence> built = builder.build(records.parse(*block, i).record, where);
+        std::vector<Sequence> built =
+            builder.build(records.parse(*block, i).record, where, records.folder(*block));
         is_built = true;  // the length of its sequences may be refused
         for (PreviewedSequence& shown :
              previewed_record(std::move(built), detected.format, rule, place, where))

@@ -173,9 +173,7 @@ class TextSearch {
     constexpr int kMaxRenderings = 8;  // of one conversation: each takes as long as the first one
     if (++num_renderings_ > kMaxRenderings) return false;
     Json changed = messages_;
-    Json& content = changed[message]["content"];
-    Json& text = content.is_array() ? content[piece.text]["text"] : content;
-    text.get_ref<std::string&>().replace(piece.begin, piece.size, "qzkvwxjy");
+    text_in(changed[message], piece.text).replace(piece.begin, piece.size, "qzkvwxjy");
     const auto rendered = chat_template_.render_if_accepted(changed, render_);
     return rendered && rendered->text == rendered_.text;
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "empty_thinking.h"
+#include "image_text.h"
 #include "left_out.h"
 #include "roles.h"
 #include "sftrun/core/strings.h"
@@ -33,11 +34,20 @@ void label_answers(std::vector<Sequence>& pair, const std::vector<tokenizer::Tok
   }
 }
 
+/// @param placed the images of each
+void note_images_of(std::vector<Sequence>& pair,
+                    const std::vector<std::vector<PlacedImage>>& placed,
+                    const RecordImages* images) {
+  if (images == nullptr) return;
+  for (size_t i = 0; i < pair.size(); ++i) note_images(pair[i], placed[i], *images);
+}
+
 Sequence sequence_of(tokenizer::Encoding encoding, std::string text) {
   return {
       .ids = std::move(encoding.ids), .spans = std::move(encoding.spans), .text = std::move(text)};
 }
 
+/// @param record with its images' texts
 Sequence text_of_answer(const PlainText& record, const TextModel& model,
                         const SequenceOptions& options) {
   std::string text = record.prompt + record.completion;
@@ -59,17 +69,20 @@ Sequence text_of_answer(const PlainText& record, const TextModel& model,
 }
 
 Sequence conversation_with_answer(const Conversation& conversation, const TextModel& model,
-                                  const SequenceOptions& options) {
+                                  const SequenceOptions& options, const RecordImages* images,
+                                  std::vector<PlacedImage>& placed) {
   const templates::RenderOptions render = render_options(conversation, model, options);
   const Json& messages = conversation.messages;
   templates::LabelledConversation rendered{.rendered =
                                                model.chat_template->render(messages, render)};
   for (size_t i = conversation.num_prompt_messages; i < messages.size(); ++i)
     rendered.runs.push_back({.message = static_cast<int32_t>(i)});  // the answers' messages
+  const LeftOut left_out = find_left_out(rendered, messages, *model.chat_template, render);
+  if (images != nullptr) placed = place_images(rendered, messages, *images);
   const std::string& text = rendered.rendered.text;
   Sequence sequence =
       sequence_of(model.tokenizer->encode_with_spans(text, /*add_special_tokens=*/false), text);
-  sequence.left_out = find_left_out(rendered, messages, *model.chat_template, render);
+  sequence.left_out = left_out;
   sequence.num_empty_answers = count_empty_answers(rendered, messages);
   sequence.num_control_tokens = count_control_tokens(
       rendered, {.ids = sequence.ids, .spans = sequence.spans}, *model.tokenizer);
@@ -80,13 +93,15 @@ Sequence conversation_with_answer(const Conversation& conversation, const TextMo
 
 /// The prompt alone, as it is rendered before an answer is generated.
 std::string prompt_of(const Conversation& conversation, const TextModel& model,
-                      const SequenceOptions& options) {
+                      const SequenceOptions& options, const RecordImages* images) {
   templates::RenderOptions render = render_options(conversation, model, options);
   render.add_generation_prompt = true;
   Json messages = conversation.messages;
   messages.erase(messages.begin() + static_cast<std::ptrdiff_t>(conversation.num_prompt_messages),
                  messages.end());
-  return model.chat_template->render(messages, render).text;
+  templates::LabelledConversation prompt{.rendered = model.chat_template->render(messages, render)};
+  if (images != nullptr) place_images(prompt, messages, *images);
+  return std::move(prompt.rendered.text);
 }
 
 /// Empty reasoning with which the answer begins, behind what the text has of the prompt.
@@ -116,25 +131,36 @@ void treat_empty_thinking(std::vector<Sequence>& pair, const std::string& prompt
 
 std::vector<Sequence> preference_pair_of_texts(const std::vector<NamedShape>& pair,
                                                const TextModel& model,
-                                               const SequenceOptions& options) {
+                                               const SequenceOptions& options,
+                                               RecordImages* images) {
   std::vector<Sequence> sequences;
-  for (const NamedShape& one : pair)
-    sequences.push_back(text_of_answer(std::get<PlainText>(one.shape), model, options));
-  const std::string& prompt = std::get<PlainText>(pair.front().shape).prompt;
+  std::vector<std::vector<PlacedImage>> placed(pair.size());
+  std::string prompt;
+  for (size_t i = 0; i < pair.size(); ++i) {
+    PlainText text = std::get<PlainText>(pair[i].shape);
+    if (images != nullptr) placed[i] = place_images(text, *images);
+    sequences.push_back(text_of_answer(text, model, options));
+    prompt = std::move(text.prompt);
+  }
   label_answers(sequences, encode_open_text(*model.tokenizer, prompt).ids);
+  note_images_of(sequences, placed, images);
   return sequences;
 }
 
 std::vector<Sequence> preference_pair_of_conversations(const std::vector<NamedShape>& pair,
                                                        const TextModel& model,
-                                                       const SequenceOptions& options) {
+                                                       const SequenceOptions& options,
+                                                       RecordImages* images) {
   std::vector<Sequence> sequences;
-  for (const NamedShape& one : pair)
-    sequences.push_back(
-        conversation_with_answer(std::get<Conversation>(one.shape), model, options));
-  const std::string prompt = prompt_of(std::get<Conversation>(pair.front().shape), model, options);
+  std::vector<std::vector<PlacedImage>> placed(pair.size());
+  for (size_t i = 0; i < pair.size(); ++i)
+    sequences.push_back(conversation_with_answer(std::get<Conversation>(pair[i].shape), model,
+                                                 options, images, placed[i]));
+  const std::string prompt =
+      prompt_of(std::get<Conversation>(pair.front().shape), model, options, images);
   label_answers(sequences, model.tokenizer->encode(prompt, /*add_special_tokens=*/false));
   treat_empty_thinking(sequences, prompt, options.empty_thinking == config::EmptyThinking::kDrop);
+  note_images_of(sequences, placed, images);
   return sequences;
 }
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "record.h"
+#include "record_images.h"
 #include "sftrun/data/sequence.h"
 #include "sftrun/templates/chat_template.h"
 
@@ -13,17 +14,20 @@
 namespace sftrun::data {
 
 /// Texts get the tokenizer's special tokens, and an EOS unless the answer ends with one.
-/// @param pair chosen and rejected, texts   @return the sequence of each
+/// @param pair chosen and rejected, texts   @param images null: the model reads none
+/// @return the sequence of each
 std::vector<Sequence> preference_pair_of_texts(const std::vector<NamedShape>& pair,
                                                const TextModel& model,
-                                               const SequenceOptions& options);
+                                               const SequenceOptions& options,
+                                               RecordImages* images);
 
 /// Conversations are rendered by the chat template, the prompt alone with its generation prompt.
 /// @param pair chosen and rejected, conversations in the form of the template (MessageForm)
 /// @throws DataError for what the template refuses
 std::vector<Sequence> preference_pair_of_conversations(const std::vector<NamedShape>& pair,
                                                        const TextModel& model,
-                                                       const SequenceOptions& options);
+                                                       const SequenceOptions& options,
+                                                       RecordImages* images);
 
 // ---- Of sequence.cpp.
 /// The template's variables for a conversation: of the model, the configuration and the record.

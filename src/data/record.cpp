@@ -7,6 +7,7 @@
 #include "formats/readers.h"
 #include "likely_columns.h"
 #include "nulls.h"
+#include "record_images.h"
 #include "record_values.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
@@ -106,6 +107,7 @@ bool is_rendered(const Json& record, RecordFormat format, bool has_chat_template
 
 std::vector<NamedShape> shapes_of(const Json& record, RecordFormat format,
                                   const TemplateTraits& chat_template, const std::string& where) {
+  if (!chat_template.reads_images) refuse_image_parts(record, format, where);
   return reader_of(format).shapes(record, chat_template, where);
 }
 

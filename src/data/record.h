@@ -39,6 +39,7 @@ struct NamedShape {
 struct TemplateTraits {
   bool exists = true;         ///< without one Alpaca records are plain text
   bool writes_calls = false;  ///< of tools: ShareGPT's `function_call` turns become such
+  bool reads_images = false;  ///< else records with images in conversations are refused
 };
 
 /// @param format not preference   @param where "file:line"

@@ -184,7 +184,10 @@ void check_content_key(const Json& message, const std::string& name, const std::
 
 }  // namespace
 
-void require_messages(const Json& messages, const std::string& key, const std::string& where) {
+namespace {
+
+void require_messages_of(const Json& messages, const std::string& key, const std::string& where,
+                         PartKinds kinds) {
   if (!messages.is_array()) {
     throw DataError(
         fmt::format("\"{}\" must be a list of messages, not {}", key, json_type(messages)), where,
@@ -214,13 +217,19 @@ void require_messages(const Json& messages, const std::string& key, const std::s
           where, R"(write "content": "…")");
     }
     if (content != message.end() && content->is_array())
-      check_parts(*content, fmt::format("{}[{}].content", key, i), where);
+      check_parts(*content, fmt::format("{}[{}].content", key, i), where, kinds);
     check_calls(message, fmt::format("{}[{}]", key, i), where);
   }
 }
 
+}  // namespace
+
+void require_messages(const Json& messages, const std::string& key, const std::string& where) {
+  require_messages_of(messages, key, where, PartKinds::kText);
+}
+
 void check_messages(const Json& messages, const char* key, const std::string& where) {
-  require_messages(messages, key, where);
+  require_messages_of(messages, key, where, PartKinds::kTextAndImages);
   for (size_t i = 0; i < messages.size(); ++i)
     check_turn_weight(messages[i], fmt::format("{}[{}]", key, i), where);
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "empty_thinking.h"
+#include "image_text.h"
 #include "left_out.h"
 #include "preference.h"
 #include "record.h"
@@ -159,7 +160,7 @@ LabelledConversation answers_of(const LabelledConversation& all, const Json& mes
 
 Sequence render_slice(const Json& messages, const Slice& slice, const TextModel& model,
                       const templates::RenderOptions& render, const SequenceOptions& options,
-                      size_t num_prompt_messages) {
+                      size_t num_prompt_messages, const RecordImages* images) {
   Json shown = messages;
   shown.erase(shown.begin() + static_cast<ptrdiff_t>(slice.end), shown.end());
   LabelledConversation conversation =
@@ -178,6 +179,8 @@ Sequence render_slice(const Json& messages, const Slice& slice, const TextModel&
           : find_empty_thinking(conversation);
   if (options.empty_thinking == config::EmptyThinking::kDrop)
     drop_spans(conversation.runs, empty_thinking);
+  std::vector<PlacedImage> placed;
+  if (images != nullptr) placed = place_images(conversation, shown, *images);
   templates::LabelledTokens tokens = templates::tokenize_labelled(*model.tokenizer, conversation);
   const int64_t num_control_tokens = count_control_tokens(conversation, tokens, *model.tokenizer);
   Sequence sequence{.ids = std::move(tokens.ids),
@@ -189,6 +192,7 @@ Sequence render_slice(const Json& messages, const Slice& slice, const TextModel&
                     .left_out = left_out};
   if (options.with_parts) sequence.parts = parts_of(conversation.rendered, messages);
   sequence.text = std::move(conversation.rendered.text);
+  if (images != nullptr) note_images(sequence, placed, *images);
   return sequence;
 }
 
@@ -206,7 +210,8 @@ bool begins_with_answer(const Json& messages) {
 }
 
 std::vector<Sequence> build_conversation(const Conversation& conversation, const TextModel& model,
-                                         const SequenceOptions& options) {
+                                         const SequenceOptions& options,
+                                         const RecordImages* images = nullptr) {
   const templates::RenderOptions render = render_options(conversation, model, options);
   const Json& messages = conversation.messages;
   const size_t num_prompt = conversation.num_prompt_messages;
@@ -216,7 +221,7 @@ std::vector<Sequence> build_conversation(const Conversation& conversation, const
                                           : std::vector<Slice>{{num_prompt, messages.size()}};
   std::vector<Sequence> sequences;
   for (const Slice& slice : slices) {
-    Sequence sequence = render_slice(messages, slice, model, render, options, num_prompt);
+    Sequence sequence = render_slice(messages, slice, model, render, options, num_prompt, images);
     const bool is_last = slice.end == slices.back().end;
     if (has_label(sequence) || (is_last && sequences.empty()))
       sequences.push_back(std::move(sequence));
@@ -234,8 +239,10 @@ bool uses_tools(const Conversation& conversation) {
                      });
 }
 
-Sequence build_text(const PlainText& record, const TextModel& model,
-                    const SequenceOptions& options) {
+Sequence build_text(PlainText record, const TextModel& model, const SequenceOptions& options,
+                    RecordImages* images) {
+  std::vector<PlacedImage> placed;
+  if (images != nullptr) placed = place_images(record, *images);
   Sequence sequence{.text = record.prompt + record.completion};
   const auto prompt_bytes = static_cast<uint32_t>(record.prompt.size());
   tokenizer::Encoding encoding = options.append_eos
@@ -260,6 +267,7 @@ Sequence build_text(const PlainText& record, const TextModel& model,
     sequence.parts.push_back(
         {{prompt_bytes, text_bytes}, prompt_bytes > 0 ? "completion" : "text"});
   }
+  if (images != nullptr) note_images(sequence, placed, *images);
   return sequence;
 }
 
@@ -310,8 +318,9 @@ SequenceBuilder::SequenceBuilder(RecordFormat format, TextModel model, SequenceO
       options_(std::move(options)),
       form_(form_for(model_, options_)) {}
 
-std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::string& where) const {
-  std::vector<Sequence> sequences = build_unchecked(record, where);
+std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::string& where,
+                                             const std::filesystem::path& folder) const {
+  std::vector<Sequence> sequences = build_unchecked(record, where, folder);
   for (Sequence& sequence : sequences) {
     sequence.differs_in_class = model_.tokenizer->differs_in_class(sequence.text);
     require_one_bos(sequence.ids, sequence.spans, *model_.tokenizer, where);
@@ -320,22 +329,52 @@ std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::stri
   return sequences;
 }
 
-std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
-                                                       const std::string& where) const {
+namespace {
+
+/// Columns of images that are read are not unread.
+std::vector<std::string> without_images(std::vector<std::string> columns) {
+  std::erase_if(columns,
+                [](const std::string& column) { return column == "images" || column == "image"; });
+  return columns;
+}
+
+/// null: the model reads text alone.
+/// @throws DataError for a record with images in a conversation, which the model's files make unreadable
+std::unique_ptr<RecordImages> images_of_record(const Json& record, RecordFormat format,
+                                               const TextModel& model, const std::string& where,
+                                               const std::filesystem::path& folder) {
+  if (model.images == nullptr) return nullptr;
+  const auto& refusal = model.images->refusal;
+  if (!refusal) return std::make_unique<RecordImages>(*model.images, record, folder, where);
+  if (has_image_parts(record, format))
+    throw DataError(refusal->message(), fmt::format("{}, {}", where, refusal->where()),
+                    refusal->fix());
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record, const std::string& where,
+                                                       const std::filesystem::path& folder) const {
   const config::RecordFormatInfo& info = config::format_info(format_);
   const bool has_template = model_.chat_template != nullptr;
-  std::vector<NamedShape> shapes = shapes_of(
-      record, format_, {.exists = has_template, .writes_calls = form_.writes_calls()}, where);
+  const auto images = images_of_record(record, format_, model_, where, folder);
+  std::vector<NamedShape> shapes = shapes_of(record, format_,
+                                             {.exists = has_template,
+                                              .writes_calls = form_.writes_calls(),
+                                              .reads_images = images != nullptr},
+                                             where);
   RecordShape& shape = shapes.front().shape;
   std::vector<std::string> unread = unread_columns(record, format_, shape);
+  if (images != nullptr) unread = without_images(std::move(unread));
   const bool is_plain = std::holds_alternative<PlainText>(shape);
   if (is_plain && info.is_pair) {
-    std::vector<Sequence> pair = preference_pair_of_texts(shapes, model_, options_);
+    std::vector<Sequence> pair = preference_pair_of_texts(shapes, model_, options_, images.get());
     pair.front().unread_columns = std::move(unread);
     return pair;
   }
   if (const auto* plain = std::get_if<PlainText>(&shape)) {
-    Sequence sequence = build_text(*plain, model_, options_);
+    Sequence sequence = build_text(*plain, model_, options_, images.get());
     sequence.num_empty_answers = !info.is_text && trim(plain->completion).empty() ? 1 : 0;
     sequence.unread_columns = std::move(unread);
     return {std::move(sequence)};
@@ -350,11 +389,14 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
                               : fitting_templates(model_)),
         "use the model's instruct version, or records with \"prompt\" or \"text\" strings");
   }
+  for (NamedShape& one : shapes)
+    if (images != nullptr) images->take(std::get<Conversation>(one.shape).messages);
   try {
     for (NamedShape& one : shapes) form_.apply(std::get<Conversation>(one.shape).messages);
     std::vector<Sequence> sequences =
-        info.is_pair ? preference_pair_of_conversations(shapes, model_, options_)
-                     : build_conversation(std::get<Conversation>(shape), model_, options_);
+        info.is_pair
+            ? preference_pair_of_conversations(shapes, model_, options_, images.get())
+            : build_conversation(std::get<Conversation>(shape), model_, options_, images.get());
     sequences.front().unread_columns = std::move(unread);
     sequences.front().unread_turn_keys =
         unread_turn_keys(record, format_, model_.chat_template->source());
@@ -362,6 +404,7 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record,
     sequences.front().has_null_arguments = has_null_arguments(record, format_);
     return sequences;
   } catch (const DataError& error) {
+    if (error.where().starts_with(where)) throw;  // of images
     throw DataError(error.message(), error.where().empty() ? where : where + ", " + error.where(),
                     error.fix());
   }

@@ -111,7 +111,7 @@ void SourceRecords::require_same_format(size_t file) const {
         fields_.apply(block->parse(0, place), place, reader->has_text_cells()).record;
     other = detect_format(record, place, objective_);
     if (other.format == format_.format) return;
-    shapes_of(record, format_.format, TemplateTraits{}, place);
+    shapes_of(record, format_.format, TemplateTraits{.reads_images = true}, place);
     return;  // it has the keys of both
   } catch (const DataError&) {
     if (other.reason.empty()) return;  // a bad record, as there may be everywhere
@@ -201,6 +201,10 @@ MappedRecord SourceRecords::parse(const Block& block, size_t index) const {
 
 std::string SourceRecords::where(const Block& block, size_t index) const {
   return files_[static_cast<size_t>(block.file)].where(block.records->number(index));
+}
+
+std::filesystem::path SourceRecords::folder(const Block& block) const {
+  return std::filesystem::path(files_[static_cast<size_t>(block.file)].path).parent_path();
 }
 
 double SourceRecords::fraction_read() const {

@@ -38,6 +38,7 @@ class SourceRecords {
 
   MappedRecord parse(const Block& block, size_t index) const;
   std::string where(const Block& block, size_t index) const;
+  std::filesystem::path folder(const Block& block) const;  ///< of its file
   const std::vector<SourceFile>& files() const { return files_; }
   const DetectedFormat& format() const { return format_; }  ///< configured, or of the first record
   /// The lines are texts (data.format), and the first looks like a record of JSON.

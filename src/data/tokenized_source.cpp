@@ -84,7 +84,8 @@ void TokenizedSource::add_outcomes(Block& block, const SourceRecords::Block& rea
   bool is_built = false;
   try {
     MappedRecord mapped = records_.parse(read, index);
-    const std::vector<Sequence> sequences = builder_.build(mapped.record, where);
+    const std::vector<Sequence> sequences =
+        builder_.build(mapped.record, where, records_.folder(read));
     is_built = true;
     for (const Sequence& sequence : sequences) {
       Outcome outcome = outcome_of(sequence, rule_, model_, where);

@@ -38,12 +38,18 @@ Image decode_stored(const ImageFile& file, const ImageHeader& header) {
 
 }  // namespace
 
-Image decode(std::span<const std::byte> bytes, const DecodeLimits& limits, std::string_view where) {
+ImageHeader read_header_within(std::span<const std::byte> bytes, const DecodeLimits& limits,
+                               std::string_view where) {
   const auto size = static_cast<int64_t>(bytes.size());
   check_limit(fmt::format("the image file has {} bytes", size), size, limits.max_bytes, "bytes",
               where);
   const ImageHeader header = read_header(bytes, where);
   check_limits(header, limits, where);
+  return header;
+}
+
+Image decode(std::span<const std::byte> bytes, const DecodeLimits& limits, std::string_view where) {
+  const ImageHeader header = read_header_within(bytes, limits, where);
   const ImageFile file{{reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, where};
   return oriented(decode_stored(file, header), header.orientation);
 }

@@ -39,6 +39,7 @@ Value from_json(const Json& json, OriginId origin, int depth = 0) {
       return Value::dict(std::move(dict)).with_origin(origin);
     }
     case Json::value_t::binary:  // of core/exact_json.h
+      if (is_bytes(json)) jinja::fail("bytes of a table are no text");
       return is_kept_integer(json) ? Value::integer_of(number_text(json), origin)
                                    : Value::number(number_value(json), origin);
     case Json::value_t::null:

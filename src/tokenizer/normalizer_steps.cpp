@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "base64.h"
+#include "sftrun/core/base64.h"
 #include "byte_level.h"
 #include "charsmap.h"
 #include "json_access.h"

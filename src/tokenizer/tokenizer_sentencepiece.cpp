@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "base64.h"
+#include "sftrun/core/base64.h"
 #include "rank_merges.h"
 #include "sections.h"
 #include "tokenizer_files.h"

@@ -4,7 +4,7 @@
 #include <array>
 #include <charconv>
 
-#include "base64.h"
+#include "sftrun/core/base64.h"
 #include "byte_level.h"
 #include "json_access.h"
 #include "rank_merges.h"

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "sftrun/core/file.h"
 #include "sftrun/data/text_model.h"
@@ -48,12 +49,16 @@ inline std::string byte_character(int byte) {
   return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
 }
 
-inline nlohmann::ordered_json tokenizer_json(bool adds_bos, bool adds_eos = false) {
+/// @param more special tokens, with the ids from 260 on
+inline nlohmann::ordered_json tokenizer_json(bool adds_bos, bool adds_eos = false,
+                                             const std::vector<std::string>& more = {}) {
   using Json = nlohmann::ordered_json;
   Json vocab = Json::object(), added = Json::array();
   for (int byte = 0; byte < 256; ++byte) vocab[byte_character(byte)] = byte;
   int id = 256;
-  for (const char* token : {"<s>", "</s>", "<|im_start|>", "<|im_end|>"}) {
+  std::vector<std::string> tokens = {"<s>", "</s>", "<|im_start|>", "<|im_end|>"};
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  for (const std::string& token : tokens) {
     added.push_back({{"id", id},
                      {"content", token},
                      {"single_word", false},

@@ -32,6 +32,12 @@ double number_value(const ExactJson& number);
 /// Kept fractions, also inside of `value`, become doubles, and -0 becomes 0, as in Python.
 void round_fractions(ExactJson& value);
 
+/// Bytes that are no text, as tables hold files. JSON has none: `to_json_text` writes their number.
+ExactJson json_of_bytes(std::string_view bytes);
+bool is_bytes(const ExactJson& value);
+/// @pre is_bytes(value)
+std::string_view bytes_of(const ExactJson& value);
+
 /// nlohmann's dump() and type_name(), for values that may have kept numbers. NaN and infinity, which
 /// JSON does not have, become null.
 std::string to_json_text(const ExactJson& value);

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/data/media.h"
+
 namespace sftrun::data {
 
 /// Value of a label that is not trained on; PyTorch's ignore_index.
@@ -18,6 +20,7 @@ struct Example {
   int32_t file = 0;          ///< index of its file in the data set
   int64_t line = 0;          ///< line or row of the record in its file, from 1, for messages
   int64_t label_tokens = 0;  ///< count of labels != kIgnoreIndex
+  std::vector<SequenceImage> images;  ///< in order
 };
 
 /// Several documents concatenated; no padding. Documents do not attend to each other.

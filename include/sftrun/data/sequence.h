@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/json_lines.h"
+#include "sftrun/data/media.h"
 #include "sftrun/data/message_form.h"
 #include "sftrun/data/text_model.h"
 
@@ -53,10 +55,11 @@ struct Sequence {
     std::string name;      ///< "user content", "template", "completion", …
     int32_t message = -1;  ///< index into the record's messages, -1 for none
   };
-  std::vector<Part> parts;         ///< in order, covering `text`; only when asked for
-  int64_t num_empty_answers = 0;   ///< empty answers that are trained on
-  int64_t num_empty_thinking = 0;  ///< answers that begin with empty reasoning
-  int64_t num_control_tokens = 0;  ///< messages whose own text holds control tokens of the model
+  std::vector<Part> parts;            ///< in order, covering `text`; only when asked for
+  std::vector<SequenceImage> images;  ///< in order
+  int64_t num_empty_answers = 0;      ///< empty answers that are trained on
+  int64_t num_empty_thinking = 0;     ///< answers that begin with empty reasoning
+  int64_t num_control_tokens = 0;     ///< messages whose own text holds control tokens of the model
   LeftOut left_out;
   // Of the record; on its first sequence.
   std::vector<std::string> unknown_roles, unread_columns, unread_turn_keys;
@@ -106,20 +109,26 @@ Json template_variables(const config::DataConfig& data);
 ///
 /// Messages reach the template in the form that it reads (MessageForm).
 ///
+/// Where the model reads images, what the template writes for one becomes the text of its processor before
+/// the text is tokenised, as transformers' processors do it. Tokens of images, and of the markers
+/// around and between them, have no label, whatever `loss_on` says.
+///
 /// Immutable; safe to use from several threads.
 class SequenceBuilder {
  public:
   SequenceBuilder(RecordFormat format, TextModel model, SequenceOptions options);
 
   /// @param where "file:line", for errors
+  /// @param folder of the record's file: paths of images are relative to it
   /// @return one sequence, or with `thinking: split` one or more; of a preference record two
   /// @throws DataError for keys that are missing or of the wrong type, for conversations when the
-  /// model has no chat template, and
-  ///   for what the template refuses
-  std::vector<Sequence> build(const Json& record, const std::string& where) const;
+  /// model has no chat template, for what the template refuses, and for images that cannot be read
+  std::vector<Sequence> build(const Json& record, const std::string& where,
+                              const std::filesystem::path& folder = {}) const;
 
  private:
-  std::vector<Sequence> build_unchecked(const Json& record, const std::string& where) const;
+  std::vector<Sequence> build_unchecked(const Json& record, const std::string& where,
+                                        const std::filesystem::path& folder) const;
 
   RecordFormat format_;
   TextModel model_;

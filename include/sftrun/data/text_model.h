@@ -13,13 +13,16 @@
 
 namespace sftrun::data {
 
+struct ImageInput;
+
 /// Tokenizer, chat template and special tokens of a model, for the data pipeline.
 struct TextModel {
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   std::shared_ptr<const templates::ChatTemplate> chat_template;  ///< null: the model has none
   templates::RenderOptions render_defaults;                      ///< bos/eos texts
   std::vector<tokenizer::TokenId> stop_ids;                      ///< tokens that end generation
-  std::optional<int64_t> num_embeddings;  ///< rows of the model's embedding, if known
+  std::optional<int64_t> num_embeddings;     ///< rows of the model's embedding, if known
+  std::shared_ptr<const ImageInput> images;  ///< null: the model reads text alone (image_input.h)
 };
 
 /// Tokens of a text that goes on, as a prompt does: what the tokenizer puts before texts (BOS), and

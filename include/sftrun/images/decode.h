@@ -13,6 +13,11 @@ struct DecodeLimits {
   int64_t max_bytes = 1LL << 30;  ///< of the file
 };
 
+/// The header of a file that `decode` would not refuse for its size.
+/// @throws DataError as `read_header`, and if the file is over a limit
+ImageHeader read_header_within(std::span<const std::byte> bytes, const DecodeLimits& limits = {},
+                               std::string_view where = {});
+
 /// Decodes a JPEG, PNG or WebP file to what transformers' `load_image` makes of it, bit for bit:
 ///     PIL.ImageOps.exif_transpose(PIL.Image.open(file)).convert("RGB")
 /// Alpha is dropped, not blended. Grey of 16 bits becomes min(value, 255), as Pillow has it. Of an animation, the first image.

@@ -1,9 +1,9 @@
-#include "base64.h"
+#include "sftrun/core/base64.h"
 
 #include <array>
 #include <cstdint>
 
-namespace sftrun::tokenizer {
+namespace sftrun {
 namespace {
 
 constexpr std::string_view kAlphabet =
@@ -58,4 +58,4 @@ std::string encode_base64(std::string_view bytes) {
   return out;
 }
 
-}  // namespace sftrun::tokenizer
+}  // namespace sftrun

@@ -1,0 +1,57 @@
+#include "sftrun/data/image_input.h"
+
+#include <algorithm>
+
+#include "sftrun/core/file.h"
+#include "sftrun/core/optional_file.h"
+#include "sftrun/core/python_json.h"
+
+namespace sftrun::data {
+namespace {
+
+bool names_image_processor(const std::filesystem::path& file) {
+  if (!has_optional_file(file)) return false;
+  const auto settings = parse_python_json(read_text_file(file));
+  return settings.is_object() && settings.contains("image_processor") &&
+         !settings["image_processor"].is_null();
+}
+
+void find_tokens(ImageInput& input, const tokenizer::Tokenizer& tokenizer,
+                 const std::string& folder) {
+  for (const std::string& token : input.prompt.tokens())
+    if (const auto id = tokenizer.token_to_id(token)) input.tokens.push_back(*id);
+  std::sort(input.tokens.begin(), input.tokens.end());
+  const std::string& text = input.prompt.feature;
+  const auto id = tokenizer.token_to_id(text);
+  if (!id || !tokenizer.is_added(*id))
+    throw DataError(fmt::format("the tokenizer has no token `{}`, which stands for images", text),
+                    folder,
+                    "copy tokenizer.json and tokenizer_config.json from the model's repository");
+  const int64_t by_model = input.prompt.feature_id;
+  if (by_model >= 0 && by_model != *id)
+    throw DataError(fmt::format("the token `{}` for images has the id {} in the tokenizer, and "
+                                "config.json says {}",
+                                text, *id, by_model),
+                    folder, "copy the tokenizer's files and config.json from the same repository");
+  input.feature = *id;
+}
+
+}  // namespace
+
+std::shared_ptr<const ImageInput> image_input_of(const std::filesystem::path& folder,
+                                                 const tokenizer::Tokenizer& tokenizer) {
+  if (!has_optional_file(folder / "preprocessor_config.json") &&
+      !names_image_processor(folder / "processor_config.json"))
+    return nullptr;
+  auto input = std::make_shared<ImageInput>();
+  try {
+    input->processor = images::read_processor(folder);
+    input->prompt = images::read_prompt(folder, input->processor.kind);
+    find_tokens(*input, tokenizer, folder.string());
+  } catch (const DataError& error) {
+    input->refusal = error;
+  }
+  return input;
+}
+
+}  // namespace sftrun::data

@@ -1,0 +1,264 @@
+#include "image_text.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "sftrun/core/error.h"
+
+namespace sftrun::data {
+namespace {
+
+using templates::LabelledConversation;
+using templates::Origin;
+using templates::OriginSpan;
+using tokenizer::ByteSpan;
+
+struct FoundMarker {
+  size_t begin, size;
+};
+
+std::vector<FoundMarker> find_markers(std::string_view text, std::string_view marker) {
+  std::vector<FoundMarker> found;
+  for (size_t at = text.find(marker); at != std::string_view::npos;
+       at = text.find(marker, at + marker.size()))
+    found.push_back({at, marker.size()});
+  return found;
+}
+
+[[noreturn]] void refuse_marker(const std::string& who, std::string_view marker,
+                                const std::string& where) {
+  throw DataError(
+      fmt::format("{} contains `{}`, which stands for an image in the model's texts", who, marker),
+      where, R"(write images as parts, {"type": "image", "path": …}, or remove the word)");
+}
+
+/// Where bytes of a rendered text come from.
+class Origins {
+ public:
+  explicit Origins(const std::vector<OriginSpan>& spans) : spans_(spans) {}
+
+  /// The first origin of these bytes that is not the template's own text; null: there is none.
+  const Origin* foreign(size_t begin, size_t end) const {
+    auto span = std::partition_point(spans_.begin(), spans_.end(),
+                                     [&](const OriginSpan& s) { return s.end <= begin; });
+    for (; span != spans_.end() && span->begin < end; ++span)
+      if (span->origin.kind != Origin::Kind::kTemplate) return &span->origin;
+    return nullptr;
+  }
+
+ private:
+  const std::vector<OriginSpan>& spans_;
+};
+
+std::string name_of_origin(const Origin& origin) {
+  return origin.kind == Origin::Kind::kMessage
+             ? fmt::format("messages[{}].{}", origin.message, origin.field)
+             : "a variable of the chat template";
+}
+
+/// The images of messages, in order.
+std::vector<size_t> images_of(const Json& messages) {
+  std::vector<size_t> images;
+  for (const Json& message : messages) {
+    const auto content = message.find("content");
+    if (content == message.end() || !content->is_array()) continue;
+    for (const Json& part : *content)
+      if (is_image_part(part)) images.push_back(part["image"].get<size_t>());
+  }
+  return images;
+}
+
+/// Replaces bytes of a text, from the front to the back, and knows where other bytes move.
+class Replacement {
+ public:
+  explicit Replacement(std::string_view text) : text_(text) {}
+
+  ByteSpan replace(FoundMarker marker, std::string_view by) {
+    result_.append(text_, copied_, marker.begin - copied_);
+    const auto begin = static_cast<uint32_t>(result_.size());
+    result_ += by;
+    copied_ = marker.begin + marker.size;
+    const auto end = static_cast<uint32_t>(result_.size());
+    moves_.push_back({marker.begin, copied_, begin, end});
+    return {begin, end};
+  }
+  std::string finish() {
+    result_.append(text_, copied_);
+    return std::move(result_);
+  }
+  /// A byte within what was replaced moves to its end.
+  uint32_t moved(size_t at) const {
+    const auto next = std::partition_point(moves_.begin(), moves_.end(),
+                                           [&](const Move& move) { return move.old_begin < at; });
+    if (next == moves_.begin()) return static_cast<uint32_t>(at);
+    const Move& last = *std::prev(next);
+    return static_cast<uint32_t>(last.new_end + (at > last.old_end ? at - last.old_end : 0));
+  }
+
+ private:
+  struct Move {
+    size_t old_begin, old_end, new_begin, new_end;
+  };
+  std::string_view text_;
+  std::string result_;
+  size_t copied_ = 0;
+  std::vector<Move> moves_;
+};
+
+/// An image's text is no part of what the template wrote around it.
+std::vector<OriginSpan> with_images(const std::vector<OriginSpan>& moved,
+                                    const std::vector<PlacedImage>& placed) {
+  std::vector<OriginSpan> origins;
+  const auto add = [&](uint32_t begin, uint32_t end, const Origin& origin) {
+    if (begin < end) origins.push_back({begin, end, origin});
+  };
+  size_t next = 0;
+  for (const OriginSpan& span : moved) {
+    uint32_t at = span.begin;
+    for (; next < placed.size() && placed[next].span.begin < span.end; ++next) {
+      const ByteSpan image = placed[next].span;
+      add(at, image.begin, span.origin);
+      Origin own{.kind = Origin::Kind::kOther, .field = "image"};
+      add(image.begin, image.end, own);
+      at = image.end;
+    }
+    add(at, span.end, span.origin);
+  }
+  return origins;
+}
+
+void require_whole_count(size_t written, size_t wanted, const std::string& where) {
+  if (written == wanted) return;
+  throw DataError(fmt::format("the chat template writes {} of the {} images", written, wanted),
+                  where,
+                  "write images in turns of a role for which the template writes them, such as "
+                  "user; or set model.chat_template to that of the model's processor");
+}
+
+}  // namespace
+
+std::vector<PlacedImage> place_images(LabelledConversation& conversation, const Json& messages,
+                                      const RecordImages& images) {
+  const images::ImagePrompt& prompt = images.input().prompt;
+  templates::Rendered& rendered = conversation.rendered;
+  const Origins origins(rendered.origins);
+  const auto refuse_texts = [&](const std::string& marker) {
+    std::vector<FoundMarker> found = find_markers(rendered.text, marker);
+    for (const FoundMarker& one : found)
+      if (const Origin* origin = origins.foreign(one.begin, one.begin + one.size))
+        refuse_marker(name_of_origin(*origin), marker, images.where());
+    return found;
+  };
+  if (prompt.feature != prompt.placeholder) refuse_texts(prompt.feature);
+  const std::vector<FoundMarker> found = refuse_texts(prompt.placeholder);
+  const std::vector<size_t> wanted = images_of(messages);
+  require_whole_count(found.size(), wanted.size(), images.where());
+  if (found.empty()) return {};
+  Replacement replacement(rendered.text);
+  std::vector<PlacedImage> placed;
+  for (size_t i = 0; i < found.size(); ++i)
+    placed.push_back({wanted[i], replacement.replace(found[i], images[wanted[i]].text)});
+  for (LabelledConversation::Run& run : conversation.runs)
+    run.span = {replacement.moved(run.span.begin), replacement.moved(run.span.end)};
+  for (OriginSpan& span : rendered.origins)
+    span.begin = replacement.moved(span.begin), span.end = replacement.moved(span.end);
+  rendered.origins = with_images(rendered.origins, placed);
+  rendered.text = replacement.finish();
+  return placed;
+}
+
+namespace {
+
+/// Markers of a text of either spelling, in order.
+std::vector<FoundMarker> markers_of_text(std::string_view text, std::string_view own) {
+  std::vector<FoundMarker> found = find_markers(text, own);
+  if (own == kImageMarker) return found;
+  const std::vector<FoundMarker> general = find_markers(text, kImageMarker);
+  found.insert(found.end(), general.begin(), general.end());
+  std::sort(found.begin(), found.end(),
+            [](const FoundMarker& a, const FoundMarker& b) { return a.begin < b.begin; });
+  return found;
+}
+
+/// Replaces the markers of one text.
+/// @param taken the images, of which the first are the text's   @return the number of them
+std::vector<PlacedImage> place_in_text(std::string& text, uint32_t offset,
+                                       std::span<const size_t> taken, const RecordImages& images) {
+  const images::ImagePrompt& prompt = images.input().prompt;
+  const std::vector<FoundMarker> found = markers_of_text(text, prompt.placeholder);
+  const bool encloses = prompt.around.size() == 2;
+  Replacement replacement(text);
+  std::vector<PlacedImage> placed;
+  for (size_t i = 0; i < found.size(); ++i) {
+    const bool is_own = text.compare(found[i].begin, found[i].size, prompt.placeholder) == 0;
+    const std::string& image = images[taken[i]].text;
+    const ByteSpan span = replacement.replace(
+        found[i], encloses && !is_own ? prompt.around[0] + image + prompt.around[1] : image);
+    placed.push_back({taken[i], {span.begin + offset, span.end + offset}});
+  }
+  text = replacement.finish();
+  return placed;
+}
+
+}  // namespace
+
+std::vector<PlacedImage> place_images(PlainText& text, RecordImages& images) {
+  const images::ImagePrompt& prompt = images.input().prompt;
+  for (const std::string* piece : {&text.prompt, &text.completion}) {
+    for (const std::string& marker : {prompt.placeholder, prompt.feature}) {
+      const bool may_stand = images.has_columns() && marker == prompt.placeholder;
+      if (!may_stand && piece->find(marker) != std::string::npos)
+        refuse_marker("the text", marker, images.where());
+    }
+  }
+  if (!images.has_columns()) return {};
+  const size_t in_prompt = markers_of_text(text.prompt, prompt.placeholder).size(),
+               in_completion = markers_of_text(text.completion, prompt.placeholder).size();
+  const std::vector<size_t> taken = images.take_for_text(in_prompt + in_completion);
+  std::vector<PlacedImage> placed = place_in_text(text.prompt, 0, taken, images);
+  const std::vector<PlacedImage> behind =
+      place_in_text(text.completion, static_cast<uint32_t>(text.prompt.size()),
+                    std::span(taken).subspan(in_prompt), images);
+  placed.insert(placed.end(), behind.begin(), behind.end());
+  return placed;
+}
+
+void note_images(Sequence& sequence, const std::vector<PlacedImage>& placed,
+                 const RecordImages& images) {
+  const std::vector<tokenizer::TokenId>& markers = images.input().tokens;
+  for (size_t i = 0; i < sequence.ids.size(); ++i)
+    if (std::binary_search(markers.begin(), markers.end(), sequence.ids[i])) sequence.mask[i] = 0;
+  for (const PlacedImage& one : placed) {
+    SequenceImage image = images[one.image].image;
+    const auto is_before = [](const ByteSpan& span, uint32_t at) { return span.end <= at; };
+    const auto first =
+        std::lower_bound(sequence.spans.begin(), sequence.spans.end(), one.span.begin, is_before);
+    image.begin = image.end = first - sequence.spans.begin();
+    int64_t num_features = 0;
+    for (auto i = static_cast<size_t>(image.begin);
+         i < sequence.ids.size() && sequence.spans[i].begin < one.span.end; ++i) {
+      sequence.mask[i] = 0;
+      num_features += sequence.ids[i] == image.feature ? 1 : 0;
+      image.end = static_cast<int64_t>(i) + 1;
+    }
+    if (num_features != image.num_tokens)
+      throw DataError(fmt::format("the tokenizer makes {} tokens of an image's {}", num_features,
+                                  image.num_tokens),
+                      images.where(), "copy the tokenizer's files from the model's repository");
+    sequence.images.push_back(std::move(image));
+  }
+}
+
+void require_no_image_labels(const Example& example, const TextModel& model,
+                             const std::string& where) {
+  if (model.images == nullptr) return;
+  const std::vector<tokenizer::TokenId>& markers = model.images->tokens;
+  for (const int32_t label : example.labels) {
+    if (!std::binary_search(markers.begin(), markers.end(), label)) continue;
+    invariant_failed(__FILE__, __LINE__,
+                     fmt::format("{}: the token `{}` of an image has a label", where,
+                                 model.tokenizer->id_to_token(label)));
+  }
+}
+
+}  // namespace sftrun::data

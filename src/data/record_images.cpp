@@ -1,0 +1,293 @@
+#include "record_images.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "content_parts.h"
+#include "nulls.h"
+#include "sftrun/core/base64.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/images/decode.h"
+
+namespace sftrun::data {
+namespace {
+
+constexpr const char* kImageFix =
+    R"(write {"type": "image", "path": "photo.jpg"}, with a path relative to the record's file)";
+
+/// Keys of a part that have its image, of which the first counts.
+constexpr std::array kSourceKeys = {"image", "image_url", "path", "url", "bytes", "base64"};
+
+bool is_blank(const Json& value) {
+  return value.is_null() || (value.is_structured() && value.empty()) || value == Json("");
+}
+
+void erase_white_space(std::string& text) {
+  std::erase_if(text, [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; });
+}
+
+/// base64 of files, with line breaks and without padding, too.
+std::optional<std::string> bytes_of_base64(std::string text) {
+  erase_white_space(text);
+  while (text.size() % 4 != 0) text += '=';
+  return decode_base64(text);
+}
+
+bool is_webp(std::string_view bytes) {  // its bytes may be valid UTF-8
+  return bytes.starts_with("RIFF") && bytes.substr(0, 12).ends_with("WEBP");
+}
+
+/// "https" of "https://…"; empty: it is no such address.
+std::string_view scheme_of(std::string_view text) {
+  const size_t end = text.find("://");
+  if (end == std::string_view::npos || end == 0) return {};
+  const std::string_view scheme = text.substr(0, end);
+  return std::all_of(scheme.begin(), scheme.end(), is_word_char) ? scheme : std::string_view();
+}
+
+Json image_part(size_t index) {
+  return {{"type", "image"}, {"image", index}};
+}
+
+Json text_part(std::string text) {
+  return {{"type", "text"}, {"text", std::move(text)}};
+}
+
+/// The turns of a record, with the names of their lists.
+template <class OnTurn>
+void for_each_turn(const Json& record, RecordFormat format, const OnTurn& on_turn) {
+  for (const std::string_view column : config::format_info(format).turns) {
+    const Json* turns = value_of(record, column.data());
+    if (turns == nullptr || !turns->is_array()) continue;
+    for (size_t i = 0; i < turns->size(); ++i)
+      on_turn((*turns)[i], fmt::format("{}[{}]", column, i));
+  }
+}
+
+}  // namespace
+
+bool is_image_part(const Json& part) {
+  if (!part.is_object()) return false;
+  const Json* type = value_of(part, "type");
+  if (type != nullptr) return *type == "image" || *type == "image_url";
+  const Json* text = value_of(part, "text");
+  const bool has_image =
+      value_of(part, "image") != nullptr || value_of(part, "image_url") != nullptr;
+  return has_image && text == nullptr;
+}
+
+bool has_image_parts(const Json& record, RecordFormat format) {
+  bool found = false;
+  for_each_turn(record, format, [&](const Json& turn, const std::string&) {
+    const Json* content = value_of(turn, "content");
+    if (content != nullptr && content->is_array())
+      found = found || std::any_of(content->begin(), content->end(), is_image_part);
+  });
+  return found;
+}
+
+void refuse_image_parts(const Json& record, RecordFormat format, const std::string& where) {
+  for_each_turn(record, format, [&](const Json& turn, const std::string& name) {
+    const Json* content = value_of(turn, "content");
+    if (content != nullptr && content->is_array())
+      check_parts(*content, name + ".content", where, PartKinds::kText);
+  });
+}
+
+RecordImages::RecordImages(const ImageInput& input, const Json& record,
+                           std::filesystem::path folder, std::string where)
+    : input_(input), folder_(std::move(folder)), where_(std::move(where)) {
+  find_columns(record);
+}
+
+void RecordImages::find_columns(const Json& record) {
+  for (const char* key : {"images", "image"}) {
+    const Json* value = value_of(record, key);
+    if (value == nullptr || is_blank(*value)) continue;
+    if (!columns_.empty())
+      refuse("the record has both \"images\" and \"image\"", "leave one of them out");
+    if (!value->is_array()) {
+      columns_.push_back({value, fmt::format("\"{}\"", key)});
+      continue;
+    }
+    for (size_t i = 0; i < value->size(); ++i)
+      columns_.push_back({&(*value)[i], fmt::format("{}[{}]", key, i)});
+  }
+}
+
+void RecordImages::refuse(const std::string& what, const std::string& fix) const {
+  throw DataError(what, where_, fix);
+}
+
+void RecordImages::take(Json& messages) {
+  num_used_ = num_markers_ = 0;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const auto content = messages[i].find("content");
+    if (content == messages[i].end()) continue;
+    if (content->is_string() && !columns_.empty()) {
+      const auto& text = content->get_ref<const std::string&>();
+      if (text.find(kImageMarker) != std::string::npos) *content = split_at_markers(text);
+    }
+    if (!content->is_array()) continue;
+    for (size_t j = 0; j < content->size(); ++j) {
+      Json& part = (*content)[j];
+      if (!is_image_part(part)) continue;
+      const std::string name = fmt::format("messages[{}].content[{}]", i, j);
+      const auto key = std::find_if(kSourceKeys.begin(), kSourceKeys.end(), [&](const char* k) {
+        const Json* value = value_of(part, k);
+        return value != nullptr && !is_blank(*value);
+      });
+      part = key == kSourceKeys.end() ? next_of_columns(name)
+                                      : image_part(add(part[*key], *key, name));
+    }
+  }
+  if (num_markers_ == 0 && !columns_.empty()) put_before_text(messages);
+  require_all_used("parts or <image> for them");
+}
+
+/// LLaVA's layout. A line break between a text and an image belongs to the marker.
+Json RecordImages::split_at_markers(const std::string& text) {
+  Json parts = Json::array();
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t found = std::min(text.find(kImageMarker, begin), text.size());
+    std::string_view piece = std::string_view(text).substr(begin, found - begin);
+    if (begin > 0 && piece.starts_with('\n')) piece.remove_prefix(1);
+    if (found < text.size() && piece.ends_with('\n')) piece.remove_suffix(1);
+    if (!piece.empty()) parts.push_back(text_part(std::string(piece)));
+    if (found == text.size()) break;
+    parts.push_back({{"type", "image"}});
+    begin = found + kImageMarker.size();
+  }
+  return parts;
+}
+
+Json RecordImages::next_of_columns(const std::string& place) {
+  ++num_markers_;
+  if (num_used_ < columns_.size()) {
+    const Column& column = columns_[num_used_++];
+    return image_part(add(*column.value, column.name, column.name));
+  }
+  if (columns_.empty())
+    refuse(place + " is an image without a file, and the record has no \"images\"", kImageFix);
+  return {{"type", "image"}};  // require_all_used counts it
+}
+
+/// As TRL's prepare_multimodal_messages.
+void RecordImages::put_before_text(Json& messages) {
+  for (Json& message : messages) {
+    const auto content = message.find("content");
+    if (message["role"] != "user" || content == message.end() || !content->is_string()) continue;
+    Json parts = Json::array();
+    for (size_t i = 0; i < columns_.size(); ++i) parts.push_back(next_of_columns({}));
+    parts.push_back(text_part(content->get<std::string>()));
+    *content = std::move(parts);
+    return;
+  }
+}
+
+void RecordImages::require_all_used(const std::string& place) const {
+  if (num_markers_ == columns_.size()) return;
+  refuse(fmt::format("the record's columns have {} images, and its texts have {} {}",
+                     columns_.size(), num_markers_, place),
+         R"(write one {"type": "image"} part, or one <image> in a text, for each image)");
+}
+
+std::vector<size_t> RecordImages::take_for_text(size_t num_markers) {
+  num_used_ = 0;
+  num_markers_ = num_markers;
+  require_all_used("markers for them");
+  std::vector<size_t> taken;
+  for (const Column& column : columns_)
+    taken.push_back(add(*column.value, column.name, column.name));
+  return taken;
+}
+
+size_t RecordImages::add(const Json& value, const std::string& key, const std::string& name) {
+  Media media = media_of(value, key, name);
+  for (size_t i = 0; i < images_.size(); ++i)
+    if (images_[i].image.media == media) return i;
+  images_.push_back(read(std::move(media), name));
+  return images_.size() - 1;
+}
+
+ReadImage RecordImages::read(Media media, const std::string& name) const {
+  try {
+    const MappedFile file =
+        media.bytes == nullptr ? MappedFile(std::filesystem::path(media.path)) : MappedFile();
+    const std::span<const std::byte> bytes =
+        media.bytes == nullptr ? file.bytes() : std::as_bytes(std::span(*media.bytes));
+    const images::ImageHeader header = images::read_header_within(bytes, {}, media.path);
+    const images::ImagePlan plan =
+        images::plan_image(input_.processor, header.width(), header.height());
+    ReadImage read{.text = images::text_of_image(input_.prompt, plan)};
+    read.image = {.media = std::move(media),
+                  .width = header.width(),
+                  .height = header.height(),
+                  .rows = plan.rows,
+                  .num_tokens = plan.num_tokens,
+                  .grid_thw = plan.grid_thw,
+                  .feature = input_.feature};
+    return read;
+  } catch (const DataError& error) {
+    throw DataError(fmt::format("{}: {}", name, error.message()),
+                    media.path.empty() ? where_ : fmt::format("{}, {}", where_, media.path),
+                    error.fix().empty() ? kImageFix : error.fix());
+  }
+}
+
+Media RecordImages::media_of(const Json& value, const std::string& key,
+                             const std::string& name) const {
+  if (is_bytes(value) || key == "bytes" || key == "base64") return media_in(value, name);
+  if (value.is_string()) return media_at(value.get_ref<const std::string&>(), name);
+  if (value.is_object()) {  // OpenAI's image_url, or a row of datasets' Image
+    for (const char* inner : {"bytes", "base64", "path", "url"}) {
+      const Json* held = value_of(value, inner);
+      if (held != nullptr && !is_blank(*held)) return media_of(*held, inner, name);
+    }
+  }
+  refuse(fmt::format("{} is not an image: {}", name,
+                     value.is_object() ? "its keys: " + keys_of(value)
+                                       : fmt::format("it is of type {}", json_type(value))),
+         kImageFix);
+}
+
+Media RecordImages::media_at(const std::string& path_or_url, const std::string& name) const {
+  constexpr std::string_view kData = "data:";
+  if (std::string_view(path_or_url).starts_with(kData)) return media_in(path_or_url, name);
+  if (!scheme_of(path_or_url).empty())
+    refuse(
+        fmt::format("{} is a URL, and images are not downloaded: {}", name, excerpt(path_or_url)),
+        "download the file, and write its path, relative to the record's file");
+  const std::filesystem::path path(path_or_url);
+  return {.path = (path.is_absolute() ? path : folder_ / path).string()};
+}
+
+Media RecordImages::media_in(const Json& bytes, const std::string& name) const {
+  const auto held = [](std::string_view file) {
+    return Media{.bytes = std::make_shared<const std::string>(file)};
+  };
+  if (is_bytes(bytes)) return held(bytes_of(bytes));
+  if (!bytes.is_string())
+    refuse(fmt::format("{} must be bytes or a string of base64, not {}", name, json_type(bytes)),
+           kImageFix);
+  std::string_view text = bytes.get_ref<const std::string&>();
+  if (is_webp(text)) return held(text);
+  if (text.starts_with("data:")) {
+    const size_t comma = text.find(',');
+    if (comma == std::string_view::npos || !text.substr(0, comma).ends_with(";base64"))
+      refuse(name + " is a data: URL without base64", "write data:image/png;base64,…");
+    text.remove_prefix(comma + 1);
+  }
+  const auto decoded = bytes_of_base64(std::string(text));
+  if (!decoded)
+    refuse(fmt::format("{} is not valid base64: {}", name, excerpt(text.substr(0, 40))),
+           "encode the file again, with the alphabet A-Z a-z 0-9 + /");
+  return held(*decoded);
+}
+
+}  // namespace sftrun::data

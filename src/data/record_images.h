@@ -1,0 +1,84 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "record.h"
+#include "sftrun/data/image_input.h"
+#include "sftrun/data/media.h"
+
+/// Images of records: where they are written, and what the model makes of them.
+namespace sftrun::data {
+
+/// What stands for an image in texts of LLaVA's layout, whatever the model writes.
+inline constexpr std::string_view kImageMarker = "<image>";
+
+/// Whether a part of a message's content stands for an image: {"type": "image", …}, {"type": "image_url", …}, {"image": …}.
+bool is_image_part(const Json& part);
+
+/// Whether a turn of the record has an image among its parts.
+bool has_image_parts(const Json& record, RecordFormat format);
+/// @throws DataError for a record with an image in a conversation, which the model does not read
+void refuse_image_parts(const Json& record, RecordFormat format, const std::string& where);
+
+/// An image, with the text that stands for it.
+struct ReadImage {
+  SequenceImage image;  ///< without its place in the tokens
+  std::string text;
+};
+
+/// The images of one record.
+///
+/// An image is a part of a message's content, with its file (`path`, `url`, `image`, `image_url`, `bytes`, `base64`) or without. Those
+/// without take the images of the columns `images` or `image` in order, and so does each `<image>` in a message that is a string.
+/// Where nothing stands for the columns' images, they are put before the text of the first user's turn, as TRL does.
+class RecordImages {
+ public:
+  /// @param folder of the record's file: paths are relative to it
+  RecordImages(const ImageInput& input, const Json& record, std::filesystem::path folder,
+               std::string where);
+
+  /// Reads the headers of the images of a conversation, and replaces each by {"type": "image", "image": N}, of which N is its index here.
+  /// @throws DataError for images that cannot be read, that the processor refuses, or without a file, and for other numbers of images than
+  /// of places
+  void take(Json& messages);
+  /// The images of a text, in the order of its markers: `<image>`, or what the model's template writes. Markers are looked for where the
+  /// record has columns of images alone.
+  /// @param num_markers in the whole text
+  /// @throws DataError as above
+  std::vector<size_t> take_for_text(size_t num_markers);
+
+  bool has_columns() const { return !columns_.empty(); }
+  const ReadImage& operator[](size_t index) const { return images_[index]; }
+  size_t size() const { return images_.size(); }
+  const ImageInput& input() const { return input_; }
+  const std::string& where() const { return where_; }
+
+ private:
+  struct Column {
+    const Json* value;
+    std::string name;
+  };
+  void find_columns(const Json& record);
+  Json split_at_markers(const std::string& text);
+  Json next_of_columns(const std::string& place);
+  void put_before_text(Json& messages);
+  void require_all_used(const std::string& place) const;
+  size_t add(const Json& value, const std::string& key, const std::string& name);
+  ReadImage read(Media media, const std::string& name) const;
+  Media media_of(const Json& value, const std::string& key, const std::string& name) const;
+  Media media_at(const std::string& path_or_url, const std::string& name) const;
+  Media media_in(const Json& bytes, const std::string& name) const;
+  [[noreturn]] void refuse(const std::string& what, const std::string& fix) const;
+
+  const ImageInput& input_;
+  std::filesystem::path folder_;
+  std::string where_;
+  std::vector<Column> columns_;
+  size_t num_used_ = 0, num_markers_ = 0;  // of the columns, in the conversation that is read
+  std::vector<ReadImage> images_;
+};
+
+}  // namespace sftrun::data

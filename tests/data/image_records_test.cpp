@@ -1,0 +1,454 @@
+#include <gtest/gtest.h>
+
+#include "content_parts.h"
+#include "data/toy_vision_model.h"
+#include "image_text.h"
+#include "sftrun/core/base64.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
+#include "sftrun/data/prompt.h"
+#include "sftrun/data/sequence.h"
+#include "sftrun/images/header.h"
+#include "support/expect_error.h"
+#include "support/temporary_directory.h"
+
+namespace sftrun::data {
+namespace {
+
+using config::LossOnChoice;
+
+std::filesystem::path image_folder() {
+  return std::filesystem::path(SFTRUN_TEST_DATA) / "images";
+}
+std::string file_of(const char* name) {
+  return read_text_file(image_folder() / name);
+}
+
+/// 37 x 29 and 129 x 97 pixels, and one of 3 x 2 that is turned by EXIF.
+constexpr const char *kSmallPng = "resize-37x29.png", *kLargePng = "resize-129x97.png",
+                     *kTurnedJpeg = "exif-6.jpg";
+
+Sequence built(const Json& record, RecordFormat format = RecordFormat::kMessages,
+               const TextModel& model = test::toy_vision_model(), SequenceOptions options = {}) {
+  return SequenceBuilder(format, model, std::move(options))
+      .build(record, "data.jsonl:3", image_folder())
+      .at(0);
+}
+
+std::string error_of(const Json& record, RecordFormat format = RecordFormat::kMessages,
+                     const TextModel& model = test::toy_vision_model()) {
+  return test::error_of([&] { built(record, format, model); });
+}
+
+Json asked(Json content) {
+  return {{"messages",
+           {{{"role", "user"}, {"content", std::move(content)}},
+            {{"role", "assistant"}, {"content", "It is red."}}}}};
+}
+Json part(const char* key, Json value) {
+  return {{"type", "image"}, {key, std::move(value)}};
+}
+Json text(const char* words) {
+  return {{"type", "text"}, {"text", words}};
+}
+
+/// Runs of images' tokens as their number.
+std::string shortened_text(const Sequence& sequence, const std::string& feature) {
+  std::string result;
+  for (size_t at = 0; at < sequence.text.size();) {
+    size_t count = 0;
+    while (sequence.text.compare(at, feature.size(), feature) == 0) at += feature.size(), ++count;
+    if (count > 0)
+      result += fmt::format("{{{}}}", count);
+    else
+      result += sequence.text[at++];
+  }
+  return result;
+}
+std::string qwen_text(const Sequence& sequence) {
+  return shortened_text(sequence, "<|image_pad|>");
+}
+
+/// What is trained on, as text, with runs that are apart separated by '|'.
+std::string trained_text(const Sequence& sequence) {
+  std::string out;
+  for (size_t i = 0; i < sequence.ids.size(); ++i) {
+    if (!sequence.mask[i]) continue;
+    if (!out.empty() && !sequence.mask[i - 1]) out += '|';
+    const auto [begin, end] = sequence.spans[i];
+    out += sequence.text.substr(begin, end - begin);
+  }
+  return out;
+}
+
+constexpr const char* kBehindImage =
+    "What colour?<|im_end|>\n<|im_start|>assistant\nIt is red.<|im_end|>\n";
+/// 40 x 32 pixels after resizing: 5 x 4 tokens.
+const std::string kSmallText =
+    std::string("<|im_start|>user\n<|vision_start|>{20}<|vision_end|>") + kBehindImage;
+
+TEST(ImageParts, OfEveryFormAreRead) {
+  const std::string encoded = encode_base64(file_of(kSmallPng));
+  const std::string in_lines = encoded.substr(0, 76) + "\n" + encoded.substr(76);
+  const Json forms[] = {
+      part("path", kSmallPng),
+      part("image", kSmallPng),
+      part("url", kSmallPng),
+      part("path", (image_folder() / kSmallPng).string()),
+      part("url", "data:image/png;base64," + encoded),
+      part("image", {{"path", kSmallPng}, {"bytes", nullptr}}),
+      part("image", {{"path", "no such file"}, {"bytes", json_of_bytes(file_of(kSmallPng))}}),
+      part("bytes", json_of_bytes(file_of(kSmallPng))),
+      part("bytes", encoded),
+      part("base64", in_lines),
+      {{"type", "image_url"}, {"image_url", {{"url", kSmallPng}, {"detail", "high"}}}},
+      {{"type", "image_url"}, {"image_url", "data:;base64," + encoded}},
+      {{"image", kSmallPng}},
+      {{"type", "image"}, {"path", kSmallPng}, {"text", nullptr}, {"url", ""}, {"detail", "low"}}};
+  for (const Json& form : forms) {
+    SCOPED_TRACE(to_json_text(form).substr(0, 80));
+    const Sequence sequence = built(asked({form, text("What colour?")}));
+    EXPECT_EQ(qwen_text(sequence), kSmallText);
+    EXPECT_EQ(trained_text(sequence), "It is red.<|im_end|>");
+    ASSERT_EQ(sequence.images.size(), 1U);
+    const SequenceImage& image = sequence.images[0];
+    EXPECT_EQ(image.width, 37);
+    EXPECT_EQ(image.height, 29);
+    EXPECT_EQ(image.num_tokens, 20);
+    EXPECT_EQ(image.rows, 80);
+    EXPECT_EQ(image.grid_thw, (std::array<int64_t, 3>{1, 8, 10}));
+    EXPECT_EQ(image.end - image.begin, 20);
+    EXPECT_EQ(sequence.ids.at(static_cast<size_t>(image.begin)), test::kImagePad);
+    EXPECT_EQ(sequence.ids.at(static_cast<size_t>(image.begin) - 1), test::kVisionStart);
+    EXPECT_EQ(sequence.ids.at(static_cast<size_t>(image.end)), test::kVisionEnd);
+    EXPECT_EQ(read_media(image.media), file_of(kSmallPng));
+  }
+}
+
+TEST(ImageParts, HaveTheSizeThatExifTurnsThemTo) {
+  const SequenceImage image = built(asked({part("path", kTurnedJpeg), text("q")})).images.at(0);
+  const std::string file = file_of(kTurnedJpeg);
+  const images::ImageHeader header =
+      images::read_header(std::as_bytes(std::span(file)), kTurnedJpeg);
+  ASSERT_NE(header.stored_width, header.stored_height);
+  EXPECT_EQ(image.width, header.stored_height);
+  EXPECT_EQ(image.height, header.stored_width);
+}
+
+TEST(ImageParts, OfSeveralTurnsKeepTheirOrder) {
+  const Json record = {
+      {"messages",
+       {{{"role", "user"},
+         {"content", {text("a"), part("path", kSmallPng), part("path", kLargePng)}}},
+        {{"role", "assistant"}, {"content", "b"}},
+        {{"role", "tool"}, {"content", {part("path", kTurnedJpeg), text("c")}}},
+        {{"role", "user"}, {"content", {part("path", kSmallPng)}}},
+        {{"role", "assistant"}, {"content", {part("path", kSmallPng), text("d")}}}}}};
+  const Sequence sequence = built(record);
+  std::vector<int64_t> widths;
+  for (const SequenceImage& image : sequence.images) widths.push_back(image.width);
+  EXPECT_EQ(widths, (std::vector<int64_t>{37, 129, sequence.images.at(2).width, 37, 37}));
+  EXPECT_EQ(trained_text(sequence), "b<|im_end|>|d<|im_end|>");
+  int64_t at = 0;
+  for (const SequenceImage& image : sequence.images) {
+    EXPECT_GE(image.begin, at);
+    at = image.end;
+    EXPECT_EQ(std::count(sequence.ids.begin() + image.begin, sequence.ids.begin() + image.end,
+                         test::kImagePad),
+              image.num_tokens);
+  }
+}
+
+TEST(ImageParts, OfBadImagesAreRefusedByName) {
+  const auto refused = [](Json form, std::initializer_list<std::string> parts) {
+    SCOPED_TRACE(to_json_text(form).substr(0, 80));
+    test::expect_error([&] { built(asked({text("q"), std::move(form)})); }, parts);
+  };
+  refused(part("path", "none.png"), {"messages[0].content[1]", "data.jsonl:3", "none.png"});
+  refused(part("url", "https://example.com/a.png"),
+          {"messages[0].content[1] is a URL", "not downloaded", "download the file"});
+  refused(part("url", "file:///etc/passwd"), {"is a URL"});
+  refused(part("url", "data:text/plain,abc"), {"data: URL without base64"});
+  refused(part("base64", "#!"), {"not valid base64"});
+  refused(part("base64", encode_base64("no image")), {"messages[0].content[1]: ", "data.jsonl:3"});
+  refused(part("path", 3), {"is of type number"});
+  refused(part("image", Json::object({{"size", 3}})), {"its keys: \"size\""});
+  refused(part("path", "."), {"messages[0].content[1]"});
+  refused({{"type", "image"}}, {"an image without a file", "has no \"images\""});
+  refused({{"type", "image"}, {"path", kSmallPng}, {"max_pixels", 100}},
+          {"has \"max_pixels\" beside its image"});
+  refused({{"type", "video"}, {"path", kSmallPng}}, {"has the type \"video\""});
+  // Limits, by the header.
+  std::string huge = file_of(kSmallPng);
+  huge[16] = huge[20] = 1;  // PNG: 2^24 + … pixels a side
+  refused(part("bytes", json_of_bytes(huge)), {"messages[0].content[1]: ", "data.jsonl:3"});
+}
+
+TEST(ImageColumns, FillPlaceholdersInOrder) {
+  const Json record = {
+      {"images", {{{"bytes", json_of_bytes(file_of(kSmallPng))}, {"path", "x.png"}}, kLargePng}},
+      {"messages",
+       {{{"role", "user"},
+         {"content",
+          {{{"type", "image"}},
+           part("path", kTurnedJpeg),
+           text("q"),
+           {{"type", "image"}, {"text", ""}}}}},
+        {{"role", "assistant"}, {"content", "a"}}}}};
+  const Sequence sequence = built(record);
+  ASSERT_EQ(sequence.images.size(), 3U);
+  EXPECT_EQ(sequence.images[0].width, 37);
+  EXPECT_EQ(sequence.images[2].width, 129);
+  EXPECT_TRUE(sequence.unread_columns.empty());
+}
+
+TEST(ImageColumns, FillLlavasMarkers) {
+  const Json record = {{"id", "1"},
+                       {"image", kSmallPng},
+                       {"conversations",
+                        {{{"from", "human"}, {"value", "<image>\nWhat colour?"}},
+                         {{"from", "gpt"}, {"value", "It is red."}}}}};
+  EXPECT_EQ(qwen_text(built(record, RecordFormat::kShareGpt)), kSmallText);
+  Json behind = record;
+  behind["conversations"][0]["value"] = "What colour?\n<image>";
+  EXPECT_EQ(qwen_text(built(behind, RecordFormat::kShareGpt)),
+            "<|im_start|>user\nWhat colour?<|vision_start|>{20}<|vision_end|><|im_end|>\n"
+            "<|im_start|>assistant\nIt is red.<|im_end|>\n");
+  Json two = record;
+  two["image"] = {kSmallPng, kSmallPng};
+  two["conversations"][0]["value"] = "<image> and <image>";
+  EXPECT_EQ(built(two, RecordFormat::kShareGpt).images.size(), 2U);
+}
+
+TEST(ImageColumns, GoBeforeTheFirstQuestionAsInTrl) {
+  const Json record = {{"images", Json::array({kSmallPng})},
+                       {"messages",
+                        {{{"role", "system"}, {"content", "s"}},
+                         {{"role", "user"}, {"content", "What colour?"}},
+                         {{"role", "assistant"}, {"content", "It is red."}}}}};
+  EXPECT_EQ(qwen_text(built(record)), "<|im_start|>system\ns<|im_end|>\n" + kSmallText);
+  const Json turns = {{"images", Json::array({kSmallPng})},
+                      {"prompt", {{{"role", "user"}, {"content", "What colour?"}}}},
+                      {"completion", {{{"role", "assistant"}, {"content", "It is red."}}}}};
+  EXPECT_EQ(qwen_text(built(turns, RecordFormat::kPromptCompletion)), kSmallText);
+  const Json alpaca = {
+      {"image", kSmallPng}, {"instruction", "What colour?"}, {"output", "It is red."}};
+  EXPECT_EQ(qwen_text(built(alpaca, RecordFormat::kAlpaca)), kSmallText);
+}
+
+TEST(ImageColumns, OfAnotherNumberThanMarkersAreRefused) {
+  const Json one_marker = asked("<image>What colour?");
+  Json record = one_marker;
+  record["images"] = {kSmallPng, kLargePng};
+  test::expect_error([&] { built(record); },
+                     {"columns have 2 images", "texts have 1", "data.jsonl:3"});
+  record["images"] = Json::array({kSmallPng});
+  record["messages"][0]["content"] = "<image><image>q";
+  test::expect_error([&] { built(record); }, {"columns have 1 images", "texts have 2"});
+  record["messages"][0]["content"] = {text("q")};  // a list without a place
+  test::expect_error([&] { built(record); }, {"columns have 1 images", "texts have 0"});
+  record["image"] = kSmallPng;
+  test::expect_error([&] { built(record); }, {"both \"images\" and \"image\""});
+}
+
+TEST(ImageTexts, ThatStandForImagesAreNoText) {
+  for (const char* content : {"a <|image_pad|> b", "<|vision_start|><|image_pad|><|vision_end|>"})
+    EXPECT_NE(error_of(asked(content)).find("messages[0].content contains `<|image_pad|>`"),
+              std::string::npos);
+  Json answer = asked({part("path", kSmallPng), text("q")});
+  answer["messages"][1]["content"] = "<|image_pad|>";
+  EXPECT_NE(error_of(answer).find("messages[1].content contains"), std::string::npos);
+  const TextModel gemma = test::toy_vision_model(test::toy_gemma3());
+  EXPECT_NE(error_of(asked("<image_soft_token>"), RecordFormat::kMessages, gemma)
+                .find("contains `<image_soft_token>`"),
+            std::string::npos);
+  // A marker that stands for no image of the record: text for Qwen, an image for LLaVA's template.
+  EXPECT_EQ(built(asked("<image>")).images.size(), 0U);
+  EXPECT_NE(error_of(asked("<image>"), RecordFormat::kMessages,
+                     test::toy_vision_model(test::toy_smolvlm()))
+                .find("messages[0].content contains `<image>`"),
+            std::string::npos);
+}
+
+TEST(ImageTexts, ThatTheTemplateLeavesOutAreRefused) {
+  const std::string strings_alone =
+      "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+      "{% if m.role == 'tool' %}{% for p in m.content if p.type == 'text' %}{{ p.text }}"
+      "{% endfor %}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+  test::expect_error(
+      [&] {
+        built(asked({part("path", kSmallPng), text("q")}), RecordFormat::kMessages,
+              test::toy_vision_model(test::toy_qwen(), strings_alone));
+      },
+      {"the chat template writes 0 of the 1 images", "data.jsonl:3"});
+}
+
+TEST(ImageTexts, OfGemmaHaveLineBreaksWithoutLabels) {
+  const TextModel gemma = test::toy_vision_model(test::toy_gemma3());
+  SequenceOptions everything{.loss_on = LossOnChoice::kAll, .with_parts = true};
+  const Sequence sequence = built(asked({text("a"), part("path", kSmallPng), text("b")}),
+                                  RecordFormat::kMessages, gemma, everything);
+  EXPECT_EQ(shortened_text(sequence, "<image_soft_token>"),
+            "<|im_start|>user\na\n\n<start_of_image>{3}<end_of_image>\n\nb<|im_end|>\n"
+            "<|im_start|>assistant\nIt is red.<|im_end|>\n");
+  EXPECT_EQ(trained_text(sequence),
+            "<|im_start|>user\na|b<|im_end|>\n<|im_start|>assistant\nIt is red.<|im_end|>\n");
+  EXPECT_EQ(sequence.images.at(0).end - sequence.images.at(0).begin, 3 + 2 + 4);
+  std::string of_image;
+  for (const Sequence::Part& one : sequence.parts)
+    if (one.name == "image")
+      of_image += sequence.text.substr(one.span.begin, one.span.end - one.span.begin);
+  EXPECT_TRUE(of_image.starts_with("\n\n<start_of_image>")) << of_image;
+  EXPECT_TRUE(of_image.ends_with("<end_of_image>\n\n"));
+  uint32_t at = 0;  // parts cover the text
+  for (const Sequence::Part& one : sequence.parts) {
+    EXPECT_EQ(one.span.begin, at);
+    at = one.span.end;
+  }
+  EXPECT_EQ(at, sequence.text.size());
+}
+
+TEST(ImageTexts, OfTilesHaveTheirMarkers) {
+  const Sequence sequence =
+      built(asked({part("path", kSmallPng), text("q")}), RecordFormat::kMessages,
+            test::toy_vision_model(test::toy_smolvlm()), {.loss_on = LossOnChoice::kAll});
+  EXPECT_NE(shortened_text(sequence, "<image>")
+                .find("<fake_token_around_image><row_1_col_1>{2}<fake_token_around_image>"
+                      "<row_1_col_2>{2}\n"),
+            std::string::npos);
+  const SequenceImage& image = sequence.images.at(0);
+  EXPECT_EQ(image.num_tokens, 2 * image.rows);
+  for (int64_t i = image.begin; i < image.end; ++i)
+    EXPECT_EQ(sequence.mask[static_cast<size_t>(i)], 0);
+}
+
+// With labels on everything the tokens that the template writes around an image have none, either.
+TEST(ImageTexts, AroundImagesHaveNoLabels) {
+  const Sequence sequence =
+      built(asked({part("path", kSmallPng), text("q")}), RecordFormat::kMessages,
+            test::toy_vision_model(), {.loss_on = LossOnChoice::kAll});
+  EXPECT_EQ(trained_text(sequence),
+            "<|im_start|>user\n|q<|im_end|>\n<|im_start|>assistant\nIt is red.<|im_end|>\n");
+}
+
+TEST(ImageTexts, WithALabelFailTheRun) {
+  const TextModel model = test::toy_vision_model();
+  Example example{.tokens = {1, test::kImagePad, 2}, .labels = {kIgnoreIndex, 2, kIgnoreIndex}};
+  EXPECT_NO_THROW(require_no_image_labels(example, model, "data.jsonl:3"));
+  example.labels[0] = test::kImagePad;
+  EXPECT_THROW(require_no_image_labels(example, model, "data.jsonl:3"), std::logic_error);
+}
+
+TEST(ImageTexts, OfSlicesHaveTheirOwnImages) {
+  const Json record = {{"messages",
+                        {{{"role", "user"}, {"content", {part("path", kSmallPng), text("a")}}},
+                         {{"role", "assistant"}, {"content", "b"}},
+                         {{"role", "user"}, {"content", {part("path", kLargePng), text("c")}}},
+                         {{"role", "assistant"}, {"content", "d"}}}}};
+  const auto sequences = SequenceBuilder(RecordFormat::kMessages, test::toy_vision_model(),
+                                         {.thinking = config::Thinking::kSplit})
+                             .build(record, "data.jsonl:3", image_folder());
+  ASSERT_EQ(sequences.size(), 2U);
+  EXPECT_EQ(sequences[0].images.size(), 1U);
+  EXPECT_EQ(sequences[1].images.size(), 2U);
+  EXPECT_EQ(trained_text(sequences[1]), "d<|im_end|>");
+}
+
+TEST(ImagePairs, HaveTheImagesOfTheirPrompt) {
+  const Json prompt = {{{"role", "user"}, {"content", {{{"type", "image"}}, text("q")}}}};
+  const auto answer = [](const char* words) {
+    return Json::array({{{"role", "assistant"}, {"content", {text(words)}}}});
+  };
+  const Json record = {{"images", Json::array({kSmallPng})},
+                       {"prompt", prompt},
+                       {"chosen", answer("good")},
+                       {"rejected", answer("bad")}};
+  const auto build_pair = [&](const Json& of) {
+    return SequenceBuilder(RecordFormat::kPreference, test::toy_vision_model(), {})
+        .build(of, "data.jsonl:3", image_folder());
+  };
+  const auto pair = build_pair(record);
+  ASSERT_EQ(pair.size(), 2U);
+  EXPECT_EQ(trained_text(pair[0]), "good<|im_end|>\n");
+  EXPECT_EQ(trained_text(pair[1]), "bad<|im_end|>\n");
+  for (const Sequence& sequence : pair) {
+    ASSERT_EQ(sequence.images.size(), 1U);
+    EXPECT_EQ(sequence.images[0].width, 37);
+  }
+  EXPECT_EQ(pair[0].images[0].begin, pair[1].images[0].begin);
+  const Json texts = {
+      {"image", kSmallPng}, {"prompt", "<image>q"}, {"chosen", " a"}, {"rejected", " b"}};
+  const auto of_texts = build_pair(texts);
+  EXPECT_EQ(trained_text(of_texts.at(0)), " a</s>");
+  EXPECT_EQ(of_texts.at(1).images.size(), 1U);
+}
+
+TEST(ImagesInPlainTexts, StandAtTheirMarkers) {
+  const Json record = {{"images", {kSmallPng, kSmallPng}},
+                       {"prompt", "<image>q <|image_pad|>"},
+                       {"completion", " a"}};
+  const Sequence sequence = built(record, RecordFormat::kPromptCompletion);
+  EXPECT_EQ(qwen_text(sequence), "<|vision_start|>{20}<|vision_end|>q {20} a");
+  EXPECT_EQ(sequence.images.size(), 2U);
+  const Json whole = {{"image", kSmallPng}, {"text", "a<image>b"}};
+  const Sequence of_text = built(whole, RecordFormat::kText);
+  EXPECT_EQ(qwen_text(of_text), "a<|vision_start|>{20}<|vision_end|>b");
+  EXPECT_EQ(of_text.mask.front(), 1);
+  EXPECT_EQ(std::count(of_text.mask.begin(), of_text.mask.end(), 0), 22);
+  EXPECT_NE(error_of({{"text", "a<|image_pad|>"}}, RecordFormat::kText).find("the text contains"),
+            std::string::npos);
+  EXPECT_NE(error_of({{"text", "a"}, {"image", kSmallPng}}, RecordFormat::kText)
+                .find("columns have 1 images, and its texts have 0"),
+            std::string::npos);
+}
+
+TEST(TextsOfVisionModels, AreAsBefore) {
+  const Sequence sequence = built(asked("q"));
+  EXPECT_EQ(sequence.text,
+            "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\nIt is red.<|im_end|>\n");
+  EXPECT_TRUE(sequence.images.empty());
+  EXPECT_EQ(trained_text(sequence), "It is red.<|im_end|>");
+}
+
+TEST(TextModels, RefuseImages) {
+  const Json record = asked({part("path", kSmallPng), text("q")});
+  EXPECT_NE(error_of(record, RecordFormat::kMessages, test::toy_model())
+                .find("messages[0].content[0] has the type \"image\""),
+            std::string::npos);
+  Json column = asked("<image>q");
+  column["image"] = kSmallPng;
+  EXPECT_EQ(built(column, RecordFormat::kMessages, test::toy_model()).unread_columns,
+            std::vector<std::string>{"image"});
+  // Prompts for generation read texts alone.
+  const TextModel model = test::toy_vision_model();
+  test::expect_error([&] { PromptBuilder(model, /*chat=*/true).build(record, "data.jsonl:3"); },
+                     {"messages[0].content[0] has the type \"image\""});
+}
+
+TEST(ImageInput, IsRefusedWhereARecordNeedsIt) {
+  test::VisionFamily unknown = test::toy_qwen();
+  unknown.files["preprocessor_config.json"]["image_processor_type"] = "OtherImageProcessor";
+  const TextModel model = test::toy_vision_model(unknown);
+  ASSERT_NE(model.images, nullptr);
+  EXPECT_EQ(built(asked("q"), RecordFormat::kMessages, model).images.size(), 0U);
+  test::expect_error(
+      [&] {
+        built(asked({part("path", kSmallPng), text("q")}), RecordFormat::kMessages, model);
+      },
+      {"OtherImageProcessor", "data.jsonl:3", "preprocessor_config.json"});
+  test::VisionFamily other_id = test::toy_qwen();
+  other_id.files["config.json"]["image_token_id"] = 5;
+  EXPECT_NE(test::toy_vision_model(other_id).images->refusal->message().find(
+                "has the id 262 in the tokenizer, and config.json says 5"),
+            std::string::npos);
+  test::VisionFamily no_token = test::toy_qwen();
+  no_token.tokens.pop_back();
+  EXPECT_NE(
+      test::toy_vision_model(no_token).images->refusal->message().find("no token `<|image_pad|>`"),
+      std::string::npos);
+  EXPECT_EQ(test::toy_model().images, nullptr);
+}
+
+}  // namespace
+}  // namespace sftrun::data
