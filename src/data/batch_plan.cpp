@@ -211,6 +211,82 @@ int64_t BatchPlan::longest_tokens(int64_t num_bins) const {
   return std::accumulate(tokens.begin(), end, int64_t{0});
 }
 
+namespace {
+
+/// Of images in rows from `first_row` on.
+void append_images(std::vector<SequenceImage> images, int32_t first_row, Batch& batch) {
+  for (SequenceImage& image : images) {
+    image.begin += first_row;
+    image.end += first_row;
+    int64_t num_rows = 0;
+    for (auto row = static_cast<int32_t>(image.begin); row < image.end; ++row) {
+      const auto at = static_cast<size_t>(row);
+      if (batch.tokens[at] != image.feature) continue;
+      SFTRUN_CHECK(at == 0 || batch.labels[at - 1] == kIgnoreIndex);
+      const bool continues = num_rows > 0 && batch.image_rows.back().end == row;
+      if (!continues) batch.image_rows.push_back({row, row});
+      batch.image_rows.back().end = row + 1;
+      ++num_rows;
+    }
+    SFTRUN_CHECK_EQ(num_rows, image.num_tokens);
+    batch.images.push_back(std::move(image));
+  }
+}
+
+/// Writes the positions of one batch, row by row.
+class RopeWalk {
+ public:
+  RopeWalk(Batch& batch, int64_t merge_side)
+      : positions_(batch.rope_positions), num_rows_(batch.num_tokens()), side_(merge_side) {
+    positions_.resize(static_cast<size_t>(3 * num_rows_));
+  }
+
+  void begin_document() { next_ = 0; }
+  int64_t row() const { return row_; }
+  void text_until(int64_t end) {
+    for (; row_ < end; ++next_) set(next_, next_, next_);
+  }
+  void image(const std::array<int64_t, 3>& grid_thw) {
+    const int64_t height = grid_thw[1] / side_, width = grid_thw[2] / side_;
+    for (int64_t frame = 0; frame < grid_thw[0]; ++frame)
+      for (int64_t y = 0; y < height; ++y)
+        for (int64_t x = 0; x < width; ++x) set(next_ + frame, next_ + y, next_ + x);
+    next_ += std::max(height, width);
+  }
+
+ private:
+  void set(int64_t time, int64_t height, int64_t width) {
+    int64_t axis = 0;
+    for (const int64_t position : {time, height, width})
+      positions_[static_cast<size_t>(axis++ * num_rows_ + row_)] = static_cast<int32_t>(position);
+    ++row_;
+  }
+
+  std::vector<int32_t>& positions_;
+  int64_t num_rows_, side_;
+  int64_t row_ = 0, next_ = 0;
+};
+
+}  // namespace
+
+void set_rope_positions(Batch& batch, int64_t merge_side) {
+  batch.rope_positions.clear();
+  if (batch.images.empty()) return;
+  RopeWalk walk(batch, merge_side);
+  size_t image = 0;
+  for (size_t document = 0; document + 1 < batch.cu_seqlens.size(); ++document) {
+    const int64_t end = batch.cu_seqlens[document + 1];
+    walk.begin_document();
+    for (; image < batch.images.size() && batch.images[image].end <= end; ++image) {
+      // The run of such an image is one, without markers in between.
+      walk.text_until(batch.image_rows[image].begin);
+      walk.image(batch.images[image].grid_thw);
+      SFTRUN_CHECK_EQ(walk.row(), int64_t{batch.image_rows[image].end});
+    }
+    walk.text_until(end);
+  }
+}
+
 Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,
                  int64_t first_bin, int64_t num_bins) {
   SFTRUN_CHECK(first_bin >= 0 && num_bins >= 0);
@@ -231,6 +307,8 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
         batch.labels.push_back(example.label(position));
         batch.position_ids.push_back(position);
       }
+      if (example.stored->num_images > 0)
+        append_images(examples.images_of(index), batch.cu_seqlens.back(), batch);
       batch.cu_seqlens.push_back(batch.cu_seqlens.back() + length);
       batch.document_keys.push_back(key++);
       batch.max_seqlen = std::max(batch.max_seqlen, length);

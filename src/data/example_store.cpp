@@ -1,5 +1,6 @@
 #include "sftrun/data/example_store.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -14,14 +15,15 @@
 namespace sftrun::data {
 namespace {
 
-constexpr std::string_view kMagic = "sftrunEX";
+constexpr std::string_view kMagic = "sftrunE2";
 constexpr size_t kFlushTokens = size_t{1} << 20;
 
 struct Footer {
-  uint64_t index_offset = 0, num_examples = 0, header_offset = 0, header_size = 0, check = 0;
+  uint64_t index_offset = 0, num_examples = 0, num_images = 0, header_offset = 0, header_size = 0,
+           check = 0;
   std::array<char, 8> magic{};
 };
-static_assert(sizeof(Footer) == 48);
+static_assert(sizeof(Footer) == 56);
 
 uint64_t num_blocks_of(uint64_t bytes) {
   return (bytes + BlockChecksums::kBytes - 1) / BlockChecksums::kBytes;
@@ -48,8 +50,11 @@ std::optional<Footer> footer_of(std::span<const std::byte> bytes) {
   if (!is_in_order) return std::nullopt;
   const uint64_t sums = num_blocks_of(footer.index_offset) * sizeof(uint64_t),
                  between = footer.header_offset - footer.index_offset;
-  const bool is_filled = between >= sums && (between - sums) % sizeof(StoredExample) == 0 &&
-                         (between - sums) / sizeof(StoredExample) == footer.num_examples;
+  const bool is_counted = footer.num_examples <= between / sizeof(StoredExample) &&
+                          footer.num_images <= between / sizeof(StoredImage);
+  const bool is_filled = is_counted && footer.num_examples * sizeof(StoredExample) +
+                                               footer.num_images * sizeof(StoredImage) + sums ==
+                                           between;
   const uint64_t checked = end + offsetof(Footer, check);
   if (!is_filled ||
       xxh3_64(bytes.subspan(footer.index_offset, checked - footer.index_offset)) != footer.check)
@@ -76,7 +81,54 @@ StoredExample stored_of(const Example& example, uint64_t offset) {
           .record = example.record,
           .file = example.file,
           .number = static_cast<uint32_t>(
-              std::min<int64_t>(example.line, std::numeric_limits<uint32_t>::max()))};
+              std::min<int64_t>(example.line, std::numeric_limits<uint32_t>::max())),
+          .num_images = static_cast<uint32_t>(example.images.size())};
+}
+
+std::string_view media_text(const Media& media) {
+  return media.bytes != nullptr ? std::string_view(*media.bytes) : std::string_view(media.path);
+}
+
+/// Appends bytes in whole tokens.
+void append_bytes(std::string_view bytes, std::vector<MarkedToken>& out) {
+  const size_t begin = out.size();
+  out.resize(begin + (bytes.size() + sizeof(MarkedToken) - 1) / sizeof(MarkedToken), 0);
+  if (!bytes.empty()) std::memcpy(out.data() + begin, bytes.data(), bytes.size());
+}
+
+StoredImage stored_image(const SequenceImage& image, uint64_t media_offset) {
+  const auto number = [](int64_t value) {
+    SFTRUN_CHECK(value >= 0 && value <= std::numeric_limits<uint32_t>::max());
+    return static_cast<uint32_t>(value);
+  };
+  return {
+      .media_offset = media_offset,
+      .media_size = media_text(image.media).size(),
+      .width = number(image.width),
+      .height = number(image.height),
+      .rows = number(image.rows),
+      .num_tokens = number(image.num_tokens),
+      .grid_thw = {number(image.grid_thw[0]), number(image.grid_thw[1]), number(image.grid_thw[2])},
+      .feature = image.feature,
+      .begin = number(image.begin),
+      .end = number(image.end),
+      .is_path = image.media.bytes == nullptr ? 1U : 0U};
+}
+
+SequenceImage image_of(const StoredImage& stored, std::string_view media) {
+  SequenceImage image{.width = stored.width,
+                      .height = stored.height,
+                      .rows = stored.rows,
+                      .num_tokens = stored.num_tokens,
+                      .grid_thw = {stored.grid_thw[0], stored.grid_thw[1], stored.grid_thw[2]},
+                      .begin = stored.begin,
+                      .end = stored.end,
+                      .feature = stored.feature};
+  if (stored.is_path != 0)
+    image.media.path = media;
+  else
+    image.media.bytes = std::make_shared<const std::string>(media);
+  return image;
 }
 
 }  // namespace
@@ -86,9 +138,11 @@ struct ExampleStore::Contents {
   MappedFile file;
   std::vector<MarkedToken> held_tokens;
   std::vector<StoredExample> held_index;
+  std::vector<StoredImage> held_images;
 
-  std::span<const MarkedToken> tokens;
+  std::span<const MarkedToken> tokens;  // and media
   std::span<const StoredExample> index;
+  std::span<const StoredImage> images;
   std::span<const uint64_t> checksums;  // of the blocks of a mapped file's first part
   nlohmann::ordered_json header;
   mutable std::atomic<uint64_t> bytes_touched{0};
@@ -110,14 +164,35 @@ struct ExampleStore::Contents {
     });
   }
 
-  void require_whole(const StoredExample& example) const {
-    if (checksums.empty() || example.length == 0) return;
-    const uint64_t begin = kMagic.size() + example.offset * sizeof(MarkedToken),
-                   last = begin + example.length * sizeof(MarkedToken) - 1;
+  /// @param offset, size in bytes from the first token
+  void require_whole(uint64_t offset, uint64_t size) const {
+    if (checksums.empty() || size == 0) return;
+    const uint64_t begin = kMagic.size() + offset, last = begin + size - 1;
     for (uint64_t block = begin / BlockChecksums::kBytes; block <= last / BlockChecksums::kBytes;
          ++block) {
       if (!is_whole(block)) fail_damaged(file.path());
     }
+  }
+
+  std::string_view media_of(const StoredImage& image) const {
+    require_whole(image.media_offset, image.media_size);
+    const auto* bytes = reinterpret_cast<const char*>(tokens.data());
+    return {bytes + image.media_offset, image.media_size};
+  }
+
+  /// Whether an example and its images lie within the file.
+  bool holds(const StoredExample& example) const {
+    const bool has_tokens =
+        example.offset <= tokens.size() && example.length <= tokens.size() - example.offset;
+    if (!has_tokens || example.first_image > images.size() ||
+        example.num_images > images.size() - example.first_image)
+      return false;
+    const auto own = images.subspan(example.first_image, example.num_images);
+    return std::all_of(own.begin(), own.end(), [&](const StoredImage& image) {
+      return image.begin <= image.end && image.end <= example.length &&
+             image.media_offset <= tokens.size_bytes() &&
+             image.media_size <= tokens.size_bytes() - image.media_offset;
+    });
   }
 
   /// Pages that were read remain in the page cache but are not counted as memory of this process;
@@ -134,11 +209,20 @@ struct ExampleStore::Contents {
 ExampleStore ExampleStore::in_memory(const std::vector<Example>& examples) {
   auto contents = std::make_shared<Contents>();
   for (const Example& example : examples) {
-    contents->held_index.push_back(stored_of(example, contents->held_tokens.size()));
+    const auto first_image = static_cast<uint32_t>(contents->held_images.size());
+    for (const SequenceImage& image : example.images) {
+      contents->held_images.push_back(
+          stored_image(image, contents->held_tokens.size() * sizeof(MarkedToken)));
+      append_bytes(media_text(image.media), contents->held_tokens);
+    }
+    StoredExample stored = stored_of(example, contents->held_tokens.size());
+    stored.first_image = first_image;
+    contents->held_index.push_back(stored);
     append_marked(example, contents->held_tokens);
   }
   contents->tokens = contents->held_tokens;
   contents->index = contents->held_index;
+  contents->images = contents->held_images;
   ExampleStore store;
   store.num_selected_ = static_cast<int64_t>(contents->index.size());
   store.parts_.push_back({std::move(contents), store.num_selected_});
@@ -159,12 +243,12 @@ ExampleStore ExampleStore::open(const std::filesystem::path& file, int num_threa
   contents->tokens = {reinterpret_cast<const MarkedToken*>(bytes.data() + kMagic.size()),
                       (footer.index_offset - kMagic.size()) / sizeof(MarkedToken)};
   contents->index = {reinterpret_cast<const StoredExample*>(index), footer.num_examples};
-  contents->checksums = {reinterpret_cast<const uint64_t*>(index + contents->index.size_bytes()),
+  index += contents->index.size_bytes();
+  contents->images = {reinterpret_cast<const StoredImage*>(index), footer.num_images};
+  index += contents->images.size_bytes();
+  contents->checksums = {reinterpret_cast<const uint64_t*>(index),
                          num_blocks_of(footer.index_offset)};
-  for (const StoredExample& example : contents->index) {
-    require(example.offset <= contents->tokens.size() &&
-            example.length <= contents->tokens.size() - example.offset);
-  }
+  for (const StoredExample& example : contents->index) require(contents->holds(example));
   contents->require_all_whole(num_threads);
   const char* header = reinterpret_cast<const char*>(bytes.data() + footer.header_offset);
   contents->header = nlohmann::ordered_json::parse(header, header + footer.header_size, nullptr,
@@ -204,9 +288,21 @@ const StoredExample& ExampleStore::stored(int64_t index) const {
 
 ExampleView ExampleStore::operator[](int64_t index) const {
   const Place place = place_of(index);
-  place.contents->require_whole(*place.stored);
+  place.contents->require_whole(place.stored->offset * sizeof(MarkedToken),
+                                place.stored->length * sizeof(MarkedToken));
   place.contents->note_touched(place.stored->length * sizeof(MarkedToken) + sizeof(StoredExample));
   return {place.contents->tokens.subspan(place.stored->offset, place.stored->length), place.stored};
+}
+
+std::vector<SequenceImage> ExampleStore::images_of(int64_t index) const {
+  const Place place = place_of(index);
+  std::vector<SequenceImage> images;
+  for (const StoredImage& image :
+       place.contents->images.subspan(place.stored->first_image, place.stored->num_images)) {
+    images.push_back(image_of(image, place.contents->media_of(image)));
+    place.contents->note_touched(image.media_size);
+  }
+  return images;
 }
 
 ExampleStore ExampleStore::select(const std::vector<int64_t>& indices) const {
@@ -236,7 +332,19 @@ void ExampleWriter::write(const void* data, size_t num_bytes) {
 }
 
 void ExampleWriter::add(const Example& example) {
+  const auto first_image = static_cast<uint32_t>(images_.size());
+  for (const SequenceImage& image : example.images) {
+    const std::string_view media = media_text(image.media);
+    const auto [known, is_new] = media_.try_emplace(xxh3_128(std::as_bytes(std::span(media))),
+                                                    num_tokens_ * sizeof(MarkedToken));
+    images_.push_back(stored_image(image, known->second));
+    if (!is_new) continue;
+    const size_t before = buffer_.size();
+    append_bytes(media, buffer_);
+    num_tokens_ += buffer_.size() - before;
+  }
   index_.push_back(stored_of(example, num_tokens_));
+  index_.back().first_image = first_image;
   append_marked(example, buffer_);
   num_tokens_ += example.tokens.size();
   if (buffer_.size() >= kFlushTokens) flush();
@@ -253,13 +361,16 @@ void ExampleWriter::finish(const nlohmann::ordered_json& header) {
   const std::string text = header.dump();
   const std::vector<uint64_t> checksums = checksums_.finish();
   const uint64_t index_bytes = index_.size() * sizeof(StoredExample),
+                 image_bytes = images_.size() * sizeof(StoredImage),
                  checksum_bytes = checksums.size() * sizeof(uint64_t);
   Footer footer;
   footer.index_offset = kMagic.size() + (num_tokens_ + num_tokens_ % 2) * sizeof(MarkedToken);
   footer.num_examples = index_.size();
-  footer.header_offset = footer.index_offset + index_bytes + checksum_bytes;
+  footer.num_images = images_.size();
+  footer.header_offset = footer.index_offset + index_bytes + image_bytes + checksum_bytes;
   footer.header_size = text.size();
   std::string tail(reinterpret_cast<const char*>(index_.data()), index_bytes);
+  tail.append(reinterpret_cast<const char*>(images_.data()), image_bytes);
   tail.append(reinterpret_cast<const char*>(checksums.data()), checksum_bytes);
   tail += text;
   std::memcpy(footer.magic.data(), kMagic.data(), kMagic.size());

@@ -15,6 +15,13 @@ bool has_target(const Sequence& sequence, int64_t count) {
   return end - sequence.mask.begin() > 1 && std::find(sequence.mask.begin() + 1, end, 1) != end;
 }
 
+/// Whether the first `count` tokens end within an image.
+bool cuts_an_image(const Sequence& sequence, int64_t count) {
+  return std::any_of(
+      sequence.images.begin(), sequence.images.end(),
+      [&](const SequenceImage& image) { return image.begin < count && count < image.end; });
+}
+
 }  // namespace
 
 LengthRule length_rule(const config::RunConfig& config, RecordFormat format) {
@@ -32,6 +39,7 @@ Fate fate_of(const Sequence& sequence, const LengthRule& rule, const std::string
   if (length <= rule.max_seq_len) return Fate::kKept;
   if (rule.too_long == config::TooLong::kDrop) return Fate::kTooLong;
   if (rule.too_long == config::TooLong::kTruncate) {
+    if (cuts_an_image(sequence, rule.max_seq_len)) return Fate::kTooLong;
     return has_target(sequence, rule.max_seq_len) ? Fate::kTruncated : Fate::kLabelsCutOff;
   }
   throw DataError(
@@ -50,6 +58,8 @@ Example to_example(const Sequence& sequence, int64_t max_seq_len, int64_t record
     example.labels[i - 1] = sequence.ids[i];
     ++example.label_tokens;
   }
+  for (const SequenceImage& image : sequence.images)
+    if (image.end <= static_cast<int64_t>(length)) example.images.push_back(image);
   return example;
 }
 

@@ -26,11 +26,12 @@ struct LengthRule {
 /// conversation may not.
 LengthRule length_rule(const config::RunConfig& config, RecordFormat format);
 
+/// A sequence that would be cut within an image is too long, also where others are truncated.
 /// @param where "file:line"   @throws DataError for an over-long sequence under too_long: error
 Fate fate_of(const Sequence& sequence, const LengthRule& rule, const std::string& where);
 
 /// The first max_seq_len tokens with shifted labels: labels[i] = tokens[i + 1] if that token is
-/// trained on.
+/// trained on. Images behind them are left out.
 Example to_example(const Sequence& sequence, int64_t max_seq_len, int64_t record);
 
 }  // namespace sftrun::data

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sftrun/core/file.h"
+#include "sftrun/core/hash.h"
 #include "sftrun/core/optional_file.h"
 #include "sftrun/core/python_json.h"
 
@@ -14,6 +15,15 @@ bool names_image_processor(const std::filesystem::path& file) {
   const auto settings = parse_python_json(read_text_file(file));
   return settings.is_object() && settings.contains("image_processor") &&
          !settings["image_processor"].is_null();
+}
+
+std::string fingerprint_of_files(const std::filesystem::path& folder) {
+  Fingerprint fingerprint;
+  for (const char* name : {"preprocessor_config.json", "processor_config.json",
+                           "tokenizer_config.json", "config.json"})
+    fingerprint.add(has_optional_file(folder / name) ? read_text_file(folder / name)
+                                                     : std::string());
+  return fingerprint.hex();
 }
 
 void find_tokens(ImageInput& input, const tokenizer::Tokenizer& tokenizer,
@@ -44,6 +54,7 @@ std::shared_ptr<const ImageInput> image_input_of(const std::filesystem::path& fo
       !names_image_processor(folder / "processor_config.json"))
     return nullptr;
   auto input = std::make_shared<ImageInput>();
+  input->fingerprint = fingerprint_of_files(folder);
   try {
     input->processor = images::read_processor(folder);
     input->prompt = images::read_prompt(folder, input->processor.kind);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "image_text.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/data/parallel_for.h"
 
@@ -22,6 +23,7 @@ Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextM
                   .has_null_arguments = sequence.has_null_arguments};
   if (outcome.fate == Fate::kKept || outcome.fate == Fate::kTruncated) {
     outcome.example = to_example(sequence, rule.max_seq_len, 0);
+    require_no_image_labels(outcome.example, model, where);
     outcome.ending = ending_of(outcome.example, model);
     outcome.num_empty_answers = sequence.num_empty_answers;
     outcome.num_empty_thinking = sequence.num_empty_thinking;
@@ -41,6 +43,7 @@ void leave_out_incomplete(std::vector<Outcome>& pair) {
     one.fate = Fate::kOtherLeftOut;
     one.example.tokens.clear();
     one.example.labels.clear();
+    one.example.images.clear();
     one.num_empty_answers = one.num_control_tokens = 0;
   }
 }

@@ -165,7 +165,7 @@ GEMMA3_TOKENS = {"boi_token": "<start_of_image>", "image_token": "<image_soft_to
 
 def tokens_of(module):
     """As released tokenizers have them."""
-    return {"qwen2_5_vl": {"image_token": "<|image_pad|>"},
+    return {"qwen2_5_vl": {"image_token": "<|image_pad|>"}, "qwen3_vl": {"image_token": "<|image_pad|>"},
             "gemma3": {},
             "gemma4": {"boi_token": "<|image>", "image_token": "<|image|>", "eoi_token": "<image|>"},
             "pixtral": {"image_token": "[IMG]", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"},

@@ -70,6 +70,12 @@ class BatchPlan {
   mutable std::vector<Bin> cached_bins_;
 };
 
+/// Fills `rope_positions` of a batch with images, for models with M-RoPE; without images they stay empty. Each document begins at 0. A text
+/// row is one further than the row before on all axes. Rows of an image are at (p, p + row, p + column), where p is the next
+/// position, and the row behind it is at p + the greater of its rows and columns: transformers' `get_rope_index`.
+/// @param merge_side patches of the side of the square that one row has (spatial_merge_size)
+void set_rope_positions(Batch& batch, int64_t merge_side);
+
 /// Concatenates the examples of bins [first_bin, first_bin + num_bins). `document_keys` are the
 /// positions of the documents in the global batch, so that they do not depend on ranks and
 /// micro-batches. Beyond the end of the global batch the result is empty: T = 0, cu_seqlens = {0}.

@@ -23,6 +23,12 @@ struct Example {
   std::vector<SequenceImage> images;  ///< in order
 };
 
+/// Rows [begin, end) of a batch.
+struct RowSpan {
+  int32_t begin = 0, end = 0;
+  bool operator==(const RowSpan&) const = default;
+};
+
 /// Several documents concatenated; no padding. Documents do not attend to each other.
 struct Batch {
   std::vector<int32_t> tokens, labels;  ///< [T]
@@ -33,6 +39,10 @@ struct Batch {
   std::vector<int32_t> cu_seqlens;  ///< [n + 1], starts with 0, ends with T; no empty documents
   std::vector<int64_t>
       document_keys;  ///< [n] identity of each document in this step, for counter-based dropout
+  std::vector<SequenceImage> images;  ///< in order; their `begin` and `end` are rows of the batch
+  /// Runs of rows that get features, in order: features of all images one after another are those of
+  /// all runs one after another. A run is of one image, whose rows may see each other both ways.
+  std::vector<RowSpan> image_rows;
   int32_t max_seqlen = 0;
   int64_t label_tokens = 0;
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "sftrun/core/file.h"
@@ -26,10 +29,23 @@ struct StoredExample {
   uint32_t label_tokens = 0;  ///< number of tokens with a label
   /// Number over all files of the data set; several examples may come from one record
   int64_t record = 0;
-  int32_t file = 0;     ///< index of its file in the data set
-  uint32_t number = 0;  ///< line or row in that file, from 1
+  int32_t file = 0;                          ///< index of its file in the data set
+  uint32_t number = 0;                       ///< line or row in that file, from 1
+  uint32_t first_image = 0, num_images = 0;  ///< in the index of images
 };
-static_assert(sizeof(StoredExample) == 32);
+static_assert(sizeof(StoredExample) == 40);
+
+/// A SequenceImage; an entry of the index of images in the file.
+struct StoredImage {
+  uint64_t media_offset = 0,
+           media_size = 0;  ///< in bytes from the first token: its path, or its encoded file
+  uint32_t width = 0, height = 0, rows = 0, num_tokens = 0;
+  std::array<uint32_t, 3> grid_thw = {};
+  int32_t feature = -1;
+  uint32_t begin = 0, end = 0;
+  uint32_t is_path = 0, unused = 0;
+};
+static_assert(sizeof(StoredImage) == 64);
 
 struct ExampleView {
   std::span<const MarkedToken> tokens;
@@ -61,6 +77,9 @@ class ExampleStore {
   /// a mapped file may be read from disk again. @throws DataError if they are damaged
   ExampleView operator[](int64_t index) const;
   const StoredExample& stored(int64_t index) const;
+  /// The images of an example, with the encoded files that records held.
+  /// @throws DataError as operator[]
+  std::vector<SequenceImage> images_of(int64_t index) const;
   /// Concatenates stores.
   static ExampleStore concatenate(const std::vector<ExampleStore>& stores);
   /// The examples at `indices`, in this order.
@@ -87,14 +106,16 @@ class ExampleStore {
 
 /// Writes a store's file example by example; the file appears when it is finished. Layout,
 /// little-endian:
-///     "sftrunEX"
-///     tokens, uint32, padded to a multiple of 8 bytes
+///     "sftrunE2"
+///     tokens, uint32, and before those of an example with images their media (paths, and encoded
+///       files that records held, each once), padded to a multiple of 4 bytes; all padded to one of 8
 ///     index of StoredExample
+///     index of StoredImage
 ///     BlockChecksums of everything before the index, uint64
 ///     header as JSON
-///     footer, uint64: index offset, number of examples, header offset, header size, XXH3 of
-///       everything from the index to here
-///     "sftrunEX"
+///     footer, uint64: index offset, number of examples, number of images, header offset, header
+///       size, XXH3 of everything from the index to here
+///     "sftrunE2"
 class ExampleWriter {
  public:
   explicit ExampleWriter(const std::filesystem::path& file);
@@ -111,7 +132,9 @@ class ExampleWriter {
   BlockChecksums checksums_;
   std::vector<MarkedToken> buffer_;
   std::vector<StoredExample> index_;
-  uint64_t num_tokens_ = 0;
+  std::vector<StoredImage> images_;
+  std::map<std::string, uint64_t> media_;  // offset by hash
+  uint64_t num_tokens_ = 0;                // with media
 };
 
 }  // namespace sftrun::data

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "sftrun/core/error.h"
@@ -18,6 +19,7 @@ struct ImageInput {
   tokenizer::TokenId feature = -1;  ///< its positions get images' features
   /// Of all tokens of `prompt`, in order: they never have a label.
   std::vector<tokenizer::TokenId> tokens;
+  std::string fingerprint;  ///< of the files' contents
   /// Why images cannot be read, though there are files for it. It is thrown for a record with images alone: texts are read without them.
   std::optional<DataError> refusal;
 };
