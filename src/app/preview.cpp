@@ -66,7 +66,7 @@ int run_preview(const PreviewOptions& options) {
                                         .where = loaded.place_of("model.name"),
                                         .parts = hub::ModelParts::kText,
                                         .adapter_way = AdapterWay::kSetting});
-  const data::TextModel model = load_text_model(found.path, config.model.chat_template);
+  const data::TextModel model = load_text_model(found.path, config);
   const std::vector<config::DataSource>& sources = shown_data(loaded, options);
   std::vector<data::Preview> previews;
   data::ProblemCollector problems, refusals;  // records are shown in spite of `refusals`

@@ -239,9 +239,16 @@ namespace {
 
 data::TextModel text_model(const config::RunConfig& config, const fs::path& model,
                            const spec::ArchSpec& arch) {
-  data::TextModel text = load_text_model(model, config.model.chat_template);
+  data::TextModel text = load_text_model(model, config);
   text.num_embeddings = arch.vocab_size;
   return text;
+}
+
+/// What is not there yet: a tower for the images.
+void refuse_images(const data::DatasetTrial& trial) {
+  if (trial.first_images.empty()) return;
+  throw DataError("training with images is not supported yet", trial.first_images,
+                  "train on records without images; `sftrun preview` shows those with images");
 }
 
 /// @param counts whether to read all records of a small data set
@@ -249,6 +256,7 @@ data::DatasetTrial try_source(const config::RunConfig& config, const config::Dat
                               bool is_validation, const data::TextModel& text, bool counts) {
   constexpr double kMaxTokens = 8e6;  // some seconds
   data::DatasetTrial trial = data::try_dataset(config, source, is_validation, text);
+  refuse_images(trial);
   if (!counts || trial.is_whole) return trial;
   const double times = static_cast<double>(trial.num_records_estimated) /
                        static_cast<double>(std::max<int64_t>(1, trial.stats.num_records));

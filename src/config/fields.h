@@ -40,7 +40,8 @@ inline Limits from_until(double min, double max) {
 
 /// Numbers of steps, tokens and records: far from overflow in products, and in what clocks and files hold.
 inline constexpr double kMaxCount = 1e12;
-inline constexpr double kMaxTokens = 1 << 24;           ///< of a sequence
+inline constexpr double kMaxTokens = 1 << 24;  ///< of a sequence
+inline constexpr double kMaxImagePixels = 1 << 28, kMaxImageSide = 1 << 16;
 inline constexpr double kMaxDevices = 1 << 16;          ///< of a run
 inline constexpr double kMaxSeed = 9007199254740992.0;  ///< 2^53: what JSON's readers keep
 
@@ -214,6 +215,14 @@ void visit_fields(DataConfig& data, Visitor&& field) {
         "Records that cannot be used (malformed JSON, a missing key). error: stop, and list the "
         "first ten with their lines. skip: leave them out, and count them.",
         "skip");
+  field(data.max_image_pixels, "max_image_pixels", between(0, kMaxImagePixels), kSame,
+        "Most pixels of an image after resizing, or of its tiles: fewer tokens for large images "
+        "(Qwen, Gemma 4, InternVL). 0: the limit of the model's image processor.",
+        "1003520");
+  field(data.image_longest_edge, "image_longest_edge", between(0, kMaxImageSide), kSame,
+        "Most pixels of an image's longer side after resizing (Qwen, SmolVLM, Pixtral). 0: the "
+        "limit of the model's image processor.",
+        "1024");
 }
 
 /// "2e-4"

@@ -199,13 +199,15 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
   records.require_one_format();
   DatasetChecks checks(model, config.data, records.format().format, records.rule());
   std::vector<int64_t> lengths, numbers;
+  std::string first_images;
   int64_t number = 0;
   // With bad records left out, the rest of the file decides.
   const bool gives_up = config.data.bad_records == config::BadRecords::kError;
   while (const auto block = records.next()) {
     checks.add(*block, gives_up);
-    for (const auto& outcomes : block->records) {
-      for (const Outcome& outcome : outcomes) {
+    for (size_t i = 0; i < block->records.size(); ++i) {
+      for (const Outcome& outcome : block->records[i]) {
+        if (outcome.num_images > 0 && first_images.empty()) first_images = block->places[i];
         if (outcome.example.tokens.empty()) continue;
         lengths.push_back(std::ssize(outcome.example.tokens));
         numbers.push_back(number);
@@ -218,7 +220,8 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
                      .format = records.format().format,
                      .stats = checks.stats(),
                      .lengths = std::move(lengths),
-                     .records = std::move(numbers)};
+                     .records = std::move(numbers),
+                     .first_images = std::move(first_images)};
   const int64_t seen = trial.stats.num_records;
   trial.is_whole = seen < num_records || source.max_samples == seen;
   trial.num_records_estimated =

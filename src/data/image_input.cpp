@@ -1,6 +1,7 @@
 #include "sftrun/data/image_input.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
@@ -15,6 +16,20 @@ bool names_image_processor(const std::filesystem::path& file) {
   const auto settings = parse_python_json(read_text_file(file));
   return settings.is_object() && settings.contains("image_processor") &&
          !settings["image_processor"].is_null();
+}
+
+/// Errors name the settings.
+images::ImageProcessor with_named_caps(images::ImageProcessor processor,
+                                       const images::ImageCaps& caps) {
+  try {
+    return images::with_caps(std::move(processor), caps);
+  } catch (const ConfigError& error) {
+    std::string message = error.message();
+    for (const auto& [cap, key] : {std::pair(images::kMaxPixelsCap, "data.max_image_pixels"),
+                                   std::pair(images::kLongestEdgeCap, "data.image_longest_edge")})
+      if (message.starts_with(cap)) message.replace(0, cap.size(), key);
+    throw ConfigError(message, error.where(), error.fix());
+  }
 }
 
 std::string fingerprint_of_files(const std::filesystem::path& folder) {
@@ -48,15 +63,32 @@ void find_tokens(ImageInput& input, const tokenizer::Tokenizer& tokenizer,
 
 }  // namespace
 
+images::ImageCaps image_caps(const config::DataConfig& data) {
+  return {.max_pixels = data.max_image_pixels, .longest_edge = data.image_longest_edge};
+}
+
+std::vector<std::string> idle_image_caps(const TextModel& model, const config::DataConfig& data) {
+  std::vector<std::string> warnings;
+  if (model.images != nullptr) return warnings;
+  for (const auto& [key, cap] : {std::pair("data.max_image_pixels", data.max_image_pixels),
+                                 std::pair("data.image_longest_edge", data.image_longest_edge)})
+    if (cap > 0)
+      warnings.push_back(fmt::format(
+          "{} has no effect: the model has no image processor, and reads text alone", key));
+  return warnings;
+}
+
 std::shared_ptr<const ImageInput> image_input_of(const std::filesystem::path& folder,
-                                                 const tokenizer::Tokenizer& tokenizer) {
+                                                 const tokenizer::Tokenizer& tokenizer,
+                                                 const images::ImageCaps& caps) {
   if (!has_optional_file(folder / "preprocessor_config.json") &&
       !names_image_processor(folder / "processor_config.json"))
     return nullptr;
   auto input = std::make_shared<ImageInput>();
-  input->fingerprint = fingerprint_of_files(folder);
+  input->fingerprint =
+      fmt::format("{} {} {}", fingerprint_of_files(folder), caps.max_pixels, caps.longest_edge);
   try {
-    input->processor = images::read_processor(folder);
+    input->processor = with_named_caps(images::read_processor(folder), caps);
     input->prompt = images::read_prompt(folder, input->processor.kind);
     find_tokens(*input, tokenizer, folder.string());
   } catch (const DataError& error) {

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include "preview_runs.h"
+#include "sftrun/core/base64.h"
+#include "sftrun/core/error.h"
 #include "sftrun/core/html.h"
 #include "sftrun/data/preview.h"
 
@@ -22,6 +24,7 @@ h1 { font-size: 1.35rem; } h2 { font-size: 1rem; margin: 2rem 0 .5rem; }
 .a { background: var(--given-a); } .b { background: var(--given-b); }
 .l.a { background: var(--trained-a); } .l.b { background: var(--trained-b); }
 .s { color: var(--special); font-weight: 600; } .x { text-decoration: line-through; opacity: .5; }
+figure { margin: .5rem 0; } figure img { max-width: 16rem; max-height: 12rem; }
 .tokens span:hover { outline: 2px solid var(--special); }
 )";
 
@@ -43,14 +46,36 @@ std::string token_html(const ShownToken& token, const std::string& origin, bool 
                      classes_of(token, odd), token.id, label, escape_html(origin), text);
 }
 
+/// The image itself, if it is small enough to be in the page.
+std::string image_html(const Sequence& sequence, size_t image) {
+  constexpr size_t kMaxBytes = size_t{1} << 20;
+  const std::string caption = escape_html(image_line(sequence, image));
+  std::string file;
+  try {
+    file = read_media(sequence.images[image].media);
+  } catch (const DataError&) {  // it was there when the record was read
+  }
+  if (file.empty() || file.size() > kMaxBytes)
+    return fmt::format("<p class=\"quiet\">{}</p>\n", caption);
+  return fmt::format(
+      "<figure><img alt=\"{0}\" src=\"data:;base64,{1}\"><figcaption "
+      "class=\"quiet\">{0}</figcaption></figure>\n",
+      caption, encode_base64(file));
+}
+
 std::string sequence_html(const PreviewedSequence& previewed,
                           const tokenizer::Tokenizer& tokenizer) {
   const char* warn = previewed.left_out.empty() ? "" : " class=\"warn\"";
-  std::string out =
-      fmt::format("<h2{}>{}</h2>\n<div class=\"tokens\">", warn, escape_html(headline(previewed)));
+  std::string out = fmt::format("<h2{}>{}</h2>\n", warn, escape_html(headline(previewed)));
+  for (size_t i = 0; i < previewed.sequence.images.size(); ++i)
+    out += image_html(previewed.sequence, i);
+  out += "<div class=\"tokens\">";
   bool odd = false;
   for (const ShownRun& run : shown_runs(previewed, tokenizer)) {
-    for (const ShownToken& token : run.tokens) {
+    for (size_t i = 0, count = 1; i < run.tokens.size(); i += count) {
+      count = shown_as_one(run, i);
+      ShownToken token = run.tokens[i];
+      if (count > 1) token.text += fmt::format(" x {}", count);
       out += token_html(token, run.origin, odd);
       odd = !odd;
     }

@@ -5,6 +5,18 @@
 namespace sftrun::data {
 namespace {
 
+Json images_json(const Sequence& sequence) {
+  Json images = Json::array();
+  for (const SequenceImage& image : sequence.images)
+    images.push_back({{"file", image.media.path.empty() ? Json() : Json(image.media.path)},
+                      {"width", image.width},
+                      {"height", image.height},
+                      {"num_tokens", image.num_tokens},
+                      {"begin", image.begin},
+                      {"end", image.end}});
+  return images;
+}
+
 Json sequence_json(const PreviewedSequence& previewed, const tokenizer::Tokenizer& tokenizer) {
   Json ids = Json::array(), tokens = Json::array(), labels = Json::array(), origins = Json::array();
   int64_t num_labels = 0;
@@ -21,6 +33,7 @@ Json sequence_json(const PreviewedSequence& previewed, const tokenizer::Tokenize
           {"left_out", previewed.left_out.empty() ? Json() : Json(previewed.left_out)},
           {"num_kept", previewed.num_kept},
           {"num_labels", num_labels},
+          {"images", images_json(previewed.sequence)},
           {"input_ids", std::move(ids)},
           {"tokens", std::move(tokens)},
           {"labels", std::move(labels)},

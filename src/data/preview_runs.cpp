@@ -31,6 +31,15 @@ bool is_trained_on(const PreviewedSequence& previewed, size_t i) {
          previewed.sequence.mask[i] != 0;
 }
 
+/// Whether token i gets features of an image.
+bool is_feature(const Sequence& sequence, size_t i) {
+  return std::any_of(
+      sequence.images.begin(), sequence.images.end(), [&](const SequenceImage& image) {
+        const auto at = static_cast<int64_t>(i);
+        return image.begin <= at && at < image.end && sequence.ids[i] == image.feature;
+      });
+}
+
 std::string origin_at(const Sequence& sequence, const tokenizer::ByteSpan& span) {
   if (span.begin == span.end) return "added by the tokenizer";
   const auto part = std::find_if(sequence.parts.begin(), sequence.parts.end(),
@@ -58,7 +67,8 @@ std::vector<ShownRun> shown_runs(const PreviewedSequence& previewed,
                       std::string_view(sequence.text).substr(span.begin, span.end - span.begin)),
         .trained = is_trained_on(previewed, i),
         .special = tokenizer.is_special(id),
-        .cut = static_cast<int64_t>(i) >= previewed.num_kept};
+        .cut = static_cast<int64_t>(i) >= previewed.num_kept,
+        .image = is_feature(sequence, i)};
     std::string origin = origin_at(sequence, span);
     const bool continues = !runs.empty() && runs.back().origin == origin &&
                            runs.back().trained == token.trained && runs.back().cut == token.cut;
@@ -81,6 +91,18 @@ std::string headline(const PreviewedSequence& previewed) {
     text += fmt::format("; TRUNCATED to its first {}", previewed.num_kept);
   }
   return text;
+}
+
+size_t shown_as_one(const ShownRun& run, size_t first) {
+  size_t end = first + 1;
+  while (run.tokens[first].image && end < run.tokens.size() && run.tokens[end].image) ++end;
+  return end - first;
+}
+
+std::string image_line(const Sequence& sequence, size_t image) {
+  const SequenceImage& shown = sequence.images[image];
+  return fmt::format("image {}: {}, {} x {} pixels, {} tokens", image + 1, name_of(shown.media),
+                     shown.width, shown.height, shown.num_tokens);
 }
 
 }  // namespace sftrun::data

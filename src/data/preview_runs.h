@@ -14,7 +14,8 @@ struct ShownToken {
   std::string text;      ///< valid UTF-8; bytes of an incomplete character are written as \xE2
   bool trained = false;  ///< trained on
   bool special = false;
-  bool cut = false;  ///< after max_seq_len: not used in training
+  bool cut = false;    ///< after max_seq_len: not used in training
+  bool image = false;  ///< gets features of an image
 };
 /// Adjacent tokens of one origin that are all trained on or all not.
 struct ShownRun {
@@ -27,6 +28,12 @@ std::vector<ShownRun> shown_runs(const PreviewedSequence& previewed,
 
 /// "line 3: 120 tokens, 40 trained on (33.3%)", and why it is left out or truncated.
 std::string headline(const PreviewedSequence& previewed);
+
+/// "image 1: photos/a.png, 640 x 480 pixels, 300 tokens"
+std::string image_line(const Sequence& sequence, size_t image);
+
+/// How many tokens from `first` on are the same token of an image, which are shown as one; 1: it is none.
+size_t shown_as_one(const ShownRun& run, size_t first);
 
 /// Calls `on_text(text)` for what lies between line feeds, and `on_line_feed()` at each.
 template <typename OnText, typename OnLineFeed>

@@ -48,7 +48,10 @@ std::string tokens_of(const ShownRun& run, const Look& look) {
   std::string out;
   const std::string indent(3 + kOriginWidth + 1, ' ');
   bool odd = false, line_begins = true;
-  for (const ShownToken& token : run.tokens) {
+  for (size_t i = 0, count = 1; i < run.tokens.size(); i += count) {
+    count = shown_as_one(run, i);
+    ShownToken token = run.tokens[i];
+    if (count > 1) token.text += fmt::format(" x {}", count);
     if (!line_begins) out += look.separator();
     for_each_line(
         token.text,
@@ -75,6 +78,8 @@ std::string preview_text(const Preview& preview, const TextModel& model, bool co
   out += legend(look);
   for (const PreviewedSequence& previewed : preview.sequences) {
     out += '\n' + look.bold(headline(previewed)) + '\n';
+    for (size_t i = 0; i < previewed.sequence.images.size(); ++i)
+      out += "   " + look.dim(image_line(previewed.sequence, i)) + '\n';
     for (const ShownRun& run : shown_runs(previewed, *model.tokenizer)) {
       const std::string origin =
           fmt::format("{:<{}} ", run.cut ? "(cut) " + run.origin : run.origin, kOriginWidth);

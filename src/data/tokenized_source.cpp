@@ -13,6 +13,7 @@ Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextM
                    const std::string& where) {
   Outcome outcome{.fate = fate_of(sequence, rule, where),
                   .length = static_cast<int64_t>(sequence.ids.size()),
+                  .num_images = std::ssize(sequence.images),
                   .left_out = sequence.left_out,
                   .unknown_roles = sequence.unknown_roles,
                   .unread_columns = sequence.unread_columns,

@@ -21,7 +21,8 @@ using Files = std::vector<RemoteFile>;
 constexpr auto kTextFiles = std::to_array<std::string_view>(
     {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
      "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt",
-     "tekken.json", "chat_template.jinja", "chat_template.json", "adapter_config.json",
+     "tekken.json", "chat_template.jinja", "chat_template.json", "preprocessor_config.json",
+     "processor_config.json", "video_preprocessor_config.json", "adapter_config.json",
      "sftrun_base.json", "sftrun_chat.json"});
 constexpr auto kTextEndings = std::to_array<std::string_view>({".model", ".tiktoken"});
 constexpr auto kPickledEndings = std::to_array<std::string_view>({".bin", ".pt", ".pth", ".ckpt"});

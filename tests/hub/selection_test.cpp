@@ -38,6 +38,15 @@ TEST(Selection, OnlyTextFilesAndWeights) {
   EXPECT_EQ(all.opened, "");
 }
 
+TEST(Selection, FilesOfProcessorsAreAmongTheTexts) {
+  const Names files = {"preprocessor_config.json", "processor_config.json",
+                       "video_preprocessor_config.json"};
+  Names all = files;
+  all.push_back("model.safetensors");
+  EXPECT_EQ(names(select(all, "", ModelParts::kText)), files);
+  EXPECT_EQ(names(select(all)), all);
+}
+
 TEST(Selection, WeightsComeLast) {
   const Names got = names(
       select({"model-00001-of-00002.safetensors", "a.tiktoken", "model-00002-of-00002.safetensors",

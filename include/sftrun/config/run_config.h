@@ -163,6 +163,7 @@ struct DataConfig {
   nlohmann::ordered_json chat_template_kwargs = nlohmann::ordered_json::object();
   TooLong too_long = TooLong::kAuto;
   BadRecords bad_records = BadRecords::kError;
+  int64_t max_image_pixels = 0, image_longest_edge = 0;  ///< 0: the model's own limits
 };
 
 /// Defaults that depend on other fields.

@@ -124,6 +124,7 @@ struct DatasetTrial {
   bool is_whole = false;              ///< the data set has no other records
   int64_t num_records_estimated = 0;  ///< in the whole data set
   std::vector<std::string> warnings;  ///< warnings that training would log
+  std::string first_images;           ///< the place of the first record with images; empty: none
 };
 /// @throws DataError as load_dataset, and if none of these records can be trained on
 DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSource& source,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/config/run_config.h"
 #include "sftrun/core/error.h"
 #include "sftrun/data/text_model.h"
 #include "sftrun/images/prompt.h"
@@ -24,9 +25,16 @@ struct ImageInput {
   std::optional<DataError> refusal;
 };
 
+/// The limits of `data.max_image_pixels` and `data.image_longest_edge`.
+images::ImageCaps image_caps(const config::DataConfig& data);
+/// Which of these limits are set although the model reads text alone: a warning for each.
+std::vector<std::string> idle_image_caps(const TextModel& model, const config::DataConfig& data);
+
 /// @param folder of a model, in Hugging Face layout
 /// @return null: it has no files of an image processor, so the model reads text alone
+/// @throws ConfigError for a limit that the image processor does not have, or that is too low for it
 std::shared_ptr<const ImageInput> image_input_of(const std::filesystem::path& folder,
-                                                 const tokenizer::Tokenizer& tokenizer);
+                                                 const tokenizer::Tokenizer& tokenizer,
+                                                 const images::ImageCaps& caps = {});
 
 }  // namespace sftrun::data

@@ -1,0 +1,120 @@
+#include <gtest/gtest.h>
+
+#include "data/toy_vision_model.h"
+#include "sftrun/core/error.h"
+#include "sftrun/data/dataset.h"
+#include "sftrun/data/preview.h"
+#include "support/expect_error.h"
+#include "support/temporary_directory.h"
+
+namespace sftrun::data {
+namespace {
+
+constexpr const char* kPicturedRecord =
+    R"({"messages": [{"role": "user", "content": [{"type": "image", "path": "a.png"}, {"type": "text", "text": "q"}]},)"
+    R"( {"role": "assistant", "content": "a"}]})";
+
+/// A data set whose images are beside its file.
+class PicturedData : public ::testing::Test {
+ protected:
+  PicturedData() {
+    std::filesystem::copy_file(
+        std::filesystem::path(SFTRUN_TEST_DATA) / "images" / "resize-37x29.png", dir_ / "a.png");
+    write(kPicturedRecord);
+    config_.model.max_seq_len = 512;
+    config_.data.cache_dir = (dir_ / "cache").string();
+  }
+  void write(const std::string& lines) {
+    write_file_atomically(dir_ / "data.jsonl", lines);
+    source_.path = (dir_ / "data.jsonl").string();
+  }
+  Preview preview(const TextModel& model) const {
+    return preview_dataset(config_, source_, /*is_validation=*/false, model, 10);
+  }
+  Dataset load(const TextModel& model) const {
+    return load_dataset(config_, {source_}, /*is_validation=*/false, model, 1);
+  }
+
+  test::TemporaryDirectory dir_;
+  config::RunConfig config_;
+  config::DataSource source_;
+  TextModel model_ = test::toy_vision_model();
+};
+
+TEST_F(PicturedData, IsPreviewed) {
+  const Preview shown = preview(model_);
+  const std::string text = preview_text(shown, model_, /*colour=*/false);
+  EXPECT_NE(text.find("a.png, 37 x 29 pixels, 20 tokens"), std::string::npos) << text;
+  EXPECT_NE(text.find("⟨<|image_pad|> x 20⟩"), std::string::npos) << text;
+  const Json image = preview_json({shown}, model_)["data_sets"][0]["sequences"][0]["images"].at(0);
+  EXPECT_EQ(image.at("file"), (dir_ / "a.png").string());
+  EXPECT_EQ(image.at("width"), 37);
+  EXPECT_EQ(image.at("num_tokens"), 20);
+  const std::string page = preview_html({shown}, model_, "data");
+  EXPECT_NE(page.find("src=\"data:;base64,iVBORw0KGgo"), std::string::npos);
+  EXPECT_NE(page.find("37 x 29 pixels, 20 tokens"), std::string::npos);
+}
+
+TEST_F(PicturedData, IsCachedByTheProcessorsSettings) {
+  EXPECT_EQ(load(model_).examples().images_of(0).at(0).num_tokens, 20);
+  test::VisionFamily coarse = test::toy_qwen();
+  coarse.files["preprocessor_config.json"]["max_pixels"] = 256;
+  const Dataset again = load(test::toy_vision_model(coarse));
+  EXPECT_LT(again.examples().images_of(0).at(0).num_tokens, 20);
+  std::filesystem::remove(dir_ / "a.png");  // it is in the cache
+  EXPECT_EQ(load(model_).examples().images_of(0).at(0).media.path, (dir_ / "a.png").string());
+  EXPECT_THROW(read_media(load(model_).examples().images_of(0).at(0).media), DataError);
+}
+
+TEST_F(PicturedData, WithoutItsImageIsABadRecord) {
+  write(
+      std::string(kPicturedRecord) + "\n" +
+      R"({"messages": [{"role": "user", "content": [{"type": "image", "path": "b.png"}]}, {"role": "assistant", "content": "a"}]})");
+  test::expect_error([&] { load(model_); }, {"data.jsonl:2", "b.png"});
+  config_.data.bad_records = config::BadRecords::kSkip;
+  const Dataset data = load(model_);
+  EXPECT_EQ(data.examples().size(), 1);
+  EXPECT_EQ(data.stats().num_bad, 1);
+}
+
+TEST_F(PicturedData, IsNamedByATrial) {
+  const DatasetTrial trial = try_dataset(config_, source_, /*is_validation=*/false, model_);
+  EXPECT_NE(trial.first_images.find("data.jsonl:1"), std::string::npos);
+  write(
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})");
+  EXPECT_EQ(try_dataset(config_, source_, /*is_validation=*/false, model_).first_images, "");
+}
+
+TEST(ImageCaps, LowerTheNumberOfTokens) {
+  const test::TemporaryDirectory dir;
+  const test::VisionFamily qwen = test::toy_qwen();
+  for (const auto& [name, content] : qwen.files.items())
+    write_file_atomically(dir / name, content.dump());
+  const tokenizer::Tokenizer tokenizer = tokenizer::Tokenizer::from_json(
+      test::tokenizer_json(false, false, qwen.tokens).dump(), "tokenizer.json");
+  config::DataConfig data;
+  data.max_image_pixels = 256;
+  const auto capped = image_input_of(dir.path(), tokenizer, image_caps(data));
+  EXPECT_EQ(capped->processor.size.longest_edge, 256);
+  EXPECT_NE(capped->fingerprint, image_input_of(dir.path(), tokenizer)->fingerprint);
+  data.max_image_pixels = 1;
+  test::expect_error<ConfigError>([&] { image_input_of(dir.path(), tokenizer, image_caps(data)); },
+                                  {"data.max_image_pixels 1 is too low"});
+  write_file_atomically(dir / "preprocessor_config.json",
+                        R"({"image_processor_type": "CLIPImageProcessor"})");
+  test::expect_error<ConfigError>([&] { image_input_of(dir.path(), tokenizer, image_caps(data)); },
+                                  {"data.max_image_pixels has no effect on", "remove the setting"});
+}
+
+TEST(ImageCaps, HaveNoEffectOnModelsOfText) {
+  config::DataConfig data;
+  EXPECT_TRUE(idle_image_caps(test::toy_model(), data).empty());
+  data.image_longest_edge = 100;
+  ASSERT_EQ(idle_image_caps(test::toy_model(), data).size(), 1U);
+  EXPECT_NE(idle_image_caps(test::toy_model(), data)[0].find("data.image_longest_edge"),
+            std::string::npos);
+  EXPECT_TRUE(idle_image_caps(test::toy_vision_model(), data).empty());
+}
+
+}  // namespace
+}  // namespace sftrun::data
