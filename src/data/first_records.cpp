@@ -6,6 +6,7 @@
 
 #include "bad_records.h"
 #include "dataset_checks.h"
+#include "record_images.h"
 #include "roles.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
@@ -171,6 +172,22 @@ SourceLook look_at_source(const config::RunConfig& config, const config::DataSou
                             scope_of(look.num_records, is_whole));
   look.warnings = doubts.warnings(look);
   return look;
+}
+
+std::string first_place_with_images(const config::RunConfig& config,
+                                    const config::DataSource& source, bool is_validation) {
+  SourceRecords records(config, source, is_validation ? SplitRole::kValidation : SplitRole::kTrain);
+  while (const auto block = records.next()) {
+    for (size_t i = 0; i < block->count; ++i) {
+      try {
+        const Json record = records.parse(*block, i).record;
+        if (has_image_columns(record) || has_image_parts(record, records.format().format))
+          return records.where(*block, i);
+      } catch (const DataError&) {  // a bad record
+      }
+    }
+  }
+  return {};
 }
 
 bool leaves_template_unused(const config::RunConfig& config, const TextModel& model) {

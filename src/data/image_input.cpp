@@ -63,6 +63,11 @@ void find_tokens(ImageInput& input, const tokenizer::Tokenizer& tokenizer,
 
 }  // namespace
 
+bool has_image_processor(const std::filesystem::path& folder) {
+  return has_optional_file(folder / "preprocessor_config.json") ||
+         names_image_processor(folder / "processor_config.json");
+}
+
 images::ImageCaps image_caps(const config::DataConfig& data) {
   return {.max_pixels = data.max_image_pixels, .longest_edge = data.image_longest_edge};
 }
@@ -81,9 +86,7 @@ std::vector<std::string> idle_image_caps(const TextModel& model, const config::D
 std::shared_ptr<const ImageInput> image_input_of(const std::filesystem::path& folder,
                                                  const tokenizer::Tokenizer& tokenizer,
                                                  const images::ImageCaps& caps) {
-  if (!has_optional_file(folder / "preprocessor_config.json") &&
-      !names_image_processor(folder / "processor_config.json"))
-    return nullptr;
+  if (!has_image_processor(folder)) return nullptr;
   auto input = std::make_shared<ImageInput>();
   input->fingerprint =
       fmt::format("{} {} {}", fingerprint_of_files(folder), caps.max_pixels, caps.longest_edge);

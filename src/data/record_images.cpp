@@ -90,6 +90,13 @@ bool has_image_parts(const Json& record, RecordFormat format) {
   return found;
 }
 
+bool has_image_columns(const Json& record) {
+  for (const char* key : {"images", "image"})
+    if (const Json* value = value_of(record, key); value != nullptr && !is_blank(*value))
+      return true;
+  return false;
+}
+
 void refuse_image_parts(const Json& record, RecordFormat format, const std::string& where) {
   for_each_turn(record, format, [&](const Json& turn, const std::string& name) {
     const Json* content = value_of(turn, "content");

@@ -20,6 +20,8 @@ bool is_image_part(const Json& part);
 
 /// Whether a turn of the record has an image among its parts.
 bool has_image_parts(const Json& record, RecordFormat format);
+/// Whether the record has a column of images.
+bool has_image_columns(const Json& record);
 /// @throws DataError for a record with an image in a conversation, which the model does not read
 void refuse_image_parts(const Json& record, RecordFormat format, const std::string& where);
 

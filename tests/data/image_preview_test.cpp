@@ -85,6 +85,21 @@ TEST_F(PicturedData, IsNamedByATrial) {
   EXPECT_EQ(try_dataset(config_, source_, /*is_validation=*/false, model_).first_images, "");
 }
 
+TEST_F(PicturedData, IsFoundBehindOtherRecords) {
+  const std::string words =
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})"
+      "\n";
+  std::string many;
+  for (int i = 0; i < 200; ++i) many += words;
+  const auto place = [&] { return first_place_with_images(config_, source_, false); };
+  write(many);
+  EXPECT_EQ(place(), "");
+  write(many + "{\n" + kPicturedRecord);
+  EXPECT_NE(place().find("data.jsonl:202"), std::string::npos) << place();
+  write(words + R"({"messages": [], "image": "a.png"})");
+  EXPECT_NE(place().find("data.jsonl:2"), std::string::npos);
+}
+
 TEST(ImageCaps, LowerTheNumberOfTokens) {
   const test::TemporaryDirectory dir;
   const test::VisionFamily qwen = test::toy_qwen();

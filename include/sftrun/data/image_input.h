@@ -30,6 +30,9 @@ images::ImageCaps image_caps(const config::DataConfig& data);
 /// Which of these limits are set although the model reads text alone: a warning for each.
 std::vector<std::string> idle_image_caps(const TextModel& model, const config::DataConfig& data);
 
+/// Whether a model's folder has files of an image processor.
+bool has_image_processor(const std::filesystem::path& folder);
+
 /// @param folder of a model, in Hugging Face layout
 /// @return null: it has no files of an image processor, so the model reads text alone
 /// @throws ConfigError for a limit that the image processor does not have, or that is too low for it
