@@ -22,7 +22,7 @@ constexpr const char* kImageFix =
 /// Keys of a part that have its image, of which the first counts.
 constexpr std::array kSourceKeys = {"image", "image_url", "path", "url", "bytes", "base64"};
 
-bool is_blank(const Json& value) {
+bool holds_nothing(const Json& value) {
   return value.is_null() || (value.is_structured() && value.empty()) || value == Json("");
 }
 
@@ -92,7 +92,7 @@ bool has_image_parts(const Json& record, RecordFormat format) {
 
 bool has_image_columns(const Json& record) {
   for (const char* key : {"images", "image"})
-    if (const Json* value = value_of(record, key); value != nullptr && !is_blank(*value))
+    if (const Json* value = value_of(record, key); value != nullptr && !holds_nothing(*value))
       return true;
   return false;
 }
@@ -114,7 +114,7 @@ RecordImages::RecordImages(const ImageInput& input, const Json& record,
 void RecordImages::find_columns(const Json& record) {
   for (const char* key : {"images", "image"}) {
     const Json* value = value_of(record, key);
-    if (value == nullptr || is_blank(*value)) continue;
+    if (value == nullptr || holds_nothing(*value)) continue;
     if (!columns_.empty())
       refuse("the record has both \"images\" and \"image\"", "leave one of them out");
     if (!value->is_array()) {
@@ -146,7 +146,7 @@ void RecordImages::take(Json& messages) {
       const std::string name = fmt::format("messages[{}].content[{}]", i, j);
       const auto key = std::find_if(kSourceKeys.begin(), kSourceKeys.end(), [&](const char* k) {
         const Json* value = value_of(part, k);
-        return value != nullptr && !is_blank(*value);
+        return value != nullptr && !holds_nothing(*value);
       });
       part = key == kSourceKeys.end() ? next_of_columns(name)
                                       : image_part(add(part[*key], *key, name));
@@ -254,7 +254,7 @@ Media RecordImages::media_of(const Json& value, const std::string& key,
   if (value.is_object()) {  // OpenAI's image_url, or a row of datasets' Image
     for (const char* inner : {"bytes", "base64", "path", "url"}) {
       const Json* held = value_of(value, inner);
-      if (held != nullptr && !is_blank(*held)) return media_of(*held, inner, name);
+      if (held != nullptr && !holds_nothing(*held)) return media_of(*held, inner, name);
     }
   }
   refuse(fmt::format("{} is not an image: {}", name,

@@ -85,6 +85,20 @@ TEST_F(PicturedData, IsNamedByATrial) {
   EXPECT_EQ(try_dataset(config_, source_, /*is_validation=*/false, model_).first_images, "");
 }
 
+/// Columns of datasets' images: scripts/fixtures/make_records.py.
+TEST_F(PicturedData, OfTablesHoldsItsFiles) {
+  const std::string file = read_text_file(dir_ / "a.png");
+  for (const char* name : {"images.parquet", "images.arrow"}) {
+    source_.path = SFTRUN_TEST_DATA "/records/" + std::string(name);
+    const Dataset data = load(model_);
+    const SequenceImage image = data.examples().images_of(0).at(0);
+    EXPECT_EQ(image.width, 37) << name;
+    EXPECT_EQ(image.media.path, "");
+    EXPECT_EQ(read_media(image.media), file);
+    EXPECT_EQ(data.stats().num_label_tokens, 7);
+  }
+}
+
 TEST_F(PicturedData, IsFoundBehindOtherRecords) {
   const std::string words =
       R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})"
