@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base64.h"
+#include "sftrun/core/base64.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/tokenizer/tokenizer.h"
