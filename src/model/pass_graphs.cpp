@@ -124,7 +124,7 @@ void PassGraphs::turn_off(const std::string& why) {
 
 std::optional<BatchSizes> PassGraphs::sizes_for(const data::Batch& batch) const {
   if (batch.num_tokens() == 0 || batch.num_tokens() > max_tokens_) return {};
-  if (!batch.rope_positions.empty()) return {};
+  if (!batch.rope_positions.empty() || !batch.images.empty()) return {};
   const BatchSizes sizes = rounded_sizes(batch);
   const auto is_captured = [&](const auto& pass) {
     return pass.first.first == sizes && pass.second.graph != nullptr;

@@ -16,16 +16,16 @@ namespace sftrun::data {
 /// Calls `body(i)` for every i in [0, count) from up to `num_threads` threads. If calls throw, the
 /// exception of the smallest i is rethrown, independent of timing: all calls before it are made,
 /// later ones may be skipped. Each call is an interruption point.
+/// @param block indices that a thread takes at a time: many where calls are short, as of records
 template <typename Body>
-void parallel_for(int64_t count, int num_threads, const Body& body) {
-  constexpr int64_t kBlock = 32;  // indices per fetch, because records are short
+void parallel_for(int64_t count, int num_threads, const Body& body, int64_t block = 32) {
   std::atomic<int64_t> next{0}, first_failure{count};
   std::exception_ptr failure;
   std::mutex failure_mutex;
   const auto work = [&] {
     for (;;) {
-      const int64_t begin = next.fetch_add(kBlock);
-      const int64_t end = std::min(begin + kBlock, count);
+      const int64_t begin = next.fetch_add(block);
+      const int64_t end = std::min(begin + block, count);
       for (int64_t i = begin; i < end; ++i) {
         if (i >= first_failure.load()) return;
         try {
@@ -43,7 +43,7 @@ void parallel_for(int64_t count, int num_threads, const Body& body) {
       if (end >= count) return;
     }
   };
-  const int64_t useful = (count + kBlock - 1) / kBlock;
+  const int64_t useful = (count + block - 1) / block;
   const auto num_workers = std::clamp<int64_t>(num_threads, 1, std::max<int64_t>(useful, 1));
   {
     std::vector<std::jthread> helpers;

@@ -1,0 +1,67 @@
+#include "sftrun/train/image_loading.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sftrun/core/error.h"
+#include "sftrun/data/parallel_for.h"
+#include "sftrun/images/decode.h"
+#include "sftrun/model/image_rows.h"
+
+namespace sftrun::train {
+namespace {
+
+struct LoadedImage {
+  images::ImagePlan plan;
+  std::vector<float> pixel_values;
+};
+
+LoadedImage load_image(const data::SequenceImage& image, const images::ImageProcessor& processor) {
+  const std::string name = data::name_of(image.media), file = data::read_media(image.media);
+  const images::Image pixels = images::decode(std::as_bytes(std::span(file)), {}, name);
+  if (pixels.width != image.width || pixels.height != image.height) {
+    throw DataError(
+        fmt::format("the image has {} x {} pixels; it had {} x {} when the data were tokenised",
+                    pixels.width, pixels.height, image.width, image.height),
+        name, "keep image files unchanged during a run, or start the run again");
+  }
+  LoadedImage loaded{.plan = images::plan_image(processor, image.width, image.height)};
+  loaded.pixel_values.resize(static_cast<size_t>(loaded.plan.num_values()));
+  images::process(processor, loaded.plan, pixels, loaded.pixel_values);
+  return loaded;
+}
+
+/// The key of the document that a row of the batch belongs to.
+uint32_t document_of(const data::Batch& batch, int64_t row) {
+  const auto after = std::upper_bound(batch.cu_seqlens.begin(), batch.cu_seqlens.end(), row);
+  const auto document = static_cast<size_t>(after - batch.cu_seqlens.begin()) - 1;
+  return static_cast<uint32_t>(batch.document_keys[document]);
+}
+
+}  // namespace
+
+model::ImageRows load_images(const data::Batch& batch, const data::ImageInput& input,
+                             const spec::VisionSpec& vision, int num_threads) {
+  std::vector<LoadedImage> loaded(batch.images.size());
+  data::parallel_for(
+      std::ssize(batch.images), num_threads,
+      [&](int64_t i) {
+        const auto at = static_cast<size_t>(i);
+        loaded[at] = load_image(batch.images[at], input.processor);
+      },
+      /*block=*/1);
+  std::vector<model::ProcessedRows> processed;
+  for (size_t i = 0; i < loaded.size(); ++i)
+    processed.push_back({.plan = &loaded[i].plan,
+                         .pixel_values = loaded[i].pixel_values,
+                         .document = document_of(batch, batch.images[i].begin)});
+  model::ImageRows rows{.input = model::tower_input(input.processor, vision, processed),
+                        .rows = {}};
+  for (const data::RowSpan& run : batch.image_rows)
+    for (int64_t row = run.begin; row < run.end; ++row) rows.rows.push_back(row);
+  return rows;
+}
+
+}  // namespace sftrun::train

@@ -1,0 +1,104 @@
+#include "sftrun/train/image_loading.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "data/toy_vision_model.h"
+#include "sftrun/core/file.h"
+#include "sftrun/images/decode.h"
+#include "sftrun/layers/tower.h"
+#include "support/expect_error.h"
+#include "support/temporary_directory.h"
+
+namespace sftrun::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path picture(const char* name) {
+  return fs::path(SFTRUN_TEST_DATA) / "images" / name;
+}
+
+/// A batch of two documents, of which the second begins at row 8.
+data::Batch batch_of(const std::vector<std::pair<fs::path, int64_t>>& images,
+                     const images::ImageProcessor& processor) {
+  data::Batch batch;
+  batch.cu_seqlens = {0, 8, 40};
+  batch.document_keys = {5, 9};
+  for (const auto& [path, row] : images) {
+    const std::string file = read_text_file(path);
+    const images::Image pixels = images::decode(std::as_bytes(std::span(file)));
+    const images::ImagePlan plan = images::plan_image(processor, pixels.width, pixels.height);
+    data::SequenceImage image;
+    image.media.path = path.string();
+    image.width = pixels.width, image.height = pixels.height;
+    image.begin = row, image.end = row + plan.num_tokens;
+    batch.images.push_back(image);
+    batch.image_rows.push_back(
+        {static_cast<int32_t>(row), static_cast<int32_t>(row + plan.num_tokens)});
+  }
+  return batch;
+}
+
+/// The tower of toy_qwen().
+spec::VisionSpec vision_of_toy() {
+  spec::VisionSpec vision;
+  vision.patches.side = 4, vision.patches.frames = 2;
+  vision.merger.side = 2, vision.merger.merge = spec::PatchMerge::kConcat;
+  return vision;
+}
+
+TEST(ImageLoading, GivesTheProcessorsPatchesInOrder) {
+  const auto model = test::toy_vision_model();
+  const images::ImageProcessor& processor = model.images->processor;
+  const std::vector<std::pair<fs::path, int64_t>> images = {
+      {picture("0-1.png"), 1}, {picture("0-16.png"), 9}, {picture("0-8.png"), 20}};
+  const data::Batch batch = batch_of(images, processor);
+  const model::ImageRows rows = load_images(batch, *model.images, vision_of_toy(), 2);
+  ASSERT_EQ(rows.input.tiles.size(), 3U);
+  int64_t first = 0;
+  for (size_t i = 0; i < images.size(); ++i) {
+    const std::string file = read_text_file(images[i].first);
+    const images::ProcessedImage expected =
+        images::process(processor, images::decode(std::as_bytes(std::span(file))));
+    const int64_t patches = rows.input.tiles[i].patches();
+    ASSERT_EQ(patches, expected.plan.rows);
+    const at::Tensor values = at::from_blob(const_cast<float*>(expected.values().data()),
+                                            {patches, expected.plan.values_per_row});
+    EXPECT_TRUE(at::equal(rows.input.patches.narrow(0, first, patches), values));
+    first += patches;
+  }
+  EXPECT_EQ(rows.input.patches.size(0), first);
+  EXPECT_EQ(std::ssize(rows.rows) * 4, first);
+  EXPECT_EQ(rows.input.tiles[0].document, 5U);
+  EXPECT_EQ(rows.input.tiles[1].document, 9U);
+  EXPECT_EQ(rows.input.tiles[1].first_patch, 0U);  // counted in the document
+  EXPECT_EQ(rows.input.tiles[2].first_patch, rows.input.tiles[1].patches());
+}
+
+TEST(ImageLoading, NamesAnImageThatChanged) {
+  const auto model = test::toy_vision_model();
+  const test::TemporaryDirectory dir;
+  fs::copy_file(picture("0-8.png"), dir / "a.png");
+  data::Batch batch = batch_of({{dir / "a.png", 1}}, model.images->processor);
+  batch.images[0].width += 1;
+  test::expect_error<DataError>([&] { load_images(batch, *model.images, vision_of_toy(), 1); },
+                                {"when the data were tokenised"});
+  fs::remove(dir / "a.png");
+  test::expect_error<DataError>([&] { load_images(batch, *model.images, vision_of_toy(), 1); },
+                                {"a.png"});
+}
+
+TEST(ImageLoading, RefusesAProcessorOfAnotherTower) {
+  const auto model = test::toy_vision_model();
+  const data::Batch batch = batch_of({{picture("0-8.png"), 1}}, model.images->processor);
+  spec::VisionSpec vision = vision_of_toy();
+  vision.patches.side = 8;
+  test::expect_error<DataError>([&] { load_images(batch, *model.images, vision, 1); },
+                                {"are not those of the model's vision tower"});
+}
+
+}  // namespace
+}  // namespace sftrun::train
