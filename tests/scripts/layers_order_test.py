@@ -16,7 +16,7 @@ ROWS = (
      "joint linears": ("joint_linears", "dequant_prefetcher")},
     {"inputs": ("per_layer_inputs", "inputs/"), "experts": ("mixture", "experts/")},
     {"members": ("members",), "generation pass": ("generation_pass",)},
-    {"mixer": ("mixer",)},
+    {"mixer": ("mixer",), "tower": ("tower", "tower/")},
     {"layer": ("layer",)},
     {"block": ("fused_block",)},
     {"attention": ("attention", "attention/"), "delta net": ("delta_net", "delta_net/")},
