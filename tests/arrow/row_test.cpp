@@ -52,14 +52,24 @@ TEST(Row, TextsOfEveryKindOfColumn) {
   EXPECT_EQ(values_of(arrow::fixed_size_binary(2), R"(["ab"])"), (Values{"\"ab\""}));
 }
 
-TEST(Row, BytesThatAreNoTextAreAnErrorAtTheirRow) {
-  arrow::BinaryBuilder builder;
+TEST(Row, TextsThatAreNotUtf8AreAnErrorAtTheirRow) {
+  arrow::StringBuilder builder;
   ok(builder.Append(std::string("\xFF\x00", 2)));
   const auto batch = batch_of({{"v", ok(builder.Finish())}});
   const DataError error = failure_of([&] { row_of(*batch, 0, "a.parquet, row 1"); });
   EXPECT_EQ(error.message(), "a text is not valid UTF-8");
   EXPECT_EQ(error.where(), "a.parquet, row 1");
   EXPECT_EQ(error.fix(), "write the file again, in UTF-8");
+}
+
+TEST(Row, BytesThatAreNoTextStayBytes) {
+  const std::string bytes("\xFF\x00", 2);
+  arrow::BinaryBuilder builder;
+  ok(builder.Append(bytes));
+  const auto batch = batch_of({{"v", ok(builder.Finish())}});
+  const auto record = row_of(*batch, 0, "a.parquet, row 1");
+  ASSERT_TRUE(is_bytes(record.at("v")));
+  EXPECT_EQ(sftrun::bytes_of(record.at("v")), bytes);
 }
 
 TEST(Row, ListsKeepTheirNulls) {

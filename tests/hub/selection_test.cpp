@@ -39,7 +39,7 @@ TEST(Selection, OnlyTextFilesAndWeights) {
 }
 
 TEST(Selection, FilesOfProcessorsAreAmongTheTexts) {
-  const Names files = {"preprocessor_config.json", "processor_config.json",
+  const Names files = {"tokenizer.json", "preprocessor_config.json", "processor_config.json",
                        "video_preprocessor_config.json"};
   Names all = files;
   all.push_back("model.safetensors");
