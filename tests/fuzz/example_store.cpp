@@ -14,12 +14,12 @@ using sftrun::data::ExampleView;
 
 /// With the checksums that its tokens, index and header have, which no mutation finds.
 std::string with_checksums(std::string bytes) {
-  constexpr size_t kFooter = 48, kCheck = 32;  // of the footer; in it, of the last checksum
+  constexpr size_t kFooter = 56, kCheck = 40;  // of the footer; in it, of the last checksum
   if (bytes.size() < kFooter) return bytes;
   const size_t end = bytes.size() - kFooter;
   uint64_t index = 0, header = 0;
   std::memcpy(&index, bytes.data() + end, sizeof index);
-  std::memcpy(&header, bytes.data() + end + 16, sizeof header);
+  std::memcpy(&header, bytes.data() + end + 24, sizeof header);
   if (index > header || header > end) return bytes;
   sftrun::BlockChecksums sums;
   sums.add(bytes.data(), index);
@@ -59,6 +59,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (int64_t i = 0; i < store.size() && num_tokens < kMaxTokens; ++i) {
       num_tokens += store[i].size();
       examples.push_back(example_of(store[i]));
+      for (const sftrun::data::SequenceImage& image : store.images_of(i))
+        if (image.media.path.empty() == (image.media.bytes == nullptr)) __builtin_trap();
     }
     const ExampleStore again = ExampleStore::in_memory(examples);
     for (int64_t i = 0; i < again.size(); ++i) {

@@ -181,21 +181,25 @@ def gguf_vocabs():
 
 def example_stores():
     """Files as ExampleWriter writes them (include/sftrun/data/example_store.h); the target sets the checksums."""
-    def store(*examples):
+    def store(*examples, images=()):
+        """@param images: the numbers of the examples that have an image each; its path is the first byte of the tokens"""
         tokens = [token for example in examples for token in example]
         index, offset = b"", 0
         for number, example in enumerate(examples):
-            index += struct.pack("<QIIqiI", offset, len(example), sum(token >> 31 for token in example), number, 0, number + 1)
+            labelled = sum(token >> 31 for token in example)
+            index += struct.pack("<QIIqiIII", offset, len(example), labelled, number, 0, number + 1, 0, images.count(number))
             offset += len(example)
         tokens += [0] * (len(tokens) % 2)
         body, header = struct.pack(f"<{len(tokens)}I", *tokens), b'{"said":"beside"}'
         at = 8 + len(body)
         sums = bytes(8 * -(-at // 65536))
-        return (b"sftrunEX" + body + index + sums + header
-                + struct.pack("<QQQQQ", at, len(examples), at + len(index + sums), len(header), 0) + b"sftrunEX")
+        index += b"".join(struct.pack("<QQIIII3Ii4I", 0, 1, 16, 8, 8, 1, 1, 2, 4, 1, 0, 1, 1, 0) for _ in images)
+        return (b"sftrunE2" + body + index + sums + header
+                + struct.pack("<6Q", at, len(examples), len(images), at + len(index + sums), len(header), 0) + b"sftrunE2")
 
     trained = 1 << 31
-    return [store(), store([1, 2 | trained, 3]), store([5, 6 | trained], [7], [], [trained - 1, 8 | trained, 9 | trained])]
+    return [store(), store([1, 2 | trained, 3]), store([5, 6 | trained], [7], [], [trained - 1, 8 | trained, 9 | trained]),
+            store([ord("a"), 3, 4], images=(0,))]
 
 
 def tokenizer_configs():

@@ -206,9 +206,10 @@ def parts(path):
     if path.suffix == ".safetensors":
         return [8, 8 + struct.unpack_from("<Q", content)[0], len(content)]
     if path.name == "examples":  # include/sftrun/data/example_store.h
-        index, num_examples, header, _, _ = struct.unpack_from("<5Q", content, len(content) - 48)
-        footer = len(content) - 48
-        return [8, index, index + 32 * num_examples, header, footer, *range(footer + 8, len(content) + 1, 8)]
+        footer = len(content) - 56
+        index, num_examples, num_images, header, _, _ = struct.unpack_from("<6Q", content, footer)
+        images = index + 40 * num_examples
+        return [8, index, images, images + 64 * num_images, header, footer, *range(footer + 8, len(content) + 1, 8)]
     return [len(content)]
 
 

@@ -94,7 +94,7 @@ class Checks:
 def cached_tokens(file):
     """@return ids and labels (-100: none) of a file of tokenized examples, one after another (include/sftrun/data/example_store.h)"""
     data = file.read_bytes()
-    [index] = struct.unpack_from("<Q", data, len(data) - 48)
+    [index] = struct.unpack_from("<Q", data, len(data) - 56)
     marked = struct.unpack_from(f"<{(index - 8) // 4}I", data, 8)
     label_bit = 1 << 31
     return [token % label_bit for token in marked], [token - label_bit if token >= label_bit else -100 for token in marked]
