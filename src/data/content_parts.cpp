@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "nulls.h"
 #include "record_images.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
@@ -16,20 +17,15 @@ namespace {
 constexpr std::array<std::string_view, 6> kNotes = {"cache_control", "annotations", "citations",
                                                     "logprobs",      "id",          "index"};
 
-bool is_nothing(const Json& value) {
-  return value.is_null() || (value.is_structured() && value.empty()) || value == Json("");
-}
-
 bool is_note(const std::string& key) {
   return std::find(kNotes.begin(), kNotes.end(), key) != kNotes.end();
 }
 
 /// An image's file is looked at where it is read (RecordImages).
 void check_image_part(const Json& part, const std::string& name, const std::string& where) {
-  constexpr std::array<std::string_view, 8> kKeys = {"type", "image", "image_url", "path",
-                                                     "url",  "bytes", "base64",    "detail"};
   for (const auto& [key, value] : part.items()) {
-    const bool is_known = std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end();
+    const bool has_image = std::find(kImageKeys.begin(), kImageKeys.end(), key) != kImageKeys.end();
+    const bool is_known = has_image || key == "type" || key == "detail";
     if (is_known || is_note(key) || is_nothing(value)) continue;
     throw DataError(
         fmt::format("{} has \"{}\" beside its image, which is not read", name, excerpt(key)), where,

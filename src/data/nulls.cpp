@@ -10,6 +10,10 @@ const Json* value_of(const Json& object, const char* key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
+bool is_nothing(const Json& value) {
+  return value.is_null() || (value.is_structured() && value.empty()) || value == Json("");
+}
+
 void drop_nulls(Json& value) {
   if (value.is_object()) {
     auto& members = value.get_ref<Json::object_t&>();

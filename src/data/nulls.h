@@ -9,6 +9,9 @@ namespace sftrun::data {
 /// The member; null if it is missing, or null itself.
 const Json* value_of(const Json& object, const char* key);
 
+/// Whether a member says nothing: null, "", [] or {}. Tables and tools write these for what is not there.
+bool is_nothing(const Json& value);
+
 /// Removes the null members of objects, at every depth. Items of lists stay.
 void drop_nulls(Json& value);
 

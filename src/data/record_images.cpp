@@ -1,7 +1,6 @@
 #include "record_images.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "content_parts.h"
@@ -18,13 +17,6 @@ namespace {
 
 constexpr const char* kImageFix =
     R"(write {"type": "image", "path": "photo.jpg"}, with a path relative to the record's file)";
-
-/// Keys of a part that have its image, of which the first counts.
-constexpr std::array kSourceKeys = {"image", "image_url", "path", "url", "bytes", "base64"};
-
-bool holds_nothing(const Json& value) {
-  return value.is_null() || (value.is_structured() && value.empty()) || value == Json("");
-}
 
 void erase_white_space(std::string& text) {
   std::erase_if(text, [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; });
@@ -92,7 +84,7 @@ bool has_image_parts(const Json& record, RecordFormat format) {
 
 bool has_image_columns(const Json& record) {
   for (const char* key : {"images", "image"})
-    if (const Json* value = value_of(record, key); value != nullptr && !holds_nothing(*value))
+    if (const Json* value = value_of(record, key); value != nullptr && !is_nothing(*value))
       return true;
   return false;
 }
@@ -114,7 +106,7 @@ RecordImages::RecordImages(const ImageInput& input, const Json& record,
 void RecordImages::find_columns(const Json& record) {
   for (const char* key : {"images", "image"}) {
     const Json* value = value_of(record, key);
-    if (value == nullptr || holds_nothing(*value)) continue;
+    if (value == nullptr || is_nothing(*value)) continue;
     if (!columns_.empty())
       refuse("the record has both \"images\" and \"image\"", "leave one of them out");
     if (!value->is_array()) {
@@ -144,12 +136,12 @@ void RecordImages::take(Json& messages) {
       Json& part = (*content)[j];
       if (!is_image_part(part)) continue;
       const std::string name = fmt::format("messages[{}].content[{}]", i, j);
-      const auto key = std::find_if(kSourceKeys.begin(), kSourceKeys.end(), [&](const char* k) {
+      const auto key = std::find_if(kImageKeys.begin(), kImageKeys.end(), [&](const char* k) {
         const Json* value = value_of(part, k);
-        return value != nullptr && !holds_nothing(*value);
+        return value != nullptr && !is_nothing(*value);
       });
-      part = key == kSourceKeys.end() ? next_of_columns(name)
-                                      : image_part(add(part[*key], *key, name));
+      part =
+          key == kImageKeys.end() ? next_of_columns(name) : image_part(add(part[*key], *key, name));
     }
   }
   if (num_markers_ == 0 && !columns_.empty()) put_before_text(messages);
@@ -254,7 +246,7 @@ Media RecordImages::media_of(const Json& value, const std::string& key,
   if (value.is_object()) {  // OpenAI's image_url, or a row of datasets' Image
     for (const char* inner : {"bytes", "base64", "path", "url"}) {
       const Json* held = value_of(value, inner);
-      if (held != nullptr && !holds_nothing(*held)) return media_of(*held, inner, name);
+      if (held != nullptr && !is_nothing(*held)) return media_of(*held, inner, name);
     }
   }
   refuse(fmt::format("{} is not an image: {}", name,

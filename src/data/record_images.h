@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -14,6 +15,9 @@ namespace sftrun::data {
 
 /// What stands for an image in texts of LLaVA's layout, whatever the model writes.
 inline constexpr std::string_view kImageMarker = "<image>";
+
+/// Keys of a part that have its image, of which the first counts.
+inline constexpr std::array kImageKeys = {"image", "image_url", "path", "url", "bytes", "base64"};
 
 /// Whether a part of a message's content stands for an image: {"type": "image", …}, {"type": "image_url", …}, {"image": …}.
 bool is_image_part(const Json& part);

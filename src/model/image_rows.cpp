@@ -21,16 +21,16 @@ at::Tensor as_tensor(std::span<const float> values, std::vector<int64_t> shape) 
 }
 
 /// [P, values] of one image, in the order of `layers::TowerInput`.
+/// @param tile one of the image's, which have the same size
 at::Tensor patches_of(const images::ImageProcessor& processor, const spec::VisionSpec& vision,
-                      const ProcessedRows& image) {
+                      const ProcessedRows& image, const layers::TowerTile& tile) {
   const images::ImagePlan& plan = *image.plan;
   const at::Tensor rows = as_tensor(image.pixel_values, {plan.rows, plan.values_per_row});
   switch (processor.row().layout) {
     case images::PixelLayout::kMergeBlocks:
       return rows;
     case images::PixelLayout::kChannelLast:
-      return rows.index_select(0, at::tensor(layers::merged_order(
-                                      tiles_of(processor, vision, plan)[0], vision.merger.side)));
+      return rows.index_select(0, at::tensor(layers::merged_order(tile, vision.merger.side)));
     case images::PixelLayout::kPlanes:
       return layers::patches_of_planes(rows.view({plan.rows, 3, plan.tile_height, plan.tile_width}),
                                        vision.patches, vision.merger.side);
@@ -69,12 +69,13 @@ layers::TowerInput tower_input(const images::ImageProcessor& processor,
   uint32_t document = 0, next_patch = 0;
   for (const ProcessedRows& image : images) {
     if (image.document != document) document = image.document, next_patch = 0;
-    for (layers::TowerTile tile : tiles_of(processor, vision, *image.plan)) {
+    const std::vector<layers::TowerTile> tiles = tiles_of(processor, vision, *image.plan);
+    patches.push_back(patches_of(processor, vision, image, tiles.front()));
+    for (layers::TowerTile tile : tiles) {
       tile.document = document, tile.first_patch = next_patch;
       next_patch += static_cast<uint32_t>(tile.patches());
       input.tiles.push_back(tile);
     }
-    patches.push_back(patches_of(processor, vision, image));
   }
   input.patches = patches.empty() ? at::empty({0, vision.patches.values()}) : at::cat(patches);
   return input;

@@ -194,15 +194,9 @@ PackedBatch packed_of(const data::Batch& batch, RopeCache& rope, const BatchTarg
   return packed;
 }
 
-/// @param source on the host
-at::Tensor copied(const at::Tensor& source, const BatchTarget& target, bool is_pinned) {
-  if (target.device.is_cpu()) return source;
-  return (is_pinned ? source.pin_memory() : source).to(target.device, /*non_blocking=*/is_pinned);
-}
-
 /// The runs of rows with images in each document, where the model's attention sees them both ways.
 void add_both_ways(const std::vector<int64_t>& rows, const BatchTarget& target,
-                   PackedBatch& packed) {
+                   const BatchOptions& options, PackedBatch& packed) {
   if (target.vision->both_ways == spec::BothWays::kNever) return;
   std::vector<kernels::RowSpan>& spans = packed.context.both_ways;
   for (const int64_t row : rows) {
@@ -218,7 +212,7 @@ void add_both_ways(const std::vector<int64_t>& rows, const BatchTarget& target,
     at::Tensor ends = at::empty({packed.num_tokens()}, at::kInt);
     kernels::write_key_ends(spans,
                             {ends.mutable_data_ptr<int32_t>(), static_cast<size_t>(ends.numel())});
-    packed.context.key_ends_device = ends.to(target.device);
+    packed.context.key_ends_device = sent(ends, target.device, options.is_pinned);
   }
 }
 
@@ -226,11 +220,12 @@ void add_images(const ImageRows& images, const BatchTarget& target, const BatchO
                 PackedBatch& packed) {
   SFTRUN_CHECK(target.vision != nullptr);
   PackedImages& on_device = packed.images.emplace();
-  on_device.input = {copied(images.input.patches, target, options.is_pinned), images.input.tiles};
+  on_device.input = {sent(images.input.patches, target.device, options.is_pinned),
+                     images.input.tiles};
   on_device.layout =
       layers::tower_layout(*target.vision, images.input.tiles, packed.context, target.device);
-  on_device.rows = copied(at::tensor(images.rows, at::kLong), target, options.is_pinned);
-  add_both_ways(images.rows, target, packed);
+  on_device.rows = sent(at::tensor(images.rows, at::kLong), target.device, options.is_pinned);
+  add_both_ways(images.rows, target, options, packed);
   if (target.vision->embedded_as >= 0)
     packed.tokens.index_fill_(0, on_device.rows, target.vision->embedded_as);
 }

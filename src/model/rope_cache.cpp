@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "sftrun/core/error.h"
+#include "staging.h"
 
 namespace sftrun::model {
 namespace {
@@ -51,14 +52,6 @@ void for_documents(const std::vector<int32_t>& cu_seqlens, const Body& body) {
 
 at::Tensor joined(const std::vector<at::Tensor>& parts) {
   return parts.size() == 1 ? parts[0] : at::cat(parts);
-}
-
-/// Copies to the device; asynchronous on its current stream if `is_pinned`.
-at::Tensor sent(const at::Tensor& host, at::Device device, bool is_pinned) {
-  if (!is_pinned || !device.is_cuda()) return host.to(device);
-  const at::Tensor pinned = at::empty(host.sizes(), host.options().pinned_memory(true));
-  pinned.copy_(host);
-  return pinned.to(device, /*non_blocking=*/true);
 }
 
 }  // namespace

@@ -16,6 +16,13 @@ int64_t aligned(int64_t bytes) {
 
 }  // namespace
 
+at::Tensor sent(const at::Tensor& host, at::Device device, bool is_pinned) {
+  if (!is_pinned || !device.is_cuda()) return host.to(device);
+  const at::Tensor pinned = at::empty(host.sizes(), host.options().pinned_memory(true));
+  pinned.copy_(host);
+  return pinned.to(device, /*non_blocking=*/true);
+}
+
 Staging::Staging(const BatchTarget& target, bool is_pinned)
     : target_(target), is_pinned_(is_pinned && target.copies) {}
 

@@ -14,6 +14,9 @@
 /// once.
 namespace sftrun::model {
 
+/// Copies one tensor to the device; asynchronous on its current stream if `is_pinned`.
+at::Tensor sent(const at::Tensor& host, at::Device device, bool is_pinned);
+
 class Staging {
  public:
   /// @param target must outlive this

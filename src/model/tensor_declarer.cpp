@@ -242,22 +242,17 @@ void TensorDeclarer::declare_tower() {
   for (size_t layer = 0; layer < tower.blocks.size(); ++layer)
     d_.units_.push_back({.name = fmt::format("vision layer {}", layer)});
   d_.units_.push_back({.name = "projector"});
-  const layers::TowerMembers members = layers::members_of(tower);
-  size_t weight = 0, linear = 0;
   uint32_t number = kFirstOfTower;
-  for (int64_t unit = 0; unit < tower.num_units(); ++unit) {
-    for (; weight < members.weights.size() && members.weights[weight].unit == unit; ++weight) {
-      const layers::Place& place = members.weights[weight].place;
-      declare_tensor(members.weights[weight].name, unit, place.weight, place.parameter);
+  int64_t unit = 0;
+  for (const layers::TowerMembers& members : layers::members_of(tower)) {
+    for (const auto& [name, place] : members.weights)
+      declare_tensor(name, unit, place.weight, place.parameter);
+    for (const auto& [linear, in_features, out_features, bias] : members.linears) {
+      declare_linear(*linear, linear->name,
+                     {.in_features = in_features, .out_features = out_features, .bias = bias}, unit,
+                     number++);
     }
-    for (; linear < members.linears.size() && members.linears[linear].unit == unit; ++linear) {
-      const layers::TowerMembers::LinearMember& member = members.linears[linear];
-      declare_linear(*member.linear, member.linear->name,
-                     {.in_features = member.in_features,
-                      .out_features = member.out_features,
-                      .bias = member.bias},
-                     unit, number++);
-    }
+    ++unit;
   }
 }
 

@@ -69,24 +69,22 @@ struct Tower {
 /// A tower without weights: its members and their names. Layers that nothing reads are left out.
 Tower make_tower(spec::VisionSpec spec);
 
-/// The tensors of a tower by name, and the unit of each, counted as in `Tower`.
+/// The tensors of one unit of a tower by name.
 struct TowerMembers {
   struct WeightMember {
     std::string name;
     Place place;
-    int64_t unit = 0;
   };
   struct LinearMember {
     Linear* linear;  ///< its name is set; it may be quantised and have an adapter
     int64_t in_features = 0, out_features = 0;
     bool bias = false;
-    int64_t unit = 0;
   };
   std::vector<WeightMember> weights;
   std::vector<LinearMember> linears;
 };
-/// In order of use; those of a unit are adjacent.   @param tower must stay where it is
-TowerMembers members_of(Tower& tower);
+/// [num_units]   @param tower must stay where it is
+std::vector<TowerMembers> members_of(Tower& tower);
 
 /// Sets `dtype`, and the weights of norms that have none in files: ones.
 void complete(Tower& tower, at::ScalarType dtype, at::Device device);
@@ -142,7 +140,8 @@ enum class TowerKeeps : uint8_t { kNothing, kInput, kGraph };
 /// Images of one micro-batch on their way through the tower. It stays where it is while a backward pass may follow.
 class TowerPass {
  public:
-  TowerPass(const Tower& tower, TowerInput input, TowerLayout layout);
+  /// All must outlive the pass.
+  TowerPass(const Tower& tower, const TowerInput& input, const TowerLayout& layout);
   TowerPass(const TowerPass&) = delete;
   TowerPass& operator=(const TowerPass&) = delete;
   ~TowerPass();
@@ -166,8 +165,8 @@ class TowerPass {
   std::vector<at::Tensor> run_mergers(const at::Tensor& input, const std::vector<at::Tensor>& taps);
 
   const Tower& tower_;
-  TowerInput input_;
-  TowerLayout layout_;
+  const TowerInput& input_;
+  const TowerLayout& layout_;
   at::Tensor hidden_, grad_;
   std::vector<at::Tensor> taps_, tap_grads_;  // outputs of layers that DeepStack reads
   std::vector<Kept> kept_;

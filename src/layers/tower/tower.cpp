@@ -61,9 +61,9 @@ std::string layer_prefix(const spec::VisionSpec& spec, int64_t layer) {
 
 class MemberList {
  public:
-  void begin(int64_t unit) { unit_ = unit; }
+  void begin_unit() { units.emplace_back(); }
   void add(const std::string& name, Weight& weight) {
-    if (!name.empty()) all.weights.push_back({name, place_of(weight), unit_});
+    if (!name.empty()) weights().push_back({name, place_of(weight)});
   }
   void add(TowerNorm& norm) {
     if (norm.spec.module.empty()) return;
@@ -72,12 +72,13 @@ class MemberList {
       add(module + ".weight", norm.weight);
       add(module + ".bias", norm.bias);
     } else {
-      all.weights.push_back({module + ".weight", place_of(norm.rms), unit_});
+      weights().push_back({module + ".weight", place_of(norm.rms)});
     }
   }
   void add(TowerLinear& linear) {
     const spec::TowerLinear& spec = linear.spec;
-    all.linears.push_back({&linear.linear, spec.in_features, spec.out_features, spec.bias, unit_});
+    units.back().linears.push_back(
+        {&linear.linear, spec.in_features, spec.out_features, spec.bias});
     if (!spec.clamps) return;
     add(spec.bounds + ".input_min", linear.bounds.input_min);
     add(spec.bounds + ".input_max", linear.bounds.input_max);
@@ -87,9 +88,9 @@ class MemberList {
   /// A matrix that is no linear layer in transformers: it is neither quantised nor adapted.
   void add_matrix(const std::string& name, TowerLinear& linear) {
     Linear& of = linear.linear;
-    all.weights.push_back({name, {&of.weight, &of.weight_parameter}, unit_});
+    weights().push_back({name, {&of.weight, &of.weight_parameter}});
     if (linear.spec.bias)
-      all.weights.push_back({linear.spec.module + ".bias", {&of.bias, &of.bias_parameter}, unit_});
+      weights().push_back({linear.spec.module + ".bias", {&of.bias, &of.bias_parameter}});
   }
   void add(std::vector<TowerLinear>& linears) {
     for (TowerLinear& linear : linears) add(linear);
@@ -106,10 +107,10 @@ class MemberList {
     }
   }
 
-  TowerMembers all;
+  std::vector<TowerMembers> units;
 
  private:
-  int64_t unit_ = 0;
+  std::vector<TowerMembers::WeightMember>& weights() { return units.back().weights; }
 };
 
 void add_block(MemberList& list, TowerBlock& block, const spec::TowerLayer& spec,
@@ -161,10 +162,10 @@ void complete(Tower& tower, at::ScalarType dtype, at::Device device) {
   }
 }
 
-TowerMembers members_of(Tower& tower) {
+std::vector<TowerMembers> members_of(Tower& tower) {
   const spec::VisionSpec& spec = tower.spec;
   MemberList list;
-  list.begin(0);
+  list.begin_unit();
   if (spec.patches.is_convolution)
     list.add_matrix(spec.patches.module + ".weight", tower.patches);
   else
@@ -173,15 +174,15 @@ TowerMembers members_of(Tower& tower) {
   list.add(spec.position_table, tower.positions);
   list.add(tower.pre_norm);
   for (size_t layer = 0; layer < tower.blocks.size(); ++layer) {
-    const auto number = static_cast<int64_t>(layer);
-    list.begin(tower.layer_unit(number));
-    add_block(list, tower.blocks[layer], spec.layer, layer_prefix(spec, number));
+    list.begin_unit();
+    add_block(list, tower.blocks[layer], spec.layer,
+              layer_prefix(spec, static_cast<int64_t>(layer)));
   }
-  list.begin(tower.merger_unit());
+  list.begin_unit();
   list.add(tower.post_norm);
   list.add(tower.merger);
   for (TowerMerger& merger : tower.deepstack) list.add(merger);
-  return std::move(list.all);
+  return std::move(list.units);
 }
 
 }  // namespace sftrun::layers

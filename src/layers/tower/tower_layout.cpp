@@ -6,6 +6,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/layers/tower.h"
+#include "tower/tower_ops.h"
 
 namespace sftrun::layers {
 namespace {
@@ -265,14 +266,8 @@ void order_by_windows(const spec::VisionSpec& spec, const std::vector<TowerTile>
   Windows windows = windows_of(spec, tiles);
   layout.windows = std::move(windows.runs);
   layout.order = to_device(windows.order, device);
-  const int64_t square = spec.merger.side * spec.merger.side;
-  const auto ordered = [&](at::Tensor& rows) {
-    if (!rows.defined()) return;
-    const at::Tensor squares = rows.reshape({-1, square * rows[0].numel()});
-    rows = squares.index_select(0, layout.order).view_as(rows);
-  };
-  ordered(layout.positions), ordered(layout.position_weights);
-  ordered(layout.cos), ordered(layout.sin);
+  for (at::Tensor* rows : {&layout.positions, &layout.position_weights, &layout.cos, &layout.sin})
+    if (rows->defined()) *rows = squares_in(*rows, layout.order);
 }
 
 }  // namespace

@@ -178,6 +178,11 @@ at::Tensor read_weight(const Weight& weight) {
   return values[0];
 }
 
+at::Tensor squares_in(const at::Tensor& rows, const at::Tensor& order) {
+  if (!order.defined()) return rows;
+  return rows.reshape({order.size(0), -1}).index_select(0, order).view_as(rows);
+}
+
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
                   int64_t width) {
   const bool keeps = tracks(x, false);

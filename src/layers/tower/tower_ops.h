@@ -25,6 +25,10 @@ at::Tensor tower_norm(const at::Tensor& x, const TowerNorm& norm);
 /// A weight that operations read; its gradient goes to its parameter if it trains.
 at::Tensor read_weight(const Weight& weight);
 
+/// Squares of consecutive rows in another order; `rows` themselves if `order` is undefined.
+/// @param rows [squares * n, …]   @param order [squares] int64: the square at each place
+at::Tensor squares_in(const at::Tensor& rows, const at::Tensor& order);
+
 /// x cos + turned(x) sin in fp32, rounded to x's dtype. In each group of `width` channels turned(x) is the second half negated, then the
 /// first one.
 /// @param x [T, heads, head_dim]   @param cos, sin [T, 1, head_dim] fp32

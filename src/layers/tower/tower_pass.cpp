@@ -96,12 +96,6 @@ at::Tensor run_block(const Tower& tower, int64_t layer, const at::Tensor& x,
   return middle + scaled_by(mlp_half(tower, block, middle, layout), block.mlp_scale);
 }
 
-/// Rows of squares in the order of `TowerLayout::order`, or back.
-at::Tensor squares_in(const at::Tensor& rows, const at::Tensor& order, int64_t square) {
-  if (!order.defined()) return rows;
-  return rows.reshape({-1, square * rows.size(1)}).index_select(0, order).view_as(rows);
-}
-
 at::Tensor with_class_tokens(const Tower& tower, const at::Tensor& rows,
                              const TowerLayout& layout) {
   if (layout.class_tokens == 0) return rows;
@@ -132,7 +126,7 @@ at::Tensor run_patches(const Tower& tower, const TowerInput& input, const TowerL
   at::Tensor pixels = input.patches;
   if (spec.patches.is_centred) pixels = 2 * (pixels - 0.5);
   at::Tensor x = tower_linear(pixels.to(tower.dtype), tower.patches, layout.rows);
-  x = squares_in(x, layout.order, spec.merger.side * spec.merger.side);
+  x = squares_in(x, layout.order);
   x = with_positions(tower, with_class_tokens(tower, x, layout), layout);
   return tower_norm(x, tower.pre_norm);
 }
@@ -194,10 +188,10 @@ struct TowerPass::Kept {
   std::vector<at::Tensor> taps, outputs;  // of the mergers; one output of other units
 };
 
-TowerPass::TowerPass(const Tower& tower, TowerInput input, TowerLayout layout)
+TowerPass::TowerPass(const Tower& tower, const TowerInput& input, const TowerLayout& layout)
     : tower_(tower),
-      input_(std::move(input)),
-      layout_(std::move(layout)),
+      input_(input),
+      layout_(layout),
       taps_(tower.deepstack.size()),
       tap_grads_(tower.deepstack.size()),
       kept_(static_cast<size_t>(tower.num_units())) {}
@@ -206,12 +200,10 @@ TowerPass::~TowerPass() = default;
 
 std::vector<at::Tensor> TowerPass::run_mergers(const at::Tensor& input,
                                                const std::vector<at::Tensor>& taps) {
-  const auto in_order = [&](const at::Tensor& rows) {
-    if (!layout_.order.defined()) return rows;
-    return rows.index_select(0, layout_.order.argsort());
-  };
-  at::Tensor last = tower_.spec.uses_post_norm ? tower_norm(input, tower_.post_norm) : input;
-  last = without_class_tokens(tower_, last, layout_);
+  const at::Tensor places = layout_.order.defined() ? layout_.order.argsort() : at::Tensor();
+  const auto in_order = [&](const at::Tensor& rows) { return squares_in(rows, places); };
+  const at::Tensor last =
+      without_class_tokens(tower_, tower_norm(input, tower_.post_norm), layout_);
   std::vector<at::Tensor> features = {in_order(run_merger(tower_.merger, last, layout_))};
   for (size_t i = 0; i < taps.size(); ++i)
     features.push_back(in_order(run_merger(tower_.deepstack[i], taps[i], layout_)));

@@ -131,9 +131,7 @@ void read_square_table(const JsonFields& tower, VisionSpec& vision) {
   vision.positions = TowerPositions::kInterpolated;
   vision.position_table = vision.prefix + "pos_embed.weight";
   vision.position_rows = tower_size(tower, kKey);
-  int64_t side = 1;
-  while (side * side < vision.position_rows) ++side;
-  if (side * side != vision.position_rows) tower.fail(kKey, "a square number");
+  exact_side(tower, kKey, vision.position_rows);
 }
 
 VisionSpec read_qwen3_tower(const JsonFields& config, const ArchSpec& text, bool has_deepstack) {

@@ -7,14 +7,6 @@ namespace {
 
 constexpr const char* kProjection = "model.multi_modal_projector.";
 
-/// The side of a square of `area`. @throws DataError naming the key
-int64_t exact_side(const JsonFields& config, const char* key, int64_t area) {
-  int64_t side = 1;
-  while (side * side < area) ++side;
-  if (side * side != area) config.fail(key, "a square number");
-  return side;
-}
-
 /// The mean of squares of patches leaves `mm_tokens_per_image`.
 void add_mean_and_projection(const JsonFields& config, const ArchSpec& text, double eps,
                              VisionSpec& vision) {

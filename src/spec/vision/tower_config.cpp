@@ -35,6 +35,13 @@ int64_t tower_size(const JsonFields& tower, const char* key) {
   return tower.require_int(key, 1, kMaxSize);
 }
 
+int64_t exact_side(const JsonFields& fields, const char* key, int64_t area) {
+  int64_t side = 1;
+  while (side * side < area) ++side;
+  if (side * side != area) fields.fail(key, "a square number");
+  return side;
+}
+
 int64_t square_side(const JsonFields& tower, const char* key) {
   const json* value = tower.find(key);
   if (!value || !value->is_array()) return tower_size(tower, key);

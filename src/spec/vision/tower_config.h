@@ -30,6 +30,8 @@ std::string tower_type(const JsonFields& config, const std::string& otherwise);
 
 /// A size of at least 1.
 int64_t tower_size(const JsonFields& tower, const char* key);
+/// The side of a square of `area`, the value of `key`. @throws DataError naming the key
+int64_t exact_side(const JsonFields& fields, const char* key, int64_t area);
 /// A size that is given as a number or as the two equal sides of a square.
 int64_t square_side(const JsonFields& tower, const char* key);
 TowerActivation tower_activation(const JsonFields& tower, const char* key);
