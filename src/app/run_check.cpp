@@ -189,32 +189,6 @@ void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch
   }
 }
 
-namespace {
-
-/// What is not there yet: a tower for the images.
-/// @param place of a record with images; empty: there is none
-void refuse_images(const std::string& place) {
-  if (place.empty()) return;
-  throw DataError("training with images is not supported yet", place,
-                  "train on records without images; `sftrun preview` shows those with images");
-}
-
-}  // namespace
-
-void require_no_images(const config::RunConfig& config, const fs::path& model) {
-  if (!is_folder(model) || !data::has_image_processor(model)) return;
-  std::string place;
-  const auto look = [&](const std::vector<config::DataSource>& sources, bool is_validation) {
-    for (const config::DataSource& source : sources)
-      if (place.empty()) place = data::first_place_with_images(config, source, is_validation);
-  };
-  look(config.data.train, false);
-  look(config.data.val, true);
-  if (place.empty()) return;
-  const data::TextModel text = load_text_model(model, config);
-  if (text.images != nullptr && !text.images->refusal) refuse_images(place);
-}
-
 void warn_of_files_in_both(const config::DataConfig& data) {
   const std::vector<std::string> both = data::files_in_both(data);
   if (both.empty()) return;
@@ -275,7 +249,6 @@ data::DatasetTrial try_source(const config::RunConfig& config, const config::Dat
                               bool is_validation, const data::TextModel& text, bool counts) {
   constexpr double kMaxTokens = 8e6;  // some seconds
   data::DatasetTrial trial = data::try_dataset(config, source, is_validation, text);
-  refuse_images(trial.first_images);
   if (!counts || trial.is_whole) return trial;
   const double times = static_cast<double>(trial.num_records_estimated) /
                        static_cast<double>(std::max<int64_t>(1, trial.stats.num_records));

@@ -39,10 +39,6 @@ void require_weights(const std::string& name, const std::filesystem::path& model
 /// names
 void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch);
 
-/// Reads all records, if the model reads images.
-/// @throws DataError naming the first record with images: there is no training with them yet
-void require_no_images(const config::RunConfig& config, const std::filesystem::path& model);
-
 /// Warns about files that are used for both training and validation.
 void warn_of_files_in_both(const config::DataConfig& data);
 

@@ -498,7 +498,6 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
     return static_cast<int>(ExitCode::kDone);
   }
   check_tuning_of(run, headers);
-  if (worker.rank == 0) require_no_images(run.loaded.config, model_path);
   std::optional<launch::RunLock> lock;
   std::optional<ReportAtEnd> report;
   if (worker.rank == 0) {
@@ -632,7 +631,6 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env,
     return static_cast<int>(ExitCode::kDone);
   }
   check_tuning_of(run, headers);
-  require_no_images(run.loaded.config, model_path);
   require_free_directory(options, run);
   warn_and_announce(asked, run, headers, on_gpu);
   const launch::RunLock lock(run.loaded.config.output.dir, plan.node_rank);

@@ -260,6 +260,12 @@ ExampleStore ExampleStore::open(const std::filesystem::path& file, int num_threa
   return store;
 }
 
+bool ExampleStore::has_images() const {
+  for (int64_t i = 0; i < size(); ++i)
+    if (stored(i).num_images > 0) return true;
+  return false;
+}
+
 ExampleStore ExampleStore::concatenate(const std::vector<ExampleStore>& stores) {
   ExampleStore all;
   for (const ExampleStore& store : stores) {

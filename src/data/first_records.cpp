@@ -174,20 +174,21 @@ SourceLook look_at_source(const config::RunConfig& config, const config::DataSou
   return look;
 }
 
-std::string first_place_with_images(const config::RunConfig& config,
-                                    const config::DataSource& source, bool is_validation) {
+bool begins_with_images(const config::RunConfig& config, const config::DataSource& source,
+                        bool is_validation, int64_t num_records) {
   SourceRecords records(config, source, is_validation ? SplitRole::kValidation : SplitRole::kTrain);
   while (const auto block = records.next()) {
     for (size_t i = 0; i < block->count; ++i) {
+      if (num_records-- <= 0) return false;
       try {
         const Json record = records.parse(*block, i).record;
         if (has_image_columns(record) || has_image_parts(record, records.format().format))
-          return records.where(*block, i);
+          return true;
       } catch (const DataError&) {  // a bad record
       }
     }
   }
-  return {};
+  return false;
 }
 
 bool leaves_template_unused(const config::RunConfig& config, const TextModel& model) {

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <utility>
@@ -10,9 +11,12 @@
 #include "host_memory.h"
 #include "memory_advice.h"
 #include "sftrun/core/log.h"
+#include "sftrun/data/dataset.h"
+#include "sftrun/data/image_input.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/spec/trained_names.h"
+#include "sftrun/train/image_loading.h"
 #include "sftrun/weights/fingerprint.h"
 #include "sftrun/weights/weights_summary.h"
 
@@ -63,15 +67,35 @@ void gather_principal_parts(model::Decoder& decoder, parallel::Strategy& strateg
 
 }  // namespace
 
+namespace {
+
+/// Streamed data are known by their first records alone.
+bool has_images(const PreparedRun& run) {
+  if (run.text->images == nullptr || run.text->images->refusal) return false;
+  const auto has = [](const data::Dataset* data) {
+    return data != nullptr && data->examples().has_images();
+  };
+  if (has(run.data.train_or_null()) || has(run.data.val_or_null())) return true;
+  const std::vector<config::DataSource>& streamed = run.config.data.train;
+  return run.config.data.streaming &&
+         std::any_of(streamed.begin(), streamed.end(), [&](const config::DataSource& source) {
+           return data::begins_with_images(run.config, source, /*is_validation=*/false);
+         });
+}
+
+}  // namespace
+
 void prepare_data(PreparedRun& run, const train::TrainState* saved,
                   const train::BatchRequest& batches, Rank& rank) {
   const std::string& configured = run.config.model.chat_template;
   data::TextModel& text = run.text.emplace(text_model_of(*run.checkpoint, configured));
+  add_image_input(text, run.model_path, run.checkpoint->arch(), run.config.data);
   if (!configured.empty()) run.chat_template = text.chat_template->source();
   text.render_defaults.now_unix_s = run.rendered_at_unix_s;
   data::warn_of_idle_template_variables(text, run.config.data.chat_template_kwargs);
   run.data = train::load_run_data(run.config, text, data_threads(run.config.train),
                                   saved != nullptr ? saved->data_position : nullptr);
+  run.has_images = has_images(run);
   if (rank.is_main()) run.leaves_template_unused = data::leaves_template_unused(run.config, text);
   if (run.config.data.streaming) return;
   const std::string notice =
@@ -83,6 +107,7 @@ void prepare_data(PreparedRun& run, const train::TrainState* saved,
 
 int load_model(PreparedRun& run, Rank& rank) {
   model::DecoderOptions options = decoder_options(run.config, run.compute, run.checkpoint.get());
+  options.with_vision = run.has_images;
   if (run.resume_from && options.lora.pissa)
     options.pissa_from = train::principal_parts_of(*run.resume_from);
   ModelDivision& division = *run.division;
@@ -93,6 +118,10 @@ int load_model(PreparedRun& run, Rank& rank) {
   };
   if (const int code = load_together(rank, division, run.compute.device, load))
     return rank.told_before_training(code);
+  if (options.with_vision)
+    run.decoder->read_images_from(
+        std::make_shared<train::ImageLoader>(run.text->images, run.decoder->tower().spec,
+                                             data_threads(run.config.train), &rank.activity()));
   const int dp_shard = division.mesh().sizes().dp_shard;
   if (division.shards() != nullptr && division.shards()->sharding().trained_on_host)
     require_host_memory(rank, trained_host_bytes(*run.decoder, run.config.train, dp_shard));

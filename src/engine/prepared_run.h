@@ -36,6 +36,7 @@ struct PreparedRun {
   std::optional<std::filesystem::path> resume_from;
   StepRange profiled_steps;
   train::RunData data;
+  bool has_images = false;  ///< its records have images
   nlohmann::ordered_json identity;
   std::string base_fingerprint;
   std::unique_ptr<ModelDivision> division;  ///< when the ranks are connected

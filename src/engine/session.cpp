@@ -15,7 +15,9 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/data/image_input.h"
 #include "sftrun/kernels/cuda_device.h"
 #include "sftrun/kernels/memory.h"
 #include "sftrun/launch/cpu_topology.h"
@@ -184,6 +186,18 @@ data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
   text.num_embeddings =
       arch.per_layer_size > 0 ? std::min(arch.vocab_size, arch.per_layer_vocab) : arch.vocab_size;
   return text;
+}
+
+void add_image_input(data::TextModel& text, const std::filesystem::path& folder,
+                     const spec::ArchSpec& arch, const config::DataConfig& data) {
+  if (!is_folder(folder)) return;
+  text.images = data::image_input_of(folder, *text.tokenizer, data::image_caps(data));
+  const bool has_tower = arch.vision && arch.vision->newline.empty();
+  if (text.images == nullptr || text.images->refusal || has_tower) return;
+  auto refused = std::make_shared<data::ImageInput>(*text.images);
+  refused->refusal = DataError("images for models of this type are not supported",
+                               (folder / "config.json").string(), "use the model with texts alone");
+  text.images = std::move(refused);
 }
 
 /// An adapter is used with the template that it was trained with; empty: the base's own.

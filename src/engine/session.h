@@ -106,5 +106,9 @@ void warn_of_idle_template_flag(const app::ModelRequest& request,
                                 bool renders = true);
 data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
                               const std::string& configured_template);
+/// Lets a model's text side read images, where its folder has an image processor.
+/// @throws ConfigError as data::image_input_of
+void add_image_input(data::TextModel& text, const std::filesystem::path& folder,
+                     const spec::ArchSpec& arch, const config::DataConfig& data);
 
 }  // namespace sftrun::engine

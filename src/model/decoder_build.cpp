@@ -179,15 +179,14 @@ Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)
   batch_target_.cuts_chunks = spec::any_has_state(arch_);
   if (!options_.with_vision) return;
   SFTRUN_CHECK(arch_.vision.has_value());
-  if (!arch_.vision->newline.empty()) {
-    throw DataError(
-        fmt::format("images for models of type {} are not supported", arch_.vision->model_type), {},
-        "use such a model with texts alone");
-  }
   tower_ = layers::make_tower(*arch_.vision);
   layers::complete(tower_, options_.dtype, options_.device);
   batch_target_.vision = &tower_.spec;
+  batch_target_.has_rope_axes =
+      std::any_of(arch_.ropes.begin(), arch_.ropes.end(),
+                  [](const spec::RopeSpec& of) { return !of.sections.empty(); });
   layers::UnitRange& held = options_.held;
+  batch_target_.is_before_embedding = held.first == 0;
   if (held.first > 0) held.first += tower_.num_units();
   if (held.end < layers::UnitRange{}.end) held.end += tower_.num_units();
 }

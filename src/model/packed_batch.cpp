@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "sftrun/core/error.h"
+#include "sftrun/data/batch_plan.h"
 #include "sftrun/kernels/delta_chunks.h"
 #include "staging.h"
 
@@ -195,39 +196,53 @@ PackedBatch packed_of(const data::Batch& batch, RopeCache& rope, const BatchTarg
 }
 
 /// The runs of rows with images in each document, where the model's attention sees them both ways.
-void add_both_ways(const std::vector<int64_t>& rows, const BatchTarget& target,
+/// Neighbouring images are one run, as in transformers.
+void add_both_ways(const std::vector<data::RowSpan>& rows, const BatchTarget& target,
                    const BatchOptions& options, PackedBatch& packed) {
   if (target.vision->both_ways == spec::BothWays::kNever) return;
   std::vector<kernels::RowSpan>& spans = packed.context.both_ways;
-  for (const int64_t row : rows) {
-    const auto at = static_cast<int32_t>(row);
-    const std::vector<int32_t>& documents = packed.context.cu_seqlens;
-    const bool begins_document = std::binary_search(documents.begin(), documents.end(), at);
-    if (spans.empty() || spans.back().end != at || begins_document)
-      spans.push_back({at, at + 1});
+  const std::vector<int32_t>& documents = packed.context.cu_seqlens;
+  for (const data::RowSpan& run : rows) {
+    const bool begins_document = std::binary_search(documents.begin(), documents.end(), run.begin);
+    if (spans.empty() || spans.back().end != run.begin || begins_document)
+      spans.push_back({run.begin, run.end});
     else
-      ++spans.back().end;
+      spans.back().end = run.end;
   }
-  if (!target.device.is_cpu() && !spans.empty()) {
-    at::Tensor ends = at::empty({packed.num_tokens()}, at::kInt);
-    kernels::write_key_ends(spans,
-                            {ends.mutable_data_ptr<int32_t>(), static_cast<size_t>(ends.numel())});
-    packed.context.key_ends_device = sent(ends, target.device, options.is_pinned);
-  }
+  if (target.device.is_cpu()) return;
+  at::Tensor ends = at::empty({packed.num_tokens()}, at::kInt);
+  kernels::write_key_ends(spans,
+                          {ends.mutable_data_ptr<int32_t>(), static_cast<size_t>(ends.numel())});
+  packed.context.key_ends_device = sent(ends, target.device, options.is_pinned);
 }
 
-void add_images(const ImageRows& images, const BatchTarget& target, const BatchOptions& options,
+at::Tensor row_numbers(const std::vector<data::RowSpan>& runs) {
+  std::vector<at::Tensor> numbers;
+  for (const data::RowSpan& run : runs) numbers.push_back(at::arange(run.begin, run.end));
+  return at::cat(numbers);
+}
+
+/// @pre the batch has images
+void add_images(const data::Batch& batch, const BatchTarget& target, const BatchOptions& options,
                 PackedBatch& packed) {
-  SFTRUN_CHECK(target.vision != nullptr);
-  PackedImages& on_device = packed.images.emplace();
-  on_device.input = {sent(images.input.patches, target.device, options.is_pinned),
-                     images.input.tiles};
-  on_device.layout =
-      layers::tower_layout(*target.vision, images.input.tiles, packed.context, target.device);
-  on_device.rows = sent(at::tensor(images.rows, at::kLong), target.device, options.is_pinned);
-  add_both_ways(images.rows, target, options, packed);
+  add_both_ways(batch.image_rows, target, options, packed);
+  if (!target.is_before_embedding) return;
+  const layers::TowerInput input = target.images->load(batch);
+  PackedImages& images = packed.images.emplace();
+  images.input = {sent(input.patches, target.device, options.is_pinned), input.tiles};
+  images.layout = layers::tower_layout(*target.vision, input.tiles, packed.context, target.device);
+  images.rows = sent(row_numbers(batch.image_rows), target.device, options.is_pinned);
   if (target.vision->embedded_as >= 0)
-    packed.tokens.index_fill_(0, on_device.rows, target.vision->embedded_as);
+    packed.tokens.index_fill_(0, images.rows, target.vision->embedded_as);
+}
+
+/// @throws DataError if the target has no tower
+void require_tower(const data::Batch& batch, const BatchTarget& target) {
+  if (target.vision != nullptr && target.images != nullptr) return;
+  throw DataError("a record has an image, and the model was loaded without its vision tower",
+                  batch.images.empty() ? "" : data::name_of(batch.images[0].media),
+                  "with data.streaming, let a record with images be among the first 1000 of a "
+                  "data set");
 }
 
 }  // namespace
@@ -237,16 +252,25 @@ BatchTarget::BatchTarget(at::Device to) : device(to) {
 }
 
 PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
-                          const Randomness& randomness, const BatchOptions& options,
-                          const ImageRows* images) {
+                          const Randomness& randomness, const BatchOptions& options) {
   if (batch.num_tokens() == 0) return {};
-  if (!options.sizes) {
-    PackedBatch packed = packed_of(batch, rope, target, randomness, options);
-    if (images != nullptr) add_images(*images, target, options, packed);
-    return packed;
+  const bool has_images = !batch.image_rows.empty();
+  if (options.sizes) {
+    SFTRUN_CHECK(!has_images);
+    return packed_of(filled_up(batch, *options.sizes), rope, target, randomness, options);
   }
-  SFTRUN_CHECK(images == nullptr);
-  return packed_of(filled_up(batch, *options.sizes), rope, target, randomness, options);
+  if (!has_images) return packed_of(batch, rope, target, randomness, options);
+  require_tower(batch, target);
+  PackedBatch packed;
+  if (target.has_rope_axes && batch.rope_positions.empty()) {
+    data::Batch with_axes = batch;
+    data::set_rope_positions(with_axes, target.vision->merger.side);
+    packed = packed_of(with_axes, rope, target, randomness, options);
+  } else {
+    packed = packed_of(batch, rope, target, randomness, options);
+  }
+  add_images(batch, target, options, packed);
+  return packed;
 }
 
 }  // namespace sftrun::model

@@ -8,6 +8,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/images/decode.h"
+#include "sftrun/kernels/profile_range.h"
 #include "sftrun/model/image_rows.h"
 
 namespace sftrun::train {
@@ -42,14 +43,23 @@ uint32_t document_of(const data::Batch& batch, int64_t row) {
 
 }  // namespace
 
-model::ImageRows load_images(const data::Batch& batch, const data::ImageInput& input,
-                             const spec::VisionSpec& vision, int num_threads) {
+ImageLoader::ImageLoader(std::shared_ptr<const data::ImageInput> input, spec::VisionSpec vision,
+                         int num_threads, Activity* activity)
+    : input_(std::move(input)),
+      vision_(std::move(vision)),
+      num_threads_(num_threads),
+      activity_(activity) {
+  SFTRUN_CHECK(input_ != nullptr && !input_->refusal);
+}
+
+layers::TowerInput ImageLoader::load(const data::Batch& batch) {
+  const kernels::WorkRange loading(activity_, Work::kDataLoader);
   std::vector<LoadedImage> loaded(batch.images.size());
   data::parallel_for(
-      std::ssize(batch.images), num_threads,
+      std::ssize(batch.images), num_threads_,
       [&](int64_t i) {
         const auto at = static_cast<size_t>(i);
-        loaded[at] = load_image(batch.images[at], input.processor);
+        loaded[at] = load_image(batch.images[at], input_->processor);
       },
       /*block=*/1);
   std::vector<model::ProcessedRows> processed;
@@ -57,11 +67,7 @@ model::ImageRows load_images(const data::Batch& batch, const data::ImageInput& i
     processed.push_back({.plan = &loaded[i].plan,
                          .pixel_values = loaded[i].pixel_values,
                          .document = document_of(batch, batch.images[i].begin)});
-  model::ImageRows rows{.input = model::tower_input(input.processor, vision, processed),
-                        .rows = {}};
-  for (const data::RowSpan& run : batch.image_rows)
-    for (int64_t row = run.begin; row < run.end; ++row) rows.rows.push_back(row);
-  return rows;
+  return model::tower_input(input_->processor, vision_, processed);
 }
 
 }  // namespace sftrun::train

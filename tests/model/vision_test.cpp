@@ -78,6 +78,7 @@ class VisionReference {
     }
     batch.label_tokens = std::count_if(batch.labels.begin(), batch.labels.end(),
                                        [](int32_t label) { return label != data::kIgnoreIndex; });
+    add_image_rows(vision, batch);
     if (!positions.empty()) {
       const at::Tensor all = at::cat(positions, 1).to(at::kInt).contiguous();
       batch.rope_positions.assign(all.data_ptr<int32_t>(), all.data_ptr<int32_t>() + all.numel());
@@ -85,8 +86,8 @@ class VisionReference {
     return batch;
   }
 
-  ImageRows images(const spec::VisionSpec& vision, const data::Batch& batch) const {
-    ImageRows images;
+  layers::TowerInput images(const spec::VisionSpec& vision, const data::Batch& batch) const {
+    layers::TowerInput input;
     std::vector<at::Tensor> patches;
     for (uint32_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
       uint32_t first_patch = 0;
@@ -97,19 +98,22 @@ class VisionReference {
         for (int64_t n = 0; n < tiles; ++n) {
           tile.document = i, tile.first_patch = first_patch;
           first_patch += static_cast<uint32_t>(tile.patches());
-          images.input.tiles.push_back(tile);
+          input.tiles.push_back(tile);
         }
         patches.push_back(in_tower_order(vision, given, tile));
       }
     }
-    images.input.patches = at::cat(patches);
-    for (size_t row = 0; row < batch.tokens.size(); ++row)
-      if (batch.tokens[row] == vision.image_token_id)
-        images.rows.push_back(static_cast<int64_t>(row));
-    return images;
+    input.patches = at::cat(patches);
+    return input;
   }
 
  private:
+  /// A run for each row that a feature stands in.
+  static void add_image_rows(const spec::VisionSpec& vision, data::Batch& batch) {
+    for (int32_t row = 0; row < std::ssize(batch.tokens); ++row)
+      if (batch.tokens[static_cast<size_t>(row)] == vision.image_token_id)
+        batch.image_rows.push_back({row, row + 1});
+  }
   static at::Tensor in_tower_order(const spec::VisionSpec& vision, const at::Tensor& given,
                                    const layers::TowerTile& tile) {
     if (given.dim() == 4)
@@ -130,13 +134,23 @@ std::unique_ptr<Decoder> load(const std::string& kind, const DecoderOptions& opt
 class Vision : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, Vision, testing::ValuesIn(vision_kinds()));
 
+/// The images of a fixture, which are not in files.
+class GivenImages final : public ImageSource {
+ public:
+  explicit GivenImages(layers::TowerInput input) : input_(std::move(input)) {}
+  layers::TowerInput load(const data::Batch&) override { return input_; }
+
+ private:
+  layers::TowerInput input_;
+};
+
 /// The batch of all documents of a fixture, with its images.
 PackedBatch packed_documents(Decoder& decoder, const VisionReference& reference,
                              data::Batch& batch) {
   const spec::VisionSpec& vision = decoder.tower().spec;
   batch = reference.batch(vision);
-  const ImageRows images = reference.images(vision, batch);
-  return prepare_batch(batch, decoder.rope(), decoder.batch_target(), {}, {}, &images);
+  decoder.read_images_from(std::make_shared<GivenImages>(reference.images(vision, batch)));
+  return prepare_batch(batch, decoder.rope(), decoder.batch_target(), {});
 }
 
 /// Every gradient of the decoder's parameters is that of the reference.

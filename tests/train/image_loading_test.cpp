@@ -56,26 +56,25 @@ TEST(ImageLoading, GivesTheProcessorsPatchesInOrder) {
   const std::vector<std::pair<fs::path, int64_t>> images = {
       {picture("0-1.png"), 1}, {picture("0-16.png"), 9}, {picture("0-8.png"), 20}};
   const data::Batch batch = batch_of(images, processor);
-  const model::ImageRows rows = load_images(batch, *model.images, vision_of_toy(), 2);
-  ASSERT_EQ(rows.input.tiles.size(), 3U);
+  const layers::TowerInput input = ImageLoader(model.images, vision_of_toy(), 2).load(batch);
+  ASSERT_EQ(input.tiles.size(), 3U);
   int64_t first = 0;
   for (size_t i = 0; i < images.size(); ++i) {
     const std::string file = read_text_file(images[i].first);
     const images::ProcessedImage expected =
         images::process(processor, images::decode(std::as_bytes(std::span(file))));
-    const int64_t patches = rows.input.tiles[i].patches();
+    const int64_t patches = input.tiles[i].patches();
     ASSERT_EQ(patches, expected.plan.rows);
     const at::Tensor values = at::from_blob(const_cast<float*>(expected.values().data()),
                                             {patches, expected.plan.values_per_row});
-    EXPECT_TRUE(at::equal(rows.input.patches.narrow(0, first, patches), values));
+    EXPECT_TRUE(at::equal(input.patches.narrow(0, first, patches), values));
     first += patches;
   }
-  EXPECT_EQ(rows.input.patches.size(0), first);
-  EXPECT_EQ(std::ssize(rows.rows) * 4, first);
-  EXPECT_EQ(rows.input.tiles[0].document, 5U);
-  EXPECT_EQ(rows.input.tiles[1].document, 9U);
-  EXPECT_EQ(rows.input.tiles[1].first_patch, 0U);  // counted in the document
-  EXPECT_EQ(rows.input.tiles[2].first_patch, rows.input.tiles[1].patches());
+  EXPECT_EQ(input.patches.size(0), first);
+  EXPECT_EQ(input.tiles[0].document, 5U);
+  EXPECT_EQ(input.tiles[1].document, 9U);
+  EXPECT_EQ(input.tiles[1].first_patch, 0U);  // counted in the document
+  EXPECT_EQ(input.tiles[2].first_patch, input.tiles[1].patches());
 }
 
 TEST(ImageLoading, NamesAnImageThatChanged) {
@@ -84,10 +83,10 @@ TEST(ImageLoading, NamesAnImageThatChanged) {
   fs::copy_file(picture("0-8.png"), dir / "a.png");
   data::Batch batch = batch_of({{dir / "a.png", 1}}, model.images->processor);
   batch.images[0].width += 1;
-  test::expect_error<DataError>([&] { load_images(batch, *model.images, vision_of_toy(), 1); },
+  test::expect_error<DataError>([&] { ImageLoader(model.images, vision_of_toy(), 1).load(batch); },
                                 {"when the data were tokenised"});
   fs::remove(dir / "a.png");
-  test::expect_error<DataError>([&] { load_images(batch, *model.images, vision_of_toy(), 1); },
+  test::expect_error<DataError>([&] { ImageLoader(model.images, vision_of_toy(), 1).load(batch); },
                                 {"a.png"});
 }
 
@@ -96,7 +95,7 @@ TEST(ImageLoading, RefusesAProcessorOfAnotherTower) {
   const data::Batch batch = batch_of({{picture("0-8.png"), 1}}, model.images->processor);
   spec::VisionSpec vision = vision_of_toy();
   vision.patches.side = 8;
-  test::expect_error<DataError>([&] { load_images(batch, *model.images, vision, 1); },
+  test::expect_error<DataError>([&] { ImageLoader(model.images, vision, 1).load(batch); },
                                 {"are not those of the model's vision tower"});
 }
 

@@ -113,10 +113,10 @@ SourceLook look_at_source(const config::RunConfig& config, const config::DataSou
 /// decides.   @throws DataError as load_dataset, for files that cannot be read
 bool leaves_template_unused(const config::RunConfig& config, const TextModel& model);
 
-/// The place of the first record with images, of all records; empty: none has any. Bad records have none.
+/// Whether one of the first records has images. Bad records have none.
 /// @throws DataError as load_dataset, for files that cannot be read
-std::string first_place_with_images(const config::RunConfig& config,
-                                    const config::DataSource& source, bool is_validation);
+bool begins_with_images(const config::RunConfig& config, const config::DataSource& source,
+                        bool is_validation, int64_t num_records = 1000);
 
 /// The first records of a data set, rendered, tokenized and masked as in training.
 struct DatasetTrial {

@@ -80,6 +80,7 @@ class ExampleStore {
   /// The images of an example, with the encoded files that records held.
   /// @throws DataError as operator[]
   std::vector<SequenceImage> images_of(int64_t index) const;
+  bool has_images() const;  ///< whether an example has one
   /// Concatenates stores.
   static ExampleStore concatenate(const std::vector<ExampleStore>& stores);
   /// The examples at `indices`, in this order.

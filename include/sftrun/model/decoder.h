@@ -153,6 +153,10 @@ class Decoder {
   RopeCache& rope() { return rope_; }
   /// Device and copy stream for `prepare_batch`.
   const BatchTarget& batch_target() const { return batch_target_; }
+  /// Where micro-batches get their images from.   @pre options().with_vision
+  void read_images_from(std::shared_ptr<ImageSource> source) {
+    batch_target_.images = std::move(source);
+  }
   const layers::Backend& backend() const { return backend_; }
   std::vector<Layer>& layers() { return layers_; }
   const layers::PerLayerInputs& per_layer() const { return per_layer_; }

@@ -4,6 +4,7 @@
 #include <c10/core/Stream.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -46,6 +47,9 @@ struct BatchTarget {
   bool cuts_chunks = false;  ///< the model has gated delta nets: compute `Chunks` for each batch
   /// The model's tower; null: it takes no images.
   const spec::VisionSpec* vision = nullptr;
+  bool is_before_embedding = true;  ///< false: a stage of a pipeline that gets hidden states
+  bool has_rope_axes = false;       ///< M-RoPE: rows of images have positions on three axes
+  std::shared_ptr<ImageSource> images = {};  ///< null: micro-batches have none
 };
 
 /// How a batch is copied to a GPU.
@@ -59,9 +63,9 @@ struct BatchOptions {
 };
 
 /// @param batch as formed by data::make_batch; may be empty (T = 0)
-/// @param images null: none   @pre with images, target.vision is set, and options.sizes is not
+/// Loads its images, too.   @pre with images, options.sizes is not set
+/// @throws DataError for an image if the target has no tower, and as ImageSource::load
 PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
-                          const Randomness& randomness, const BatchOptions& options = {},
-                          const ImageRows* images = nullptr);
+                          const Randomness& randomness, const BatchOptions& options = {});
 
 }  // namespace sftrun::model

@@ -2,26 +2,26 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
-#include <vector>
-
+#include "sftrun/data/example.h"
 #include "sftrun/layers/tower.h"
 
 /// Images of a micro-batch on its device.
 namespace sftrun::model {
 
-/// What the loader gives of the images of a micro-batch, on the host.
-struct ImageRows {
-  layers::TowerInput input;
-  /// [N] rows of the micro-batch that the images' features stand in, in the images' order. Each merged square of patches has one.
-  std::vector<int64_t> rows;
+/// Gives the images of micro-batches.
+class ImageSource {
+ public:
+  virtual ~ImageSource() = default;
+  /// What the tower takes, on the host.   @param batch with images
+  /// @throws DataError naming the image if it cannot be read
+  virtual layers::TowerInput load(const data::Batch& batch) = 0;
 };
 
 /// The embeddings of `rows` are replaced by the tower's features.
 struct PackedImages {
   layers::TowerInput input;
   layers::TowerLayout layout;
-  at::Tensor rows;  ///< [N] int64
+  at::Tensor rows;  ///< [N] int64, in the images' order. Each merged square of patches has one.
 };
 
 }  // namespace sftrun::model

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <memory>
+
+#include "sftrun/core/activity.h"
 #include "sftrun/data/example.h"
 #include "sftrun/data/image_input.h"
 #include "sftrun/model/packed_images.h"
@@ -8,10 +11,21 @@
 /// From a batch's references to images to what a tower takes.
 namespace sftrun::train {
 
-/// Reads, decodes and processes the images of a micro-batch, one in each thread at a time. Pixels of a decoded file are in memory only
-/// while that file is processed.
-/// @throws DataError naming the image if its file cannot be read or decoded, or has another size than when the data were tokenised
-model::ImageRows load_images(const data::Batch& batch, const data::ImageInput& input,
-                             const spec::VisionSpec& vision, int num_threads);
+/// Reads, decodes and processes the images of micro-batches, one in each thread at a time. Pixels of a decoded file are in memory only
+/// while that file is processed. On a GPU this runs beside the passes that were launched before.
+class ImageLoader final : public model::ImageSource {
+ public:
+  /// @param vision of the model that takes them   @param activity is told of the loading; may be null
+  ImageLoader(std::shared_ptr<const data::ImageInput> input, spec::VisionSpec vision,
+              int num_threads, Activity* activity = nullptr);
+  /// @throws DataError naming the image if its file cannot be read or decoded, or has another size than when the data were tokenised
+  layers::TowerInput load(const data::Batch& batch) override;
+
+ private:
+  std::shared_ptr<const data::ImageInput> input_;
+  spec::VisionSpec vision_;
+  int num_threads_;
+  Activity* activity_;
+};
 
 }  // namespace sftrun::train
