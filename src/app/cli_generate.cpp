@@ -10,6 +10,7 @@ namespace {
 
 struct GenerateOptions {
   std::string model, adapter, prompt, system, template_variables;
+  std::vector<std::string> images;
   RecordFlags records;
   ComputeRequest compute;
   LaunchFlags launch;
@@ -25,6 +26,7 @@ void check(GenerateOptions& options, const CLI::App& command) {
   require_at_most_one(command, {"--prompt", "--input"});
   require(command.count("--prompt") + command.count("--input") > 0, command, "--prompt or --input");
   require_at_most_one(command, {"--input", "--system"});
+  require_at_most_one(command, {"--input", "--image"});
   if (command.count("--no-chat") > 0 && !options.chat && !options.system.empty()) {
     throw ConfigError("--system has no effect with --no-chat: it is a message of a conversation",
                       "the command line",
@@ -76,6 +78,8 @@ GenerateRequest request_of(GenerateOptions& options, const CLI::App& command) {
                           .overwrite = options.records.overwrite,
                           .json = options.json};
   if (command.count("--prompt") > 0) request.prompt = options.prompt;
+  for (const std::string& image : options.images)
+    request.images.push_back(std::filesystem::absolute(image).string());
   if (command.count("--chat") > 0) request.chat = options.chat;
   choose_division(use_of(options, request.model.model), options.launch, options.division);
   put_division(options.division, options.launch, request.ranks);
@@ -93,6 +97,11 @@ Command add_generate(CLI::App& sftrun) {
       "--seed 1");
   add_model_flags(*command, options->model, options->adapter);
   command->add_option("-p,--prompt", options->prompt, "Text to answer or continue");
+  command
+      ->add_option("--image", options->images,
+                   "Image that the model sees before --prompt; may be given several times")
+      ->allow_extra_args(false)
+      ->type_name("FILE");
   add_record_flags(*command, options->records, "messages, a prompt or text",
                    "the records with their answers");
   command->add_option("--system", options->system, "System message before --prompt");

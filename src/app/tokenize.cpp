@@ -38,24 +38,26 @@ std::string text_of(const Json& record, const std::string& where) {
 }
 
 /// Both sequences, as objectives on pairs read them.
-Json tokenized_pair(const Json& record, const data::TextModel& model, const std::string& where) {
+Json tokenized_pair(const data::InputRecord& input, const data::TextModel& model) {
   const std::vector<data::Sequence> pair =
-      data::SequenceBuilder(RecordFormat::kPreference, model, {}).build(record, where);
+      data::SequenceBuilder(RecordFormat::kPreference, model, {})
+          .build(input.record, input.where, input.folder);
   return {{"chosen_input_ids", pair.at(0).ids},
           {"chosen_completion_mask", pair.at(0).mask},
           {"rejected_input_ids", pair.at(1).ids},
           {"rejected_completion_mask", pair.at(1).mask}};
 }
 
-Json tokenized_text(const Json& record, const data::TextModel& model, const std::string& where) {
-  if (is_preference(record) && record["chosen"].is_string())
-    return tokenized_pair(record, model, where);
-  return {
-      {"input_ids", model.tokenizer->encode(text_of(record, where), /*add_special_tokens=*/true)}};
+Json tokenized_text(const data::InputRecord& input, const data::TextModel& model) {
+  if (is_preference(input.record) && input.record["chosen"].is_string())
+    return tokenized_pair(input, model);
+  return {{"input_ids", model.tokenizer->encode(text_of(input.record, input.where),
+                                                /*add_special_tokens=*/true)}};
 }
 
-Json tokenized_chat(const Json& record, const data::TextModel& model, const std::string& where) {
-  if (is_preference(record)) return tokenized_pair(record, model, where);
+Json tokenized_chat(const data::InputRecord& input, const data::TextModel& model) {
+  const auto& [line, record, where, folder] = input;
+  if (is_preference(record)) return tokenized_pair(input, model);
   const RecordFormat format = data::detect_input_format(record, where).format;
   const bool is_rendered = data::is_rendered(record, format, /*has_chat_template=*/true);
   const bool is_text = config::format_info(format).is_text ||
@@ -65,7 +67,7 @@ Json tokenized_chat(const Json& record, const data::TextModel& model, const std:
                     "remove --chat");
   }
   const data::Sequence sequence =
-      data::SequenceBuilder(format, model, {}).build(record, where).at(0);
+      data::SequenceBuilder(format, model, {}).build(record, where, folder).at(0);
   return {{"input_ids", sequence.ids}, {"assistant_mask", sequence.mask}};
 }
 
@@ -79,10 +81,10 @@ int run_tokenize(const TokenizeOptions& options) {
   std::vector<std::string> results(records.size());
   const auto tokenize = options.chat ? tokenized_chat : tokenized_text;
   data::parallel_for(static_cast<int64_t>(records.size()), num_threads, [&](int64_t i) {
-    const auto& [line, record, where] = records[static_cast<size_t>(i)];
+    const data::InputRecord& input = records[static_cast<size_t>(i)];
     try {
       results[static_cast<size_t>(i)] =
-          data::extend_json_line(line, record, tokenize(record, model, where));
+          data::extend_json_line(input.line, input.record, tokenize(input, model));
     } catch (const data::RecordError& error) {
       throw error.without_settings();
     }

@@ -1,10 +1,12 @@
 #include "sftrun/data/input_records.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <iterator>
 #include <memory>
 #include <utility>
 
+#include "record_images.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
 #include "sftrun/core/file.h"
@@ -55,12 +57,26 @@ void read_conversations(Json& record) {
   }
 }
 
+/// Whether a part of a turn's content in here stands for an image.
+bool holds_image_part(const Json& value) {
+  if (is_image_part(value)) return true;
+  return value.is_structured() && std::any_of(value.begin(), value.end(), holds_image_part);
+}
+
 }  // namespace
+
+bool have_images(const std::vector<InputRecord>& records) {
+  return std::any_of(records.begin(), records.end(), [](const InputRecord& read) {
+    return has_image_columns(read.record) || holds_image_part(read.record);
+  });
+}
 
 std::vector<InputRecord> read_input_records(const std::string& input, int num_threads) {
   SourceFile file;
   const std::unique_ptr<RecordReader> reader = open_input(input, file);
   file.is_table = reader->is_table();
+  const std::filesystem::path folder =
+      input == "-" ? std::filesystem::path() : std::filesystem::path(input).parent_path();
   std::vector<InputRecord> records;
   while (const std::unique_ptr<RecordBlock> block = reader->next()) {
     const size_t first = records.size();
@@ -69,6 +85,7 @@ std::vector<InputRecord> read_input_records(const std::string& input, int num_th
       const auto index = static_cast<size_t>(i);
       InputRecord& read = records[first + index];
       read.where = file.where(block->number(index));
+      read.folder = folder;
       read.record = block->parse(index, read.where);
       const std::string_view line = block->line(index);
       read.line = line.empty() ? to_json_text(read.record) : std::string(line);

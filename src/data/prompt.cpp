@@ -4,9 +4,11 @@
 #include <variant>
 
 #include "formats/readers.h"
+#include "image_text.h"
 #include "likely_columns.h"
 #include "nulls.h"
 #include "record.h"
+#include "record_images.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
 #include "sftrun/data/record_error.h"
@@ -58,14 +60,14 @@ Json question_of(const Conversation& conversation) {
   return messages;
 }
 
-std::string render(const Conversation& conversation, const TextModel& model,
-                   const std::string& where) {
+templates::Rendered render(const Conversation& conversation, const TextModel& model,
+                           const std::string& where) {
   templates::RenderOptions options = model.render_defaults;
   options.add_generation_prompt = true;
   options.tools = conversation.tools;
   for (const auto& [key, value] : conversation.kwargs.items()) options.kwargs[key] = value;
   try {
-    return model.chat_template->render(conversation.messages, options).text;
+    return model.chat_template->render(conversation.messages, options);
   } catch (const DataError& error) {
     throw DataError(error.message(), error.where().empty() ? where : where + ", " + error.where(),
                     error.fix());
@@ -91,33 +93,46 @@ bool PromptBuilder::renders(const Json& record, const std::string& where) const 
          is_rendered(asked.record, asked.format, chat_);
 }
 
-std::vector<tokenizer::TokenId> PromptBuilder::build(const Json& record,
-                                                     const std::string& where) const {
+PromptTokens PromptBuilder::build(const Json& record, const std::string& where,
+                                  const std::filesystem::path& folder) const {
   const Asked asked = asked_by(record, where);
-  RecordShape shape = shape_of(asked.record, asked.format,
-                               {.exists = chat_, .writes_calls = form_.writes_calls()}, where);
-  std::string text;
+  const auto images = images_of_record(record, asked.format, model_, where, folder);
+  RecordShape shape = shape_of(
+      asked.record, asked.format,
+      {.exists = chat_, .writes_calls = form_.writes_calls(), .reads_images = images != nullptr},
+      where);
   auto* plain = std::get_if<PlainText>(&shape);
   const bool continues = plain && (!chat_ || config::format_info(asked.format).is_text);
+  std::vector<PlacedImage> placed;
+  Sequence sequence;
   if (continues) {
-    text = plain->prompt + plain->completion;
-  } else if (plain) {
-    Conversation conversation;
-    conversation.messages.push_back({{"role", "user"}, {"content", plain->prompt}});
-    text = render(conversation, model_, where);
+    if (images != nullptr) placed = place_images(*plain, *images);
+    sequence.text = plain->prompt + plain->completion;
   } else {
     if (model_.chat_template == nullptr) throw_no_template(where);
-    auto& conversation = std::get<Conversation>(shape);
-    conversation.messages = question_of(conversation);
-    form_.apply(conversation.messages);
-    text = render(conversation, model_, where);
+    Conversation conversation;
+    if (plain)
+      conversation.messages.push_back({{"role", "user"}, {"content", plain->prompt}});
+    else
+      conversation = std::move(std::get<Conversation>(shape));
+    if (images != nullptr) images->take(conversation.messages);
+    if (!plain) {
+      conversation.messages = question_of(conversation);
+      form_.apply(conversation.messages);
+    }
+    templates::LabelledConversation asking{.rendered = render(conversation, model_, where)};
+    if (images != nullptr) placed = place_images(asking, conversation.messages, *images);
+    sequence.text = std::move(asking.rendered.text);
   }
   tokenizer::Encoding encoding =
-      continues ? encode_open_text(*model_.tokenizer, text)
-                : model_.tokenizer->encode_with_spans(text, /*add_special_tokens=*/false);
-  require_one_bos(encoding.ids, encoding.spans, *model_.tokenizer, where);
-  require_embedded(encoding.ids, model_, where);
-  return std::move(encoding.ids);
+      continues ? encode_open_text(*model_.tokenizer, sequence.text)
+                : model_.tokenizer->encode_with_spans(sequence.text, /*add_special_tokens=*/false);
+  sequence.ids = std::move(encoding.ids), sequence.spans = std::move(encoding.spans);
+  sequence.mask.assign(sequence.ids.size(), 0);
+  if (images != nullptr) note_images(sequence, placed, *images);
+  require_one_bos(sequence.ids, sequence.spans, *model_.tokenizer, where);
+  require_embedded(sequence.ids, model_, where);
+  return {std::move(sequence.ids), std::move(sequence.images)};
 }
 
 }  // namespace sftrun::data

@@ -258,6 +258,9 @@ Media RecordImages::media_of(const Json& value, const std::string& key,
 Media RecordImages::media_at(const std::string& path_or_url, const std::string& name) const {
   constexpr std::string_view kData = "data:";
   if (std::string_view(path_or_url).starts_with(kData)) return media_in(path_or_url, name);
+  if (!input_.reads_files)
+    refuse(name + " is not a data: URL, and neither files are read here nor URLs followed",
+           "send the image itself: data:image/png;base64,…");
   if (!scheme_of(path_or_url).empty())
     refuse(
         fmt::format("{} is a URL, and images are not downloaded: {}", name, excerpt(path_or_url)),
@@ -287,6 +290,18 @@ Media RecordImages::media_in(const Json& bytes, const std::string& name) const {
     refuse(fmt::format("{} is not valid base64: {}", name, excerpt(text.substr(0, 40))),
            "encode the file again, with the alphabet A-Z a-z 0-9 + /");
   return held(*decoded);
+}
+
+std::unique_ptr<RecordImages> images_of_record(const Json& record, RecordFormat format,
+                                               const TextModel& model, const std::string& where,
+                                               const std::filesystem::path& folder) {
+  if (model.images == nullptr) return nullptr;
+  const auto& refusal = model.images->refusal;
+  if (!refusal) return std::make_unique<RecordImages>(*model.images, record, folder, where);
+  if (has_image_parts(record, format))
+    throw DataError(refusal->message(), fmt::format("{}, {}", where, refusal->where()),
+                    refusal->fix());
+  return nullptr;
 }
 
 }  // namespace sftrun::data

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -86,5 +87,11 @@ class RecordImages {
   size_t num_used_ = 0, num_markers_ = 0;  // of the columns, in the conversation that is read
   std::vector<ReadImage> images_;
 };
+
+/// The images of a record.   @return null: the model reads text alone
+/// @throws DataError for a record with images in a conversation, which the model's files make unreadable
+std::unique_ptr<RecordImages> images_of_record(const Json& record, RecordFormat format,
+                                               const TextModel& model, const std::string& where,
+                                               const std::filesystem::path& folder);
 
 }  // namespace sftrun::data

@@ -338,20 +338,6 @@ std::vector<std::string> without_images(std::vector<std::string> columns) {
   return columns;
 }
 
-/// null: the model reads text alone.
-/// @throws DataError for a record with images in a conversation, which the model's files make unreadable
-std::unique_ptr<RecordImages> images_of_record(const Json& record, RecordFormat format,
-                                               const TextModel& model, const std::string& where,
-                                               const std::filesystem::path& folder) {
-  if (model.images == nullptr) return nullptr;
-  const auto& refusal = model.images->refusal;
-  if (!refusal) return std::make_unique<RecordImages>(*model.images, record, folder, where);
-  if (has_image_parts(record, format))
-    throw DataError(refusal->message(), fmt::format("{}, {}", where, refusal->where()),
-                    refusal->fix());
-  return nullptr;
-}
-
 }  // namespace
 
 std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record, const std::string& where,

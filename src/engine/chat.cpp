@@ -20,6 +20,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/standard_streams.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/user_path.h"
 #include "sftrun/core/utf8.h"
 #include "sftrun/data/prompt.h"
 #include "sftrun/model/generate.h"
@@ -33,6 +34,7 @@ using data::Json;
 
 constexpr const char* kHelp = R"(/reset          begin a new conversation
 /system TEXT    begin a new one with this system message; without TEXT: with none
+/image FILE     show an image to the model with the next message
 /adapter NAME   switch to another adapter; without NAME: list them
 /retry          answer the last message again; with --temperature it is another answer
 /save FILE      append the conversation to FILE as a line of JSON that `sftrun train` reads
@@ -129,8 +131,10 @@ class Models {
 
  private:
   app::ModelRequest request_of(const std::string& name) const {
-    return request_.models.one(
+    app::ModelRequest named = request_.models.one(
         *std::ranges::find(request_.models.models, name, &app::NamedAdapter::name));
+    named.takes_images = true;
+    return named;
   }
   SharedBases* shared_bases() { return request_.models.models.size() > 1 ? &bases_ : nullptr; }
 
@@ -198,8 +202,9 @@ class Conversation {
     static const std::map<std::string, void (Conversation::*)(const std::string&)> commands = {
         {"/help", &Conversation::help},         {"/reset", &Conversation::begin},
         {"/system", &Conversation::set_system}, {"/adapter", &Conversation::set_adapter},
-        {"/retry", &Conversation::retry},       {"/save", &Conversation::save},
-        {"/quit", &Conversation::quit},         {"/exit", &Conversation::quit}};
+        {"/image", &Conversation::add_image},   {"/retry", &Conversation::retry},
+        {"/save", &Conversation::save},         {"/quit", &Conversation::quit},
+        {"/exit", &Conversation::quit}};
     const auto found = commands.find(word);
     if (found == commands.end()) {
       fmt::print("unknown command {}; /help lists the commands\n", excerpt(word));
@@ -236,6 +241,13 @@ class Conversation {
     }
   }
 
+  void add_image(const std::string& file) {
+    if (file.empty()) throw ConfigError("/image needs the name of a file");
+    if (!reads_images(model_->text)) throw ConfigError(fmt::format("{} reads text alone", name_));
+    images_.push_back({{"type", "image"}, {"path", expanded_home(file)}});
+    fmt::print("({} with the next message)\n", counted(images_.size(), "image"));
+  }
+
   void retry(const std::string& /*rest*/) {
     if (messages_.empty() || messages_.back()["role"] != "assistant") {
       fmt::print("there is no answer yet\n");
@@ -254,7 +266,7 @@ class Conversation {
   }
 
   void reset() {
-    messages_ = Json::array();
+    messages_ = Json::array(), images_ = Json::array();
     if (!system_.empty()) messages_.push_back({{"role", "system"}, {"content", system_}});
   }
 
@@ -269,7 +281,12 @@ class Conversation {
   }
 
   void ask(const std::string& text) {
-    messages_.push_back({{"role", "user"}, {"content", text}});
+    Json content = text;
+    if (!images_.empty()) {
+      content = std::exchange(images_, Json::array());
+      content.push_back({{"type", "text"}, {"text", text}});
+    }
+    messages_.push_back({{"role", "user"}, {"content", std::move(content)}});
     if (!answer()) messages_.erase(messages_.size() - 1);
   }
 
@@ -287,10 +304,10 @@ class Conversation {
 
   /// Prints the answer to the conversation as it comes, and adds it.
   void generate() {
-    const std::vector<int32_t> tokens = data::PromptBuilder(model_->text, true)
-                                            .build({{"messages", messages_}}, "the conversation");
+    const data::PromptTokens prompt = data::PromptBuilder(model_->text, true)
+                                          .build({{"messages", messages_}}, "the conversation");
     model::SamplingOptions options = sampling_options(request_.sampling);
-    limit_to_context(options, static_cast<int64_t>(tokens.size()));
+    limit_to_context(options, std::ssize(prompt.ids));
     std::string shown;
     const auto show = [&](std::string_view text) {
       if (text.size() <= shown.size()) return;
@@ -309,7 +326,7 @@ class Conversation {
         .run(*model_->decoder, 1,
              {.next_prompt = [&]() -> std::optional<model::Prompt> {
                 if (std::exchange(is_taken, true)) return std::nullopt;
-                return model::Prompt{0, tokens, num_answers_++};
+                return model::Prompt{0, prompt.ids, num_answers_++, prompt.images};
               },
               .on_answer =
                   [&](size_t, Answer&& finished) {
@@ -362,7 +379,8 @@ class Conversation {
   std::string name_, system_;
   const LoadedModel* model_ = nullptr;
   Json messages_;
-  uint64_t num_answers_ = 0;  // each has its own random numbers
+  Json images_ = Json::array();  // parts of the next message
+  uint64_t num_answers_ = 0;     // each has its own random numbers
   bool is_terminal_ = false;
   bool is_over_ = false;
   bool is_with_others_ = false;  // the other ranks of the model are in its passes

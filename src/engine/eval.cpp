@@ -58,6 +58,15 @@ data::Dataset load_validation_data(const config::RunConfig& config, const data::
       .second;
 }
 
+/// Whether a data set to evaluate on has images among its first records.
+bool begins_with_images(const config::RunConfig& config) {
+  const bool is_own = !config.data.val.empty();
+  const auto& sources = is_own ? config.data.val : config.data.train;
+  return std::any_of(sources.begin(), sources.end(), [&](const config::DataSource& source) {
+    return data::begins_with_images(config, source, is_own);
+  });
+}
+
 /// Evaluates the models of a request one after the other.
 class Evaluation {
  public:
@@ -80,12 +89,14 @@ class Evaluation {
     const int stop = ranks_.load_model({.model = variant.model,
                                         .adapter = variant.adapter,
                                         .as_stored = request_.as_stored,
-                                        .takes_trained_variables = false},
+                                        .takes_trained_variables = false,
+                                        .takes_images = begins_with_images(config_)},
                                        model);
     if (stop != 0) return stop;
     data::TextModel text;
     const auto prepare = [&] {
       text = text_model_of(*model.checkpoint, config_.model.chat_template);
+      add_image_input(text, variant.model, model.checkpoint->arch(), config_.data);
       if (rank_.is_main()) warn_of_other_variables(variant);
       if (!data_) read_data(text);
     };
@@ -126,7 +137,7 @@ class Evaluation {
     if (!request_.generate) return;
     const auto most = static_cast<size_t>(request_.max_records.value_or(data_->examples().size()));
     for (int64_t i = 0; i < data_->examples().size() && asked_.size() < most; ++i) {
-      auto question = question_of(data_->examples()[i], *text.tokenizer);
+      auto question = question_of(data_->examples(), i, *text.tokenizer);
       if (!question) continue;
       asked_.push_back(static_cast<size_t>(i));
       questions_.emplace(static_cast<size_t>(i), std::move(*question));

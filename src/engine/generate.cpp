@@ -70,7 +70,7 @@ class Prompts {
     warn_of_idle_template_flag(request_.model, {&text_}, renders);
   }
 
-  std::vector<int32_t> of_text(const std::string& prompt) const {
+  data::PromptTokens of_text(const std::string& prompt) const {
     Json record = {{"prompt", prompt}};
     if (const auto& system = request_.system) {
       if (!chat_) {
@@ -82,25 +82,25 @@ class Prompts {
            {{{"role", "system"}, {"content", *system}}, {{"role", "user"}, {"content", prompt}}}}};
     }
     warn_of_idle_template_flag(request_.model, {&text_}, chat_);
-    const auto tokens = data::PromptBuilder(text_, chat_).build(record, "--prompt");
-    if (tokens.empty())
+    if (!request_.images.empty()) record["images"] = request_.images;
+    data::PromptTokens tokens = data::PromptBuilder(text_, chat_).build(record, "--prompt");
+    if (tokens.ids.empty())
       throw ConfigError("the prompt is empty", "--prompt", "give at least one character");
     return tokens;
   }
 
-  std::vector<std::vector<int32_t>> of_records(
-      const std::vector<data::InputRecord>& records) const {
+  std::vector<data::PromptTokens> of_records(const std::vector<data::InputRecord>& records) const {
     const data::PromptBuilder builder(text_, chat_);
-    std::vector<std::vector<int32_t>> prompts(records.size());
+    std::vector<data::PromptTokens> prompts(records.size());
     data::parallel_for(static_cast<int64_t>(records.size()), at::get_num_threads(), [&](int64_t i) {
       const data::InputRecord& record = records[static_cast<size_t>(i)];
-      std::vector<int32_t>& prompt = prompts[static_cast<size_t>(i)];
+      data::PromptTokens& prompt = prompts[static_cast<size_t>(i)];
       try {
-        prompt = builder.build(record.record, record.where);
+        prompt = builder.build(record.record, record.where, record.folder);
       } catch (const data::RecordError& error) {
         throw error.without_settings();
       }
-      if (prompt.empty())
+      if (prompt.ids.empty())
         throw DataError("the prompt is empty", record.where,
                         "write at least one character, or remove the record");
     });
@@ -138,7 +138,7 @@ int answer_prompt(const app::GenerateRequest& request, LoadedModel& model, const
   bool is_taken = false;
   AnswerHooks hooks{.next_prompt = [&]() -> std::optional<model::Prompt> {
                       if (!is_main || std::exchange(is_taken, true)) return std::nullopt;
-                      return model::Prompt{0, tokens, 0};
+                      return model::Prompt{0, tokens.ids, 0, tokens.images};
                     },
                     .on_answer = [&](size_t, Answer&& finished) { answer = std::move(finished); }};
   if (prints) hooks.on_text = [&](std::string_view text) { printer.print(text); };
@@ -151,7 +151,7 @@ int answer_prompt(const app::GenerateRequest& request, LoadedModel& model, const
     write_standard_output("\n");
     return 0;
   }
-  Json object = {{"prompt", prompt}, {"prompt_tokens", tokens.size()}};
+  Json object = {{"prompt", prompt}, {"prompt_tokens", tokens.ids.size()}};
   object.update(additions_of(answer));
   const std::string text = is_text ? answer.text + "\n" : object.dump() + "\n";
   if (output || rank == nullptr)
@@ -193,13 +193,14 @@ Json settings_of(const app::GenerateRequest& request, const LoadedModel& model, 
 /// --input: the ranks answer the records together.
 class FileAnswers {
  public:
-  FileAnswers(const app::GenerateRequest& request, LoadedModel& model, Rank& rank)
+  FileAnswers(const app::GenerateRequest& request, std::vector<data::InputRecord> records,
+              LoadedModel& model, Rank& rank)
       : request_(request),
         model_(model),
         rank_(rank),
         output_(request.output.value()),
         prompts_(request, model.text),
-        records_(data::read_input_records(input_of(request.records), at::get_num_threads())),
+        records_(std::move(records)),
         tokens_(prompts_.of_records(records_)) {
     if (rank.is_main()) prompts_.warn_of_idle_variables(records_);
   }
@@ -299,7 +300,7 @@ class FileAnswers {
   std::string output_;
   Prompts prompts_;
   std::vector<data::InputRecord> records_;
-  std::vector<std::vector<int32_t>> tokens_;  // of each record's prompt
+  std::vector<data::PromptTokens> tokens_;  // of each record's prompt
 };
 
 /// Logits that are not finite come from the base's files, or from the adapter.
@@ -314,9 +315,10 @@ int naming_broken_tensors(const app::GenerateRequest& request, const LoadedModel
   }
 }
 
-int answer_file(const app::GenerateRequest& request, LoadedModel& model, Rank& rank) {
+int answer_file(const app::GenerateRequest& request, std::vector<data::InputRecord> records,
+                LoadedModel& model, Rank& rank) {
   std::optional<FileAnswers> answers;
-  const auto read = [&] { answers.emplace(request, model, rank); };
+  const auto read = [&] { answers.emplace(request, std::move(records), model, rank); };
   if (const int code = rank.interruptible(read)) return code;
   return naming_broken_tensors(request, model, [&] { return answers->run(); });
 }
@@ -325,9 +327,19 @@ int answer_file(const app::GenerateRequest& request, LoadedModel& model, Rank& r
 int generate(const app::GenerateRequest& request, Rank& rank) {
   CommandRanks ranks(request.ranks, rank);
   if (const int code = ranks.connect()) return code;
+  std::vector<data::InputRecord> records;
+  app::ModelRequest named = request.model;
+  named.takes_images = !request.images.empty();
+  if (!request.prompt) {
+    const auto read = [&] {
+      records = data::read_input_records(input_of(request.records), at::get_num_threads());
+    };
+    if (const int code = rank.interruptible(read)) return code;
+    named.takes_images = data::have_images(records);
+  }
   LoadedModel model;
-  if (const int code = ranks.load_model(request.model, model)) return code;
-  if (!request.prompt) return answer_file(request, model, rank);
+  if (const int code = ranks.load_model(named, model)) return code;
+  if (!request.prompt) return answer_file(request, std::move(records), model, rank);
   return naming_broken_tensors(request, model,
                                [&] { return answer_prompt(request, model, &rank); });
 }
@@ -336,7 +348,9 @@ int generate(const app::GenerateRequest& request, Rank& rank) {
 
 int run_generate(const app::GenerateRequest& request) {
   if (!request.prompt || request.ranks.parallel) return run_as_ranks(request, generate);
-  LoadedModel model = load_model(request.model, request.ranks.compute);
+  app::ModelRequest named = request.model;
+  named.takes_images = !request.images.empty();
+  LoadedModel model = load_model(named, request.ranks.compute);
   return naming_broken_tensors(request, model,
                                [&] { return answer_prompt(request, model, nullptr); });
 }

@@ -12,11 +12,9 @@
 #include "memory_advice.h"
 #include "sftrun/core/log.h"
 #include "sftrun/data/dataset.h"
-#include "sftrun/data/image_input.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/spec/trained_names.h"
-#include "sftrun/train/image_loading.h"
 #include "sftrun/weights/fingerprint.h"
 #include "sftrun/weights/weights_summary.h"
 
@@ -71,7 +69,7 @@ namespace {
 
 /// Streamed data are known by their first records alone.
 bool has_images(const PreparedRun& run) {
-  if (run.text->images == nullptr || run.text->images->refusal) return false;
+  if (!reads_images(*run.text)) return false;
   const auto has = [](const data::Dataset* data) {
     return data != nullptr && data->examples().has_images();
   };
@@ -119,9 +117,7 @@ int load_model(PreparedRun& run, Rank& rank) {
   if (const int code = load_together(rank, division, run.compute.device, load))
     return rank.told_before_training(code);
   if (options.with_vision)
-    run.decoder->read_images_from(
-        std::make_shared<train::ImageLoader>(run.text->images, run.decoder->tower().spec,
-                                             data_threads(run.config.train), &rank.activity()));
+    read_images(*run.decoder, *run.text, data_threads(run.config.train), &rank.activity());
   const int dp_shard = division.mesh().sizes().dp_shard;
   if (division.shards() != nullptr && division.shards()->sharding().trained_on_host)
     require_host_memory(rank, trained_host_bytes(*run.decoder, run.config.train, dp_shard));

@@ -27,6 +27,7 @@ struct ScoredRecord {
   data::InputRecord input;
   std::vector<int32_t> tokens;
   std::vector<uint8_t> mask;  // 1: this token's log-probability counts
+  std::vector<data::SequenceImage> images;
   double logprob = 0;
   int64_t num_labelled = 0;
 };
@@ -36,21 +37,21 @@ struct ScoredRecord {
 void tokenize(ScoredRecord& scored, const data::TextModel& text) {
   data::SequenceOptions options;
   options.append_eos = false;
-  const auto& [line, record, where] = scored.input;
+  const auto& [line, record, where, folder] = scored.input;
   try {
     const data::RecordFormat format = data::detect_input_format(record, where).format;
     const data::Sequence sequence =
-        data::SequenceBuilder(format, text, options).build(record, where).at(0);
+        data::SequenceBuilder(format, text, options).build(record, where, folder).at(0);
     scored.tokens = sequence.ids;
     scored.mask = sequence.mask;
+    scored.images = sequence.images;
   } catch (const data::RecordError& error) {
     throw error.without_settings();
   }
 }
 
-std::vector<ScoredRecord> read_records(const config::DataSource& input,
-                                       const data::TextModel& text) {
-  std::vector<data::InputRecord> inputs = data::read_input_records(input, at::get_num_threads());
+std::vector<ScoredRecord> tokenized(std::vector<data::InputRecord> inputs,
+                                    const data::TextModel& text) {
   std::vector<ScoredRecord> records(inputs.size());
   data::parallel_for(static_cast<int64_t>(inputs.size()), at::get_num_threads(), [&](int64_t i) {
     const auto index = static_cast<size_t>(i);
@@ -64,7 +65,7 @@ void warn_of_idle_variables(const app::ScoreRequest& request,
                             const std::vector<ScoredRecord>& records, const data::TextModel& text) {
   if (!request.model.chat_template_kwargs) return;
   const bool renders = std::any_of(records.begin(), records.end(), [&](const ScoredRecord& scored) {
-    const auto& [line, record, where] = scored.input;
+    const auto& [line, record, where, folder] = scored.input;
     return data::is_rendered(record, data::detect_input_format(record, where).format,
                              text.chat_template != nullptr);
   });
@@ -74,6 +75,7 @@ void warn_of_idle_variables(const app::ScoreRequest& request,
 data::Example to_example(const ScoredRecord& scored) {
   data::Example example;
   example.tokens = scored.tokens;
+  example.images = scored.images;
   example.labels.assign(scored.tokens.size(), data::kIgnoreIndex);
   for (size_t i = 0; i + 1 < scored.tokens.size(); ++i) {
     if (scored.mask[i + 1]) example.labels[i] = scored.tokens[i + 1];
@@ -215,11 +217,18 @@ void report(const Summary& summary) {
 int score_records(const app::ScoreRequest& request, Rank& rank) {
   CommandRanks ranks(request.ranks, rank);
   if (const int code = ranks.connect()) return code;
-  LoadedModel model;
-  if (const int code = ranks.load_model(request.model, model)) return code;
-  std::vector<ScoredRecord> records;
-  const auto read = [&] { records = read_records(input_of(request.records), model.text); };
+  std::vector<data::InputRecord> inputs;
+  const auto read = [&] {
+    inputs = data::read_input_records(input_of(request.records), at::get_num_threads());
+  };
   if (const int code = rank.interruptible(read)) return code;
+  app::ModelRequest named = request.model;
+  named.takes_images = data::have_images(inputs);
+  LoadedModel model;
+  if (const int code = ranks.load_model(named, model)) return code;
+  std::vector<ScoredRecord> records;
+  const auto tokenize_all = [&] { records = tokenized(std::move(inputs), model.text); };
+  if (const int code = rank.interruptible(tokenize_all)) return code;
   if (rank.is_main()) warn_of_idle_variables(request, records, model.text);
   if (const int code = score(records, model, rank)) {
     if (rank.is_main()) log::info("stopped; nothing was written");

@@ -43,7 +43,9 @@ std::optional<Served> load_all(
   const std::optional<int64_t>& asked_length = request.max_model_len;
   for (const app::NamedAdapter& entry : request.models.models) {
     LoadedModel& loaded = served.loaded.emplace_back();
-    if (!load(request.models.one(entry), loaded)) return std::nullopt;
+    app::ModelRequest named = request.models.one(entry);
+    named.takes_images = true;
+    if (!load(named, loaded)) return std::nullopt;
     constexpr int64_t kUnknownLength = 4096;
     const int64_t own = loaded.checkpoint->arch().max_position_embeddings;
     if (asked_length && own > 0 && *asked_length > own) {

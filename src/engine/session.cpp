@@ -27,6 +27,7 @@
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/tokenizer/tokenizer.h"
+#include "sftrun/train/image_loading.h"
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
@@ -200,6 +201,16 @@ void add_image_input(data::TextModel& text, const std::filesystem::path& folder,
   text.images = std::move(refused);
 }
 
+bool reads_images(const data::TextModel& text) {
+  return text.images != nullptr && !text.images->refusal;
+}
+
+void read_images(model::Decoder& decoder, const data::TextModel& text, int num_threads,
+                 Activity* activity) {
+  decoder.read_images_from(std::make_shared<train::ImageLoader>(text.images, decoder.tower().spec,
+                                                                num_threads, activity));
+}
+
 /// An adapter is used with the template that it was trained with; empty: the base's own.
 std::string template_of_adapter(const std::optional<std::string>& adapter) {
   if (!adapter) return {};
@@ -315,6 +326,8 @@ OpenedModel open_model(const app::ModelRequest& request, const Compute& compute)
     loaded.checkpoint = weights::Checkpoint::open(request.model);
   }
   loaded.text = text_model_of(*loaded.checkpoint, template_of_adapter(opened.adapter));
+  add_image_input(loaded.text, request.model, loaded.checkpoint->arch(), {});
+  opened.options.with_vision = request.takes_images && reads_images(loaded.text);
   loaded.text.render_defaults.kwargs = variables_for(request);
   loaded.dtype = compute.dtype;
   opened.options.dtype = compute.dtype;
@@ -346,6 +359,8 @@ void load_weights(OpenedModel& opened) {
   LoadedModel& loaded = opened.loaded;
   try {
     loaded.decoder = load_decoder(loaded.checkpoint, opened.options);
+    if (opened.options.with_vision)
+      read_images(*loaded.decoder, loaded.text, at::get_num_threads());
   } catch (const ConfigError& error) {
     if (opened.adapter)
       fail_to_fit(error, *opened.adapter, opened.adapter_config, loaded.checkpoint->arch());

@@ -52,7 +52,8 @@ class SharedRun {
     const auto place = static_cast<size_t>(comm_.add(taken_, 1) - 1);
     if (place >= shared_.records.size()) return std::nullopt;
     const size_t record = shared_.records[place];
-    return model::Prompt{record, shared_.prompt(record), record};
+    data::PromptTokens prompt = shared_.prompt(record);
+    return model::Prompt{record, std::move(prompt.ids), record, std::move(prompt.images)};
   }
 
   void take(size_t record, Answer&& answer) {

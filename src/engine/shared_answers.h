@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "rank.h"
+#include "sftrun/data/prompt.h"
 #include "text_generator.h"
 
 namespace sftrun::engine {
@@ -23,7 +24,7 @@ struct SharedAnswers {
   size_t num_done = 0;                 ///< records that were answered before
   bool logs_end = true;                ///< whether the last report is logged, too
   /// The prompt of a record.
-  std::function<std::vector<int32_t>(size_t)> prompt;
+  std::function<data::PromptTokens(size_t)> prompt;
   std::function<void(size_t, Answer&&)> on_answer;
 };
 

@@ -111,7 +111,7 @@ TrainingAnswers::TrainingAnswers(const Inputs& inputs)
   const auto most =
       static_cast<size_t>(in_.config.generation_max_samples.value_or(examples.size()));
   for (int64_t i = 0; i < examples.size() && asked_.size() < most; ++i) {
-    auto question = question_of(examples[i], *in_.text.tokenizer);
+    auto question = question_of(examples, i, *in_.text.tokenizer);
     if (!question) continue;
     asked_.push_back(static_cast<size_t>(i));
     questions_.emplace(static_cast<size_t>(i), std::move(*question));
@@ -134,7 +134,7 @@ TrainingAnswers::TrainingAnswers(const Inputs& inputs)
   }
   for (size_t i = 0; i < std::min(kSamples, asked_.size()); ++i)
     prompts_[asked_[i]] = in_.text.tokenizer->decode(
-        {questions_.at(asked_[i]).prompt.begin(), questions_.at(asked_[i]).prompt.end()},
+        {questions_.at(asked_[i]).prompt.ids.begin(), questions_.at(asked_[i]).prompt.ids.end()},
         /*skip_special_tokens=*/false);
 }
 
@@ -143,7 +143,7 @@ std::string TrainingAnswers::lack_of_memory() {
   const at::NoGradGuard no_grad;
   size_t longest = 0;
   for (const auto& [example, question] : questions_)
-    longest = std::max(longest, question.prompt.size());
+    longest = std::max(longest, question.prompt.ids.size());
   const auto rows = std::min(asked_.size(), static_cast<size_t>(in_.config.generation_batch_size));
   const auto length =
       longest + static_cast<size_t>(std::max<int64_t>(0, in_.config.generation_max_new_tokens));

@@ -18,6 +18,7 @@ struct CachedSequence {
   SequenceRequest request;
   Generation result;
   int64_t length = 0;                     ///< tokens in the cache
+  int64_t rope_shift = 0;                 ///< M-RoPE: of positions behind images; at most 0
   int32_t next = 0;                       ///< chosen last
   std::optional<TokenLogprobs> logprobs;  ///< of `next`
 };

@@ -186,6 +186,14 @@ Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)
       std::any_of(arch_.ropes.begin(), arch_.ropes.end(),
                   [](const spec::RopeSpec& of) { return !of.sections.empty(); });
   layers::UnitRange& held = options_.held;
+  const int64_t deepstack = std::ssize(tower_.deepstack);
+  if (held.first == 0 && held.end < 1 + deepstack) {
+    throw ConfigError(
+        fmt::format("the first {} layers of this model read features of images, so they cannot be "
+                    "divided into stages",
+                    deepstack),
+        "parallel", "use fewer stages");
+  }
   batch_target_.is_before_embedding = held.first == 0;
   if (held.first > 0) held.first += tower_.num_units();
   if (held.end < layers::UnitRange{}.end) held.end += tower_.num_units();

@@ -4,30 +4,60 @@
 
 namespace sftrun::model {
 
+namespace {
+
+const PackedImages* images_of(const GenerationInputs& inputs) {
+  if (!inputs.has_prefill() || !inputs.prefill.packed.images) return nullptr;
+  return &*inputs.prefill.packed.images;
+}
+
+/// The rows of the pass that stand for images: prompts follow the tokens of other sequences.
+/// @pre there are images
+at::Tensor image_rows(const GenerationInputs& inputs) {
+  return images_of(inputs)->rows + inputs.decode.count();
+}
+
+}  // namespace
+
 at::Tensor GenerationForward::run(GenerationInputs& inputs,
                                   std::span<const std::unique_ptr<layers::LayerCache>> caches) {
   using Pass = layers::DequantPrefetcher::Pass;
   decoder_.joints().prepare(inputs.has_prefill() ? Pass::kForward : Pass::kDecoding, hooks());
   layers::BatchContext context = inputs.context();
-  at::Tensor hidden = input(inputs.tokens(decoder_.options().device), context);
+  at::Tensor hidden = input(inputs, context);
   const layers::GenerationPass pass = inputs.pass(context, caches);
   for (size_t l = 0; l < decoder_.layers().size(); ++l) {
     const int64_t unit = decoder_.layer_unit(static_cast<int64_t>(l));
     if (!decoder_.held_units().contains(unit)) continue;
     with_unit(unit, [&] { hidden = layers::generate_layer(decoder_.layers()[l], hidden, pass); });
+    if (tower_ && l < tower_->deepstack_features().size())
+      hidden = hidden.index_add(0, image_rows(inputs), tower_->deepstack_features()[l]);
   }
+  tower_.reset();
   if (has_head()) return hidden;
   ranks_->links()->send_hidden(hidden.contiguous());
   return {};
 }
 
+void GenerationForward::run_tower(const PackedImages* images) {
+  if (images != nullptr)
+    tower_ = std::make_unique<layers::TowerPass>(decoder_.tower(), images->input, images->layout);
+  for (int64_t unit = 0; unit < decoder_.embedding_unit(); ++unit)
+    with_unit(unit, [&] {
+      if (tower_) tower_->forward(unit, layers::TowerKeeps::kNothing);
+    });
+}
+
 /// Embeds the tokens, or receives the hidden states of the stage before.
-at::Tensor GenerationForward::input(const at::Tensor& tokens, layers::BatchContext& context) {
+at::Tensor GenerationForward::input(const GenerationInputs& inputs, layers::BatchContext& context) {
   const DecoderOptions& options = decoder_.options();
+  const at::Tensor tokens = inputs.tokens(options.device);
   at::Tensor hidden;
   if (decoder_.held_units().contains(decoder_.embedding_unit())) {
+    run_tower(images_of(inputs));
     with_unit(decoder_.embedding_unit(), [&] {
       hidden = decoder_.embed(tokens);
+      if (tower_) hidden.index_copy_(0, image_rows(inputs), tower_->features());
       decoder_.open_shared_state(context, tokens, hidden);
     });
   } else {

@@ -38,10 +38,12 @@ class GenerationForward {
   void with_unit(int64_t unit, Body&& body) {
     use_unit(decoder_, hooks(), unit, layers::UnitPass::kForward, body);
   }
-  at::Tensor input(const at::Tensor& tokens, layers::BatchContext& context);
+  at::Tensor input(const GenerationInputs& inputs, layers::BatchContext& context);
+  void run_tower(const PackedImages* images);
 
   Decoder& decoder_;
   layers::CopyRanks* ranks_;
+  std::unique_ptr<layers::TowerPass> tower_;  // of the prompts' images in this pass; null: none
 };
 
 }  // namespace sftrun::model

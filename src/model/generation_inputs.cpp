@@ -7,43 +7,43 @@
 #include <utility>
 
 #include "sftrun/core/error.h"
-#include "sftrun/data/example.h"
+#include "sftrun/data/batch_plan.h"
+#include "sftrun/data/example_store.h"
 
 namespace sftrun::model {
 namespace {
 
-data::Batch batch_of(const std::vector<std::vector<int32_t>>& documents) {
-  data::Batch batch;
-  batch.cu_seqlens = {0};
-  for (size_t i = 0; i < documents.size(); ++i) {
-    const auto length = static_cast<int32_t>(documents[i].size());
-    SFTRUN_CHECK(length > 0);
-    batch.tokens.insert(batch.tokens.end(), documents[i].begin(), documents[i].end());
-    for (int32_t position = 0; position < length; ++position)
-      batch.position_ids.push_back(position);
-    batch.cu_seqlens.push_back(batch.cu_seqlens.back() + length);
-    batch.document_keys.push_back(static_cast<uint32_t>(i));
-    batch.max_seqlen = std::max(batch.max_seqlen, length);
-  }
-  batch.labels.assign(batch.tokens.size(), data::kIgnoreIndex);
-  return batch;
+data::Batch batch_of(const std::vector<data::Example>& documents) {
+  std::vector<data::Bin> bins(1);
+  for (size_t i = 0; i < documents.size(); ++i) bins[0].push_back(static_cast<int64_t>(i));
+  return data::make_batch(data::ExampleStore::in_memory(documents), bins, 0, 1);
 }
 
 GenerationInputs::Decode next_tokens(std::vector<CachedSequence>& rows, size_t count,
                                      Decoder& decoder) {
   GenerationInputs::Decode decode;
+  std::vector<int64_t> rope_positions;
   for (size_t i = 0; i < count; ++i) {
     CachedSequence& row = rows[i];
+    rope_positions.push_back(row.length + row.rope_shift);
     decode.positions.push_back(row.length++);
     decode.lengths.push_back(row.length);
     decode.tokens.push_back(row.next);
   }
   if (count == 0) return decode;
   const at::Device device = decoder.options().device;
-  decoder.rope().fill_positions(decode.context, decode.positions, device);
+  decoder.rope().fill_positions(decode.context, rope_positions, device);
   decode.device_positions = at::tensor(decode.positions).to(device);
   decode.masks.emplace(decode.lengths, device);
   return decode;
+}
+
+/// From the number of tokens to the position of the next one, which is the same on all axes.
+/// @pre the batch has positions on axes
+int64_t rope_shift(const data::Batch& batch, size_t document) {
+  const int32_t end = batch.cu_seqlens[document + 1];
+  const auto last = static_cast<size_t>(end) - 1;  // a text token
+  return batch.rope_positions[last] + 1 - (end - batch.cu_seqlens[document]);
 }
 
 /// The given rows with their tokens so far.
@@ -51,16 +51,24 @@ GenerationInputs::Prefill whole_sequences(std::vector<CachedSequence>& rows,
                                           const std::vector<size_t>& chosen, Decoder& decoder) {
   GenerationInputs::Prefill prefill{.rows = chosen, .cu_seqlens = {0}};
   if (chosen.empty()) return prefill;
-  std::vector<std::vector<int32_t>> documents;
+  std::vector<data::Example> documents;
   for (const size_t row : chosen) {
     CachedSequence& sequence = rows[row];
-    std::vector<int32_t> tokens = sequence.request.prompt.tokens;
-    tokens.insert(tokens.end(), sequence.result.tokens.begin(), sequence.result.tokens.end());
-    sequence.length = static_cast<int64_t>(tokens.size());
+    data::Example& document = documents.emplace_back();
+    document.tokens = sequence.request.prompt.tokens;
+    document.tokens.insert(document.tokens.end(), sequence.result.tokens.begin(),
+                           sequence.result.tokens.end());
+    document.labels.assign(document.tokens.size(), data::kIgnoreIndex);
+    document.images = sequence.request.prompt.images;
+    sequence.length = std::ssize(document.tokens);
     prefill.longest = std::max(prefill.longest, sequence.length);
-    documents.push_back(std::move(tokens));
   }
-  const data::Batch batch = batch_of(documents);
+  data::Batch batch = batch_of(documents);
+  if (decoder.batch_target().has_rope_axes) {
+    data::set_rope_positions(batch, decoder.batch_target().vision->merger.side);
+    for (size_t i = 0; i < chosen.size() && !batch.rope_positions.empty(); ++i)
+      rows[chosen[i]].rope_shift = rope_shift(batch, i);
+  }
   prefill.cu_seqlens = batch.cu_seqlens;
   prefill.packed = prepare_batch(batch, decoder.rope(), decoder.batch_target(), {});
   return prefill;

@@ -46,16 +46,7 @@ Stage::Stage(Decoder& decoder, layers::UnitHooks* hooks, layers::StageLinks* lin
   if (options.gradient_checkpointing && options.inputs_on_host && options.device.is_cuda())
     input_streams_ = std::make_shared<InputStreams>(options.device);
   SFTRUN_CHECK(units_.first < units_.end && (links != nullptr || has_all_units()));
-  if (has_all_units()) return;
-  const int64_t deepstack = std::ssize(decoder.tower().deepstack);
-  if (has_embedding() && deepstack > 0 && !units_.contains(decoder.layer_unit(deepstack - 1))) {
-    throw ConfigError(
-        fmt::format("the first {} layers of this model read features of images, so they cannot be "
-                    "divided into stages",
-                    deepstack),
-        "parallel", "use fewer stages");
-  }
-  if (!decoder.shares_state_between_layers()) return;
+  if (has_all_units() || !decoder.shares_state_between_layers()) return;
   throw ConfigError(
       "the layers of this model share keys or per-layer inputs, so they cannot be divided into "
       "stages",

@@ -36,13 +36,14 @@ std::vector<std::unique_ptr<AnswerJob>> jobs_of(const ServedModel& model,
     options->stop_tokens.insert(options->stop_tokens.end(), tokens.begin(), tokens.end());
   const tokenizer::GeneratedText empty(*model.text.tokenizer, std::move(stops.texts));
   std::vector<std::unique_ptr<AnswerJob>> jobs;
-  for (const std::vector<int32_t>& prompt : request.prompts) {
+  for (size_t i = 0; i < request.prompts.size(); ++i) {
     for (int64_t choice = 0; choice < request.num_choices; ++choice) {
       // Member by member: where memory runs out within nested braces, GCC 12 destroys parts twice.
       auto job = std::make_unique<AnswerJob>(model, empty);
       job->channel = channel;
       job->choice = jobs.size();
-      job->request.prompt.tokens = prompt;
+      job->request.prompt.tokens = request.prompts[i];
+      if (i < request.prompt_images.size()) job->request.prompt.images = request.prompt_images[i];
       job->request.prompt.stream = jobs.size();
       job->request.options = options;
       job->request.num_logprobs = request.num_logprobs;

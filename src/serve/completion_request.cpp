@@ -6,6 +6,7 @@
 #include <limits>
 #include <new>
 #include <random>
+#include <span>
 #include <utility>
 
 #include "parameters.h"
@@ -16,6 +17,7 @@
 #include "sftrun/core/json_reason.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
+#include "sftrun/images/decode.h"
 #include "sftrun/serve/api_error.h"
 #include "sftrun/serve/http_status.h"
 #include "sftrun/tokenizer/generated_text.h"
@@ -183,6 +185,15 @@ Json with_known_roles(Json messages) {
 }
 
 /// Takes the messages out of the body: they may be large.
+/// Where images are decoded for a pass, an error would end the answers to other requests.
+/// @throws DataError
+void require_decodable(const std::vector<data::SequenceImage>& images) {
+  for (const data::SequenceImage& image : images) {
+    const std::string file = data::read_media(image.media);
+    images::decode(std::as_bytes(std::span(file)), {}, "an image of the messages");
+  }
+}
+
 void read_messages(Parameters& parameters, CompletionRequest& request, const ServedModel& model,
                    Json& body) {
   const Json* messages = parameters.find("messages");
@@ -205,9 +216,12 @@ void read_messages(Parameters& parameters, CompletionRequest& request, const Ser
   record["messages"] = with_known_roles(std::move(body.at("messages")));
   for (const char* key : {"tools", "chat_template_kwargs"})
     if (parameters.find(key) != nullptr) record[key] = std::move(body.at(key));
-  std::vector<int32_t> tokens = model.chat_prompts.build(record, "messages");
-  if (tokens.empty()) throw ApiError(kBadRequest, "the chat template gives no text", "messages");
-  request.prompts.push_back(std::move(tokens));
+  data::PromptTokens tokens = model.chat_prompts.build(record, "messages");
+  if (tokens.ids.empty())
+    throw ApiError(kBadRequest, "the chat template gives no text", "messages");
+  require_decodable(tokens.images);
+  request.prompts.push_back(std::move(tokens.ids));
+  request.prompt_images.push_back(std::move(tokens.images));
   request.prompt_texts.emplace_back();
 }
 

@@ -134,7 +134,8 @@ void copy_generation_config(const fs::path& from, const fs::path& to) {
 void copy_text_files(const fs::path& from, const fs::path& to) {
   for (const char* name :
        {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-        kGenerationConfig, "chat_template.jinja", "chat_template.json"}) {
+        kGenerationConfig, "chat_template.jinja", "chat_template.json", "preprocessor_config.json",
+        "processor_config.json", "video_preprocessor_config.json"}) {
     if (has_optional_file(from / name))
       write_file_atomically(to / name, read_text_file(from / name));
   }

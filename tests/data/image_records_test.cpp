@@ -420,10 +420,34 @@ TEST(TextModels, RefuseImages) {
   column["image"] = kSmallPng;
   EXPECT_EQ(built(column, RecordFormat::kMessages, test::toy_model()).unread_columns,
             std::vector<std::string>{"image"});
-  // Prompts for generation read texts alone.
+}
+
+// What is asked is what a training example has before its answer.
+TEST(ImagePrompts, AreThoseOfTraining) {
   const TextModel model = test::toy_vision_model();
-  test::expect_error([&] { PromptBuilder(model, /*chat=*/true).build(record, "data.jsonl:3"); },
-                     {"messages[0].content[0] has the type \"image\""});
+  const Json record = asked({part("path", kSmallPng), text("q")});
+  const Sequence trained = built(record, RecordFormat::kMessages, model);
+  const PromptTokens prompt =
+      PromptBuilder(model, /*chat=*/true).build(record, "data.jsonl:3", image_folder());
+  ASSERT_LT(prompt.ids.size(), trained.ids.size());
+  EXPECT_TRUE(std::equal(prompt.ids.begin(), prompt.ids.end(), trained.ids.begin()));
+  EXPECT_EQ(trained.mask[prompt.ids.size() - 1], 0);
+  EXPECT_EQ(trained.mask[prompt.ids.size()], 1);
+  EXPECT_EQ(prompt.images, trained.images);
+}
+
+TEST(ImagePrompts, ReadNoFilesForOthers) {
+  TextModel model = test::toy_vision_model();
+  auto images = std::make_shared<ImageInput>(*model.images);
+  images->reads_files = false;
+  model.images = images;
+  const PromptBuilder builder(model, /*chat=*/true);
+  for (const char* place : {"path", "url", "image"})
+    test::expect_error(
+        [&] {
+          builder.build(asked({part(place, kSmallPng), text("q")}), "messages", image_folder());
+        },
+        {"is not a data: URL"});
 }
 
 TEST(ImageInput, IsRefusedWhereARecordNeedsIt) {

@@ -11,7 +11,7 @@ namespace {
 
 std::string prompt_of(const std::string& json, bool chat = true,
                       const TextModel& model = test::toy_model()) {
-  const auto ids = PromptBuilder(model, chat).build(Json::parse(json), "f.jsonl:3");
+  const auto ids = PromptBuilder(model, chat).build(Json::parse(json), "f.jsonl:3").ids;
   return model.tokenizer->decode(ids, /*skip_special_tokens=*/false);
 }
 

@@ -52,10 +52,10 @@ class PromptWays : public ::testing::TestWithParam<std::tuple<bool, bool>> {
     constexpr int64_t kMaxSeqLen = 1000;
     const auto store = data::ExampleStore::in_memory(
         {data::to_example(sequence(record, format, true), kMaxSeqLen, 0)});
-    return question_of(store[0], *text_.tokenizer).value().prompt;
+    return question_of(store, 0, *text_.tokenizer).value().prompt.ids;
   }
   Tokens generated(const Json& record, bool chat) const {
-    return data::PromptBuilder(text_, chat).build(record, "--prompt");
+    return data::PromptBuilder(text_, chat).build(record, "--prompt").ids;
   }
   serve::ServedModel served() {
     return {"toy", text_, *tiny_.decoder, tiny_.checkpoint->arch().max_position_embeddings};

@@ -24,7 +24,7 @@ std::optional<Question> asked(const std::vector<int32_t>& tokens, const std::str
     example.labels.push_back(trains ? tokens[i + 1] : data::kIgnoreIndex);
   }
   const data::ExampleStore store = data::ExampleStore::in_memory({example});
-  return question_of(store[0], tokenizer());
+  return question_of(store, 0, tokenizer());
 }
 
 TEST(Questions, AskForTheLastAnswer) {
@@ -33,13 +33,13 @@ TEST(Questions, AskForTheLastAnswer) {
   const std::vector<int32_t> tokens(text.begin(), text.begin() + 6);
   const auto question = asked(tokens, "011011");
   ASSERT_TRUE(question);
-  EXPECT_EQ(question->prompt, std::vector<int32_t>(tokens.begin(), tokens.begin() + 4));
+  EXPECT_EQ(question->prompt.ids, std::vector<int32_t>(tokens.begin(), tokens.begin() + 4));
   EXPECT_EQ(question->reference,
             tokenizer().decode(std::vector<int32_t>(tokens.begin() + 4, tokens.end()), true));
   // What follows an answer in the template is no part of it.
   const auto followed = asked(tokens, "000110");
   ASSERT_TRUE(followed);
-  EXPECT_EQ(followed->prompt.size(), 3U);
+  EXPECT_EQ(followed->prompt.ids.size(), 3U);
   EXPECT_EQ(followed->reference,
             tokenizer().decode(std::vector<int32_t>(tokens.begin() + 3, tokens.begin() + 5), true));
 }

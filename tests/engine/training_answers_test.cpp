@@ -67,13 +67,13 @@ TEST_F(TrainingAnswersTest, ScoresAnAnswerForEachPrompt) {
   MeanAnswerScores alone;
   const TextGenerator generator(*text_, {.max_new_tokens = 6}, {});
   for (int64_t i = 0; i < examples; ++i) {
-    const auto question = question_of(val_.examples()[i], *text_->tokenizer);
+    const auto question = question_of(val_.examples(), i, *text_->tokenizer);
     ASSERT_TRUE(question);
     bool is_asked = false;
     generator.run(*decoder_, 1,
                   {.next_prompt = [&]() -> std::optional<model::Prompt> {
                      if (std::exchange(is_asked, true)) return std::nullopt;
-                     return model::Prompt{0, question->prompt, 0};
+                     return model::Prompt{0, question->prompt.ids, 0};
                    },
                    .on_answer =
                        [&](size_t, Answer&& answer) {

@@ -24,7 +24,8 @@ TEST(HfTextFiles, ABrokenLinkIsNoAbsentFile) {
   expect_named("generation_config.json", [&] { copy_generation_config(from.path(), to.path()); });
   expect_named("sftrun_chat.json", [&] { read_template_variables(from.path()); });
   for (const char* name :
-       {"tokenizer.json", "special_tokens_map.json", "chat_template.jinja", "chat_template.json"})
+       {"tokenizer.json", "special_tokens_map.json", "chat_template.jinja", "chat_template.json",
+        "preprocessor_config.json", "processor_config.json"})
     expect_named(name, [&] { copy_text_files(from.path(), to.path()); });
   expect_named("config.json", [&] { add_eos(from.path(), 3); });
 }

@@ -21,6 +21,7 @@ struct ImageInput {
   /// Of all tokens of `prompt`, in order: they never have a label.
   std::vector<tokenizer::TokenId> tokens;
   std::string fingerprint;  ///< of the files' contents
+  bool reads_files = true;  ///< false: images are in their records alone
   /// Why images cannot be read, though there are files for it. It is thrown for a record with images alone: texts are read without them.
   std::optional<DataError> refusal;
 };

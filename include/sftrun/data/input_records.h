@@ -18,8 +18,12 @@ struct InputRecord {
   std::string line;
   /// The same; conversations that a table stores as JSON strings are lists here.
   Json record;
-  std::string where;  ///< "file:line" or "file, row N", for errors
+  std::string where;             ///< "file:line" or "file, row N", for errors
+  std::filesystem::path folder;  ///< of its file: paths of images are relative to it
 };
+
+/// Whether one of the records has something that may be an image.
+bool have_images(const std::vector<InputRecord>& records);
 
 /// Reads all records of a file in a format of training (data/record_reader.h; lines of a .txt file
 /// are {"text"}), or of standard input.

@@ -1,14 +1,21 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "sftrun/data/json_lines.h"
+#include "sftrun/data/media.h"
 #include "sftrun/data/message_form.h"
 #include "sftrun/data/text_model.h"
 
 /// Converts records to the tokens of a prompt.
 namespace sftrun::data {
+
+struct PromptTokens {
+  std::vector<tokenizer::TokenId> ids;
+  std::vector<SequenceImage> images;  ///< in order
+};
 
 /// The prompt of each record format; an answer in the record is ignored:
 ///
@@ -27,12 +34,13 @@ class PromptBuilder {
   /// @param chat strings are a user's turn; only for a model with a chat template
   PromptBuilder(TextModel model, bool chat);
 
-  /// @param where "file:line", for errors
+  /// @param where "file:line", for errors   @param folder that paths of images are relative to
   /// @return the tokens, maybe none
   /// @throws DataError for keys that are missing or of the wrong type, for conversations when the
-  /// model has no chat template, for what the template refuses, and for tokens that the model has
-  /// no embedding of
-  std::vector<tokenizer::TokenId> build(const Json& record, const std::string& where) const;
+  /// model has no chat template, for what the template refuses, for tokens that the model has no
+  /// embedding of, and for images that cannot be read
+  PromptTokens build(const Json& record, const std::string& where,
+                     const std::filesystem::path& folder = {}) const;
   /// Whether the chat template renders the record's prompt.   @throws DataError, as build
   bool renders(const Json& record, const std::string& where) const;
 

@@ -19,10 +19,12 @@ using Json = nlohmann::ordered_json;
 struct CompletionRequest {
   bool is_chat = false;
   std::vector<std::vector<int32_t>> prompts;  ///< none empty
-  std::vector<std::string> prompt_texts;      ///< of each prompt, for `echo`
-  int64_t num_choices = 1;                    ///< answers to each prompt: `n`
-  model::SamplingOptions sampling;            ///< without stop tokens
-  std::vector<std::string> stops;             ///< texts
+  /// Of each prompt of a chat; their files can be decoded. Empty: there are none.
+  std::vector<std::vector<data::SequenceImage>> prompt_images;
+  std::vector<std::string> prompt_texts;  ///< of each prompt, for `echo`
+  int64_t num_choices = 1;                ///< answers to each prompt: `n`
+  model::SamplingOptions sampling;        ///< without stop tokens
+  std::vector<std::string> stops;         ///< texts
   /// Report the log-probability of each token, and this many likeliest tokens; nullopt: none.
   std::optional<size_t> num_logprobs;
   bool echo = false;            ///< the answer begins with the prompt

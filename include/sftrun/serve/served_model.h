@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "sftrun/data/image_input.h"
 #include "sftrun/data/prompt.h"
 #include "sftrun/data/text_model.h"
 #include "sftrun/model/decoder.h"
@@ -15,7 +16,7 @@ struct ServedModel {
   ServedModel(std::string id_, data::TextModel text_, model::Decoder& decoder_, int64_t max_length_,
               layers::CopyRanks* ranks_ = nullptr)
       : id(std::move(id_)),
-        text(std::move(text_)),
+        text(without_files(std::move(text_))),
         decoder(decoder_),
         max_length(max_length_),
         ranks(ranks_),
@@ -27,6 +28,16 @@ struct ServedModel {
   int64_t max_length = 0;    ///< tokens of a prompt with its answer
   layers::CopyRanks* ranks;  ///< that have the decoder's model together; null: this one has it
   data::PromptBuilder chat_prompts;
+
+ private:
+  /// Who asks must not read the files of this machine.
+  static data::TextModel without_files(data::TextModel text) {
+    if (text.images == nullptr) return text;
+    auto images = std::make_shared<data::ImageInput>(*text.images);
+    images->reads_files = false;
+    text.images = std::move(images);
+    return text;
+  }
 };
 
 }  // namespace sftrun::serve

@@ -30,8 +30,8 @@ void copy_generation_config(const std::filesystem::path& from, const std::filesy
 /// Adds a token to the model's EOS tokens: in config.json, and in generation_config.json if that
 /// has EOS tokens.
 void add_eos(const std::filesystem::path& directory, int64_t id);
-/// Copies tokenizer.json, tokenizer_config.json, special_tokens_map.json, generation_config.json
-/// and chat_template.jinja, if `from` has them. @throws DeviceError
+/// Copies the files of the tokenizer, the chat template, the processor of images and
+/// generation_config.json, as far as `from` has them. @throws DeviceError
 void copy_text_files(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace sftrun::weights

@@ -9,6 +9,7 @@ struct GenerateRequest {
   ModelRequest model;
   RanksRequest ranks;
   std::optional<std::string> prompt;  ///< in place of an input, which needs an output
+  std::vector<std::string> images;    ///< of the prompt: files
   InputRequest records;
   std::optional<std::string> output, system;
   std::optional<bool> chat;  ///< apply the chat template; null: if the model has one
@@ -16,7 +17,7 @@ struct GenerateRequest {
   std::optional<int64_t> batch_size;
   bool overwrite = false, json = false;
 
-  SFTRUN_FIELDS(model, ranks, prompt, records, output, system, chat, sampling, batch_size,
+  SFTRUN_FIELDS(model, ranks, prompt, images, records, output, system, chat, sampling, batch_size,
                 overwrite, json)
 };
 

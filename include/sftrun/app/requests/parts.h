@@ -49,6 +49,8 @@ struct ModelRequest {
   std::optional<std::string> chat_template_kwargs;
   /// No key: eval takes the variables of its configuration in place of both.
   bool takes_trained_variables = true;
+  /// No key: the command knows whether its prompts have images. A model that reads none has no tower.
+  bool takes_images = false;
 
   SFTRUN_FIELDS(model, adapter, as_stored, chat_template_kwargs)
 };
