@@ -24,6 +24,7 @@
 #include "sftrun/plan/optimizer_notes.h"
 #include "sftrun/plan/quant_notes.h"
 #include "sftrun/spec/trained_names.h"
+#include "sftrun/spec/vision_tensors.h"
 #include "sftrun/weights/checkpoint.h"
 #include "sftrun/weights/vllm_adapter.h"
 #include "sftrun/weights/weights_summary.h"
@@ -56,9 +57,26 @@ spec::ArchSpec arch_of_checkpoint(const fs::path& model) {
   return arch;
 }
 
+/// Of the model as a run has it: with the image side if a part of it trains.
+std::vector<spec::TensorSpec> tensors_of_run(const spec::ArchSpec& arch,
+                                             const TrainedParts& parts) {
+  std::vector<spec::TensorSpec> tensors = spec::tensor_specs(arch);
+  if (!arch.vision || !parts.has_image_side()) return tensors;
+  for (spec::TensorSpec& tensor : spec::vision_tensor_specs(*arch.vision, arch.hidden_size))
+    if (spec::is_read(*arch.vision, tensor)) tensors.push_back(std::move(tensor));
+  return tensors;
+}
+
+/// Of the parts that train.
+std::vector<spec::TensorSpec> tensors_of(const spec::ArchSpec& arch, const TrainedParts& parts) {
+  std::vector<spec::TensorSpec> tensors = tensors_of_run(arch, parts);
+  std::erase_if(tensors, [&](const spec::TensorSpec& tensor) { return !parts.has(tensor.part); });
+  return tensors;
+}
+
 int64_t num_trained(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
-  if (tuning.trains_adapter()) return spec::num_lora_values(plan::lora_spec(tuning.lora), arch);
-  const std::vector<spec::TensorSpec> tensors = spec::tensor_specs(arch);
+  if (tuning.trains_adapter()) return spec::num_lora_values(plan::lora_spec(tuning, arch), arch);
+  const std::vector<spec::TensorSpec> tensors = tensors_of(arch, tuning.train_parts.trained());
   std::optional<spec::TrainableNames> names;
   if (tuning.mode == config::TuningMode::kPartial) names.emplace(tuning.trainable, tensors);
   int64_t total = 0;
@@ -71,7 +89,8 @@ int64_t num_trained(const config::TuningConfig& tuning, const spec::ArchSpec& ar
 
 std::string text_of(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
   int64_t total = 0;
-  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) total += tensor.numel();
+  for (const spec::TensorSpec& tensor : tensors_of_run(arch, tuning.train_parts.trained()))
+    total += tensor.numel();
   const auto count = [](int64_t number) { return format_count(static_cast<uint64_t>(number)); };
   return fmt::format("model: {}, {}, {} parameters, {} of them trainable", arch.family,
                      counted(arch.num_layers, "layer"), count(total),
@@ -178,14 +197,16 @@ void require_modules_exist(const std::vector<std::string>& names, const spec::Ar
 }  // namespace
 
 void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
+  plan::require_parts_exist(tuning, arch);
   if (tuning.trains_adapter()) {
-    const spec::LoraSpec lora = plan::lora_spec(tuning.lora);
+    const spec::LoraSpec lora = plan::lora_spec(tuning, arch);
     spec::require_targets_exist(lora, arch);
+    spec::require_adapters(lora, arch);
     require_modules_exist(tuning.skip_modules, arch);
     if (lora.pissa) spec::require_pissa_fits(lora, arch);
     spec::require_patterns_match(lora, arch);
   } else if (tuning.mode == config::TuningMode::kPartial) {
-    spec::TrainableNames(tuning.trainable, spec::tensor_specs(arch));
+    spec::TrainableNames(tuning.trainable, tensors_of(arch, tuning.train_parts.trained()));
   }
 }
 
@@ -204,7 +225,7 @@ namespace {
 /// adapter, that adapter decides which modules it has.
 void log_vllm_support(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
   if (!tuning.trains_adapter() || !tuning.lora.init_from.empty()) return;
-  const spec::LoraSpec lora = plan::lora_spec(tuning.lora);
+  const spec::LoraSpec lora = plan::lora_spec(tuning, arch);
   const std::set<std::string> adapted = spec::adapted_names(lora, arch);
   const auto is_adapted = [&](const std::string& name) { return adapted.contains(name); };
   const auto advice = weights::vllm_advice(lora, !lora.modules_to_save.empty(), arch, is_adapted);

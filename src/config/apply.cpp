@@ -122,14 +122,18 @@ class Applier {
            assignment.place, fmt::format("set all of {}", object.key)});
       return;
     }
-    object.assign(value_from_json(json));
+    if (const auto complaint = object.assign(value_from_json(json)))
+      return report(object, *complaint, assignment);
     note(assignment, to_json(assignment.value));
   }
 
   Field* find_object(const std::string& key) {
     const auto found =
         std::find_if(fields_.fields.begin(), fields_.fields.end(), [&](const Field& field) {
-          return field.type == FieldType::kObject && key.starts_with(field.key + ".");
+          const bool may_be_map = field.type == FieldType::kObject ||
+                                  field.type == FieldType::kParts ||
+                                  field.type == FieldType::kPartRates;
+          return may_be_map && key.starts_with(field.key + ".");
         });
     return found == fields_.fields.end() ? nullptr : &*found;
   }

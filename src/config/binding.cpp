@@ -33,6 +33,10 @@ constexpr FieldType type_of() {
     return FieldType::kSources;
   else if constexpr (std::is_same_v<T, DeviceMap>)
     return FieldType::kDeviceMap;
+  else if constexpr (std::is_same_v<T, TrainParts>)
+    return FieldType::kParts;
+  else if constexpr (std::is_same_v<T, PartRates>)
+    return FieldType::kPartRates;
   else
     return FieldType::kObject;
 }
@@ -121,6 +125,10 @@ std::string Field::takes() const {
       return "auto, balanced, sequential or a map of modules to devices";
     case FieldType::kSources:
       return "a path or a list of paths and {path, …}";
+    case FieldType::kParts:
+      return "a list of language, projector and vision, or a map of these to lora or full";
+    case FieldType::kPartRates:
+      return "a map of parts to numbers" + number_limits(limits);
   }
   return {};
 }

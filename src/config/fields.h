@@ -152,6 +152,12 @@ void visit_fields(TuningConfig& tuning, Visitor&& field) {
         "For mode partial: regular expressions. Parameters whose names match one of them are "
         "trained.",
         "['layers\\.(28|29)\\.', 'norm']");
+  field(
+      tuning.train_parts, "train_parts", any(), kSame,
+      "Models with images: the parts that train; the others are frozen. A list of language, "
+      "projector and vision, which train as `mode` says; or, with LoRA, a map of parts to lora and "
+      "full. LoRA's targets are looked for in these parts only.",
+      "{language: lora, projector: full}");
 }
 
 template <class Visitor>
@@ -287,6 +293,13 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
                                             scientific(kLoraLearningRate),
                                             scientific(kFullLearningRate))),
         kSame, "Peak learning rate, reached when warm-up ends.", "1e-4");
+  field(
+      train.part_learning_rates, "part_learning_rates",
+      between(0, 1).otherwise("learning_rate for every part"), kSame,
+      "Models with images: peak learning rates of projector and vision, if tuning.train_parts has "
+      "them. Warm-up, schedule and loraplus_lr_ratio scale them as learning_rate, which is the "
+      "language part's.",
+      "{vision: 2e-6, projector: 1e-4}");
   field(train.scheduler, "scheduler", any(), kSame, "Learning-rate schedule after the warm-up.",
         "cosine");
   field(train.warmup_ratio, "warmup_ratio",

@@ -46,7 +46,7 @@ bool updates_all(const OptimizerInfo& optimizer, const TuningConfig& tuning) {
   const LoraConfig& lora = tuning.lora;
   return optimizer.updates(TensorRole::kLoraA) && optimizer.updates(TensorRole::kLoraB) &&
          tuning.trains_adapter() && !lora.dora && lora.modules_to_save.empty() &&
-         lora.init_from.empty();  // that adapter may have more
+         !tuning.full_parts().any() && lora.init_from.empty();  // that adapter may have more
 }
 
 /// Settings of the optimizer for tensors that the run's own does not update.
@@ -546,6 +546,7 @@ const std::set<std::string>& always_effective() {
       "tuning.backend",
       "tuning.quant",
       "tuning.trainable",
+      "tuning.train_parts",  // a model without images is an error
       "data.train",
       "data.val_split",  // records that are held out do not train
       "data.fields",
@@ -564,6 +565,7 @@ const std::set<std::string>& always_effective() {
       "train.grad_accum",
       "train.global_batch_size",
       "train.learning_rate",
+      "train.part_learning_rates",
       "train.scheduler",
       "train.optimizer",
       "train.weight_decay",

@@ -22,8 +22,6 @@ constexpr auto kLaterKeys = std::to_array<UnsupportedKey>({
     {"train.eval_use_gather_object", true, "", kKeepsNoLogits},
     {"train.early_stopping", false, "",
      "set train.early_stopping_patience to a number of evaluations without an improvement"},
-    {"tuning.train_parts", false, "",
-     "name the parameters by regular expressions in tuning.trainable"},
 });
 
 std::string leaf_of(const std::string& key) {

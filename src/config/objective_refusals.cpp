@@ -54,6 +54,12 @@ constexpr auto kRefusalsOfObjectives = std::to_array<RefusalRow>({
      .message = "`train.objective` is {objective}, and `tuning.lora.modules_to_save` trains "
                 "modules that replace the base model's: there is no reference without them",
      .fix = "remove modules_to_save; target_modules may name embed_tokens and lm_head"},
+    {.key = "tuning.train_parts",
+     .concerns = needs_reference,
+     .applies = [](const RunConfig& run) { return run.tuning.full_parts().any(); },
+     .message = "`train.objective` is {objective}, and `tuning.train_parts` trains a part in full, "
+                "which replaces the base model's: there is no reference without it",
+     .fix = "train the part with lora, or leave it out of train_parts"},
     {.key = "tuning.lora.init_from",
      .concerns = needs_reference,
      .applies = [](const RunConfig& run) { return !run.tuning.lora.init_from.empty(); },

@@ -128,6 +128,12 @@ inline std::optional<Complaint> parse_field(const Value& value, const Limits&,
 /// A rule, a device for the whole model, or a map of modules to devices.
 std::optional<Complaint> parse_field(const Value& value, const Limits& limits, DeviceMap& member);
 
+/// A list of parts, or a map of parts to lora and full.
+std::optional<Complaint> parse_field(const Value& value, const Limits& limits, TrainParts& member);
+
+/// A map of parts to learning rates.
+std::optional<Complaint> parse_field(const Value& value, const Limits& limits, PartRates& member);
+
 /// A path, a map that has one, or a list of these.
 std::optional<Complaint> parse_field(const Value& value, const Limits& limits,
                                      std::vector<DataSource>& member);
@@ -201,6 +207,8 @@ nlohmann::ordered_json field_to_json(const std::optional<T>& member) {
   return member ? field_to_json(*member) : nlohmann::ordered_json(nullptr);
 }
 nlohmann::ordered_json field_to_json(const std::vector<DataSource>& member);
+nlohmann::ordered_json field_to_json(const TrainParts& member);
+nlohmann::ordered_json field_to_json(const PartRates& member);
 inline nlohmann::ordered_json field_to_json(const AutoInt& member) {
   return member.value ? nlohmann::ordered_json(*member.value) : nlohmann::ordered_json("auto");
 }

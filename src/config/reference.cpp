@@ -94,9 +94,6 @@ axes (`parallel.pp`, `dp_shard`, `dp_replicate`, `tp`) together with a strategy 
 These keys of other trainers control how an evaluation stores logits: `train.eval_accumulation_steps`, `train.eval_do_concat_batches`,
 `train.batch_eval_metrics` and `train.eval_use_gather_object`. sftrun stores no logits, only sums. Each of them gives a warning.
 
-## Not in this version
-This key would change the result, so it is an error: `tuning.train_parts`.
-
 ## Other spellings
 `train.early_stopping: {patience: 3, threshold: 0.01}` is the same as `early_stopping_patience` and `early_stopping_threshold`,
 in a file and as an override: `'train.early_stopping={patience: 3}'`.

@@ -150,6 +150,19 @@ void resolve_schedule(RunConfig& config) {
   }
 }
 
+/// A list, if all parts train as the mode says.
+void resolve_parts(TuningConfig& tuning) {
+  using enum PartTraining;
+  TrainParts& parts = tuning.train_parts;
+  const PartTraining usual = tuning.trains_adapter() ? kLora : kFull,
+                     other = tuning.trains_adapter() ? kFull : kLora;
+  const bool is_mixed = parts.any(other);
+  for (const ModelPart part : kModelParts) {
+    PartTraining& training = parts.training[part];
+    if (training == (is_mixed ? kByMode : usual)) training = is_mixed ? usual : kByMode;
+  }
+}
+
 void resolve_evaluation(RunConfig& config) {
   TrainConfig& train = config.train;
   const bool has_val = !config.data.val.empty() || config.data.val_split > 0;
@@ -205,6 +218,7 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
                  int64_t max_micro_batch, const Places& places) {
   SFTRUN_CHECK(world_size >= 1);
   resolve_dtype(config);
+  resolve_parts(config.tuning);
   resolve_offload(config);
   resolve_fetch(config);
   resolve_strategy(config, world_size, places);

@@ -50,6 +50,23 @@ Json sources_schema() {
   return {{"anyOf", Json::array({text, source, Json{{"type", "array"}, {"items", item}}})}};
 }
 
+Json map_of_parts(const Json& value) {
+  Json schema = {
+      {"type", "object"}, {"additionalProperties", false}, {"properties", Json::object()}};
+  for (const ModelPart part : kModelParts)
+    schema["properties"][std::string(part_name(part))] = value;
+  return schema;
+}
+
+Json parts_schema() {
+  Json names = Json::array();
+  for (const ModelPart part : kModelParts) names.push_back(part_name(part));
+  const Json name = {{"enum", names}};
+  const Json list = {{"type", "array"}, {"items", name}, {"minItems", 1}, {"uniqueItems", true}};
+  const Json training = {{"enum", Json::array({"lora", "full", "qlora"})}};
+  return {{"anyOf", Json::array({name, list, map_of_parts(training)})}};
+}
+
 Json type_schema(const Field& field) {
   switch (field.type) {
     case FieldType::kBool:
@@ -80,6 +97,10 @@ Json type_schema(const Field& field) {
                                            {{"type", Json::array({"string", "integer"})}}}}})}};
     case FieldType::kSources:
       return sources_schema();
+    case FieldType::kParts:
+      return parts_schema();
+    case FieldType::kPartRates:
+      return map_of_parts(number_schema("number", field.limits));
   }
   return {};
 }

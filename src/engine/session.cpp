@@ -162,6 +162,7 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
   options.attention = cuda_attention(config.model.attention);
   options.seed = static_cast<uint64_t>(config.train.seed);
   options.neftune_noise_alpha = config.train.neftune_noise_alpha.value_or(0);
+  options.parts = config.tuning.train_parts.trained();
   switch (config.tuning.mode) {
     case config::TuningMode::kFull:
       options.trains = model::Trains::kFull;
@@ -172,7 +173,8 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
       break;
     default:
       options.trains = model::Trains::kLora;
-      options.lora = plan::lora_spec(config.tuning.lora);
+      options.lora = plan::lora_spec(config.tuning,
+                                     checkpoint == nullptr ? spec::ArchSpec{} : checkpoint->arch());
       options.base = model::base_form(config.tuning, checkpoint);
   }
   return options;

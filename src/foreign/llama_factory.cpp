@@ -408,6 +408,31 @@ void factory_frozen(Conversion& conversion, const SourceKey& key) {
     conversion.note_no_meaning(key, "only used with finetuning_type freeze");
 }
 
+/// freeze_vision_tower, freeze_multi_modal_projector, freeze_language_model: what else trains than the text model. Adapters are not for
+/// the projector there.
+void factory_parts(Conversion& conversion, const SourceKey& key) {
+  const auto trains = [&](const char* name, bool by_default) {
+    const auto frozen = conversion.find(name);
+    const auto truth = frozen ? parse_bool(frozen->value.text) : std::nullopt;
+    return truth ? !*truth : by_default;
+  };
+  const std::string type = conversion.text_of("finetuning_type");
+  const bool is_lora = type.empty() || type == "lora";
+  if (key.name == "freeze_multi_modal_projector" && is_lora && is_off(key.value))
+    return conversion.note_no_meaning(key, "LLaMA-Factory has no adapters for the projector");
+  Json parts = Json::array();
+  if (trains("freeze_language_model", true)) parts.push_back("language");
+  if (trains("freeze_multi_modal_projector", false) && !is_lora) parts.push_back("projector");
+  if (trains("freeze_vision_tower", false)) parts.push_back("vision");
+  if (parts.empty())
+    return conversion.refuse(key, "all parts of the model are frozen",
+                             "set freeze_vision_tower, freeze_multi_modal_projector or "
+                             "freeze_language_model to false");
+  if (parts == Json::array({"language"}))
+    return conversion.note_no_meaning(key, "the text model alone trains by default");
+  conversion.set(key, "tuning.train_parts", value_from_json(parts));
+}
+
 /// lora_alpha is twice the rank by default; stage pt trains on every token of plain text.
 void factory_finish(Conversion& conversion) {
   constexpr int64_t kLoggingSteps = 500;
@@ -432,6 +457,7 @@ void factory_finish(Conversion& conversion) {
 constexpr auto kLlamaFactoryConverters = std::to_array<Converter>({
     {"mode", factory_mode},
     {"frozen", factory_frozen},
+    {"parts", factory_parts},
     {"stage", factory_stage},
     {"target", factory_target},
     {"saved", factory_saved},

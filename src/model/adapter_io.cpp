@@ -4,9 +4,13 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "sftrun/core/dtype.h"
 #include "sftrun/core/error.h"
@@ -19,6 +23,7 @@
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/trained_names.h"
+#include "sftrun/spec/vision_tensors.h"
 #include "sftrun/tokenizer/tokenizer.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
@@ -28,15 +33,56 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Restricts the targets to the text part. Other parts of the model have modules with the same
-/// names, which peft would adapt, too. The head is outside all parts.
-void restrict_to_text_part(spec::LoraSpec& lora, const Decoder& decoder) {
-  std::vector<std::string> names;
+/// Splits "model.visual.blocks.3.attn.qkv" at its first number.   @return nullopt: it has none
+std::optional<std::array<std::string, 3>> split_at_number(const std::string& module) {
+  for (size_t dot = module.find('.'); dot != std::string::npos; dot = module.find('.', dot + 1)) {
+    const size_t end = module.find('.', dot + 1);
+    if (end == std::string::npos) break;
+    const std::string word = module.substr(dot + 1, end - dot - 1);
+    if (!word.empty() && word.find_first_not_of("0123456789") == std::string::npos)
+      return std::array{module.substr(0, dot + 1), word, module.substr(end + 1)};
+  }
+  return std::nullopt;
+}
+
+/// An expression for these modules and no others. Layers with the same modules share a term.
+std::vector<std::string> terms_of(const std::vector<std::string>& modules) {
+  std::vector<std::string> terms;
+  std::map<std::pair<std::string, std::string>, std::string> numbers;  // prefix, suffix -> numbers
+  for (const std::string& module : modules) {
+    const auto split = split_at_number(module);
+    if (!split) {
+      terms.push_back(escaped(module));
+      continue;
+    }
+    const auto& [prefix, number, suffix] = *split;
+    std::string& of = numbers[{prefix, suffix}];
+    of += (of.empty() ? "" : "|") + number;
+  }
+  std::map<std::pair<std::string, std::string>, std::vector<std::string>> suffixes;
+  for (const auto& [name, of] : numbers) suffixes[{name.first, of}].push_back(escaped(name.second));
+  for (const auto& [name, of] : suffixes)
+    terms.push_back(
+        fmt::format("{}(?:{})\\.(?:{})", escaped(name.first), name.second, join(of, "|")));
+  return terms;
+}
+
+/// Restricts the targets to what is adapted. Parts that do not train have modules with the same names,
+/// which peft would adapt, too: in the text part names count below its prefix, of the image side each
+/// module is named. The head is outside all parts.
+void restrict_to_adapted(spec::LoraSpec& lora, Decoder& decoder) {
+  std::vector<std::string> names, of_images, terms;
   for (const std::string& target : lora.target_modules) names.push_back(escaped(target));
-  std::string pattern =
-      fmt::format("{}(?:.*\\.)?(?:{})", escaped(decoder.arch().prefix), join(names, "|"));
-  if (decoder.head().linear.lora) pattern = fmt::format("(?:{}|{})", pattern, spec::kHeadModule);
-  lora.target_pattern = spec::target_pattern(pattern);
+  for (const layers::Linear* linear : decoder.linears())
+    if (linear->lora && linear->lora->a->part != ModelPart::kLanguage)
+      of_images.push_back(linear->name);
+  if (decoder.options().parts.language)
+    terms.push_back(
+        fmt::format("{}(?:.*\\.)?(?:{})", escaped(decoder.arch().prefix), join(names, "|")));
+  if (decoder.head().linear.lora) terms.push_back(spec::kHeadModule);
+  for (std::string& term : terms_of(of_images)) terms.push_back(std::move(term));
+  lora.target_pattern = spec::target_pattern(
+      terms.size() == 1 ? terms.front() : fmt::format("(?:{})", join(terms, "|")));
   lora.target_modules.clear();
 }
 
@@ -61,7 +107,8 @@ std::vector<std::string> listed_targets(Decoder& decoder) {
     }
     for (const layers::Linear* linear : decoder.linears()) {
       // A router's adapter is requested by the name of its weight (target_parameters).
-      if (linear->lora && !spec::is_target(lora, linear->name + ".weight"))
+      const bool is_text = linear->lora && linear->lora->a->part == ModelPart::kLanguage;
+      if (is_text && !spec::is_target(lora, linear->name + ".weight"))
         names.insert(linear->name.substr(linear->name.rfind('.') + 1));
     }
   }
@@ -80,7 +127,7 @@ weights::AdapterConfig adapter_config_of(Decoder& decoder,
   std::sort(lora.target_parameters.begin(), lora.target_parameters.end());
   if (lora.target_pattern) return config;
   lora.target_modules = listed_targets(decoder);
-  if (decoder.arch().is_text_part()) restrict_to_text_part(lora, decoder);
+  if (decoder.arch().is_text_part()) restrict_to_adapted(lora, decoder);
   return config;
 }
 
@@ -134,6 +181,24 @@ void require_same_rank(const std::string& name, int64_t theirs, int64_t ours,
       directory.string(), fix);
 }
 
+/// Tensors of parts that the decoder does not have: a model that reads texts alone has no image side.
+/// @throws DataError if a run would lose them
+template <class Values>
+void leave_out_images(std::map<std::string, Values>& tensors, const Decoder& decoder,
+                      const fs::path& directory) {
+  if (decoder.options().with_vision) return;
+  std::erase_if(tensors, [&](const auto& entry) {
+    const auto part = spec::part_of(decoder.arch(), entry.first + ".");
+    if (!part || *part == ModelPart::kLanguage) return false;
+    if (!decoder.options().lora.parts.has(*part)) {
+      throw DataError(
+          fmt::format("the adapter has {}, of the {} part", entry.first, part_name(*part)),
+          directory.string(), fmt::format("add {} to tuning.train_parts", part_name(*part)));
+    }
+    return true;
+  });
+}
+
 }  // namespace
 
 void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
@@ -148,6 +213,8 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory,
   const auto config = weights::load_adapter_config(directory, decoder.arch());
   auto tensors = weights::load_adapter(directory, config, decoder.arch());
   const spec::LoraSpec& own = decoder.options().lora;
+  leave_out_images(tensors.lora, decoder, directory);
+  leave_out_images(tensors.saved, decoder, directory);
   if (config.lora.pissa && !own.pissa) {
     throw DataError("the adapter needs the PiSSA residual of the base, not the original base",
                     directory.string(),

@@ -47,7 +47,9 @@ layers::LoraAdapter AdapterParameters::lora(const Update& update) {
     adapter.magnitude =
         add(weights::magnitude_name(update.module), {update.out}, or_null(outputs), unit, true);
     adapter.magnitude->role = TensorRole::kMagnitude;
+    adapter.magnitude->part = update.part;
   }
+  adapter.a->part = adapter.b->part = update.part;
   adapter.scale = lora_.scale_of(update.pattern_name);
   adapter.module_number = update.number;
   return adapter;

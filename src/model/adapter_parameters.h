@@ -30,6 +30,7 @@ class AdapterParameters {
     int64_t in = 0, out = 0, unit = 0;
     uint32_t number = 0;
     bool of_embedding = false;
+    ModelPart part = ModelPart::kLanguage;
     Division division = Division::kNone;
     const TensorSlice* slice = nullptr;  ///< of the weight; null: it is not divided
   };

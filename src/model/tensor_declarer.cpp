@@ -52,6 +52,7 @@ void TensorDeclarer::declare_tensor(const std::string& name, int64_t unit, at::T
     *parameter = adapters_.add(selection_.parameter_name(name), tensor.shape,
                                tensors_.slice_of(name), unit, decays(tensor));
     (*parameter)->role = tensor.role;
+    (*parameter)->part = tensor.part;
     (*parameter)->layout = tensor.layout;
     (*parameter)->in_fp32 = in_fp32;
   }
@@ -93,6 +94,7 @@ void TensorDeclarer::declare_linear(layers::Linear& linear, const std::string& n
                                 .out = spec.out_features,
                                 .unit = unit,
                                 .number = number,
+                                .part = tensors_.spec(name + ".weight").part,
                                 .division = linear.division,
                                 .slice = tensors_.slice_of(name + ".weight")});
   linear.lora->a->in_fp32 = linear.lora->b->in_fp32 = in_fp32;
@@ -106,7 +108,8 @@ void TensorDeclarer::divide(layers::Linear& linear, Division division) const {
 }
 
 bool TensorDeclarer::adapts_embedding_or_head(const std::string& module) const {
-  return d_.options_.trains == Trains::kLora && spec::is_end_target(lora_, module);
+  return d_.options_.trains == Trains::kLora && d_.options_.parts.language &&
+         spec::is_end_target(lora_, module);
 }
 
 void TensorDeclarer::declare_embedding() {
@@ -171,7 +174,9 @@ void TensorDeclarer::declare_experts(layers::ExpertMatrix& matrix, const spec::E
   declare_tensor(matrix.name, unit_of(layer), &matrix.weight, &matrix.parameter);
   allow_quantized(matrix.name, matrix.quantized);
   if (spec.bias) declare_expert_bias(matrix, spec, layer);
-  if (d_.options_.trains != Trains::kLora || !spec::is_target(lora_, matrix.name)) return;
+  if (d_.options_.trains != Trains::kLora || !d_.options_.parts.language ||
+      !spec::is_target(lora_, matrix.name))
+    return;
   matrix.lora =
       adapters_.experts(matrix.name, spec, tensors_.slice_of(matrix.name), unit_of(layer), number);
 }
@@ -278,7 +283,7 @@ void TensorDeclarer::declare() {
 }
 
 bool TensorDeclarer::unties_head() const {
-  return d_.options_.trains == Trains::kLora &&
+  return d_.options_.trains == Trains::kLora && d_.options_.parts.language &&
          (selection_.trains("lm_head.weight") || selection_.trains(embedding_name()));
 }
 

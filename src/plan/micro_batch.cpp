@@ -62,7 +62,7 @@ void add_lora(const spec::ArchSpec& arch, int64_t r, Trained& trained) {
 Trained lora_values(const spec::ArchSpec& arch, const config::RunConfig& config) {
   Trained trained(config.train);
   add_lora(arch, config.tuning.lora.r, trained);
-  trained.scale_to(spec::num_lora_values(lora_spec(config.tuning.lora), arch));
+  trained.scale_to(spec::num_lora_values(lora_spec(config.tuning, arch), arch));
   return trained;
 }
 

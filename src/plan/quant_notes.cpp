@@ -55,7 +55,7 @@ void require_pissa_over(const config::TuningConfig& tuning, const spec::ArchSpec
                         const StoredBytes& stored, const std::set<std::string>& kinds) {
   if (tuning.lora.init != config::LoraInit::kPissa || !tuning.trains_adapter()) return;
   if (!kinds.contains("gguf") || !keeps_stored(tuning, !stored.empty())) return;
-  const spec::LoraSpec lora = lora_spec(tuning.lora);
+  const spec::LoraSpec lora = lora_spec(tuning, arch);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
       const std::string name = spec::name_in_layer(arch, layer, linear.module);

@@ -1,5 +1,6 @@
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/spec/blocks.h"
+#include "sftrun/spec/vision_tensors.h"
 
 #include <algorithm>
 #include <cmath>
@@ -60,10 +61,20 @@ void require_parameters_exist(const LoraSpec& lora, const ArchSpec& arch) {
   }
 }
 
+std::string module_of(const TensorSpec& tensor) {
+  return tensor.name.substr(0, tensor.name.rfind('.'));
+}
+
 /// The tensors of modules that can be fully trained, including the head even if it is tied.
-std::vector<TensorSpec> tensors_with_head(const ArchSpec& arch) {
-  std::vector<TensorSpec> tensors = tensor_specs(arch);
-  if (arch.tie_word_embeddings) {
+std::vector<TensorSpec> tensors_with_head(const ArchSpec& arch, const TrainedParts& parts) {
+  std::vector<TensorSpec> tensors;
+  if (parts.language) tensors = tensor_specs(arch);
+  if (arch.vision && parts.has_image_side()) {
+    for (TensorSpec& tensor : vision_tensor_specs(*arch.vision, arch.hidden_size))
+      if (parts.has(tensor.part) && is_read(*arch.vision, tensor))
+        tensors.push_back(std::move(tensor));
+  }
+  if (parts.language && arch.tie_word_embeddings) {
     tensors.push_back({.name = "lm_head.weight",
                        .shape = {arch.vocab_size, arch.hidden_size},
                        .role = TensorRole::kHead});
@@ -71,9 +82,26 @@ std::vector<TensorSpec> tensors_with_head(const ArchSpec& arch) {
   return tensors;
 }
 
+/// A name that only parts have that do not train.
+template <class IsNamed>
+void refuse_frozen_part(const char* key, const std::string& name, const TrainedParts& parts,
+                        const ArchSpec& arch, const IsNamed& is_named) {
+  if (!arch.vision) return;
+  for (const ModelPart part : kModelParts) {
+    if (parts.has(part)) continue;
+    TrainedParts alone = TrainedParts::none();
+    alone.add(part);
+    const std::vector<TensorSpec> tensors = tensors_with_head(arch, alone);
+    if (std::none_of(tensors.begin(), tensors.end(), is_named)) continue;
+    throw ConfigError(
+        fmt::format("{} is in the {} part, which does not train", name, part_name(part)), key,
+        fmt::format("add {} to tuning.train_parts", part_name(part)));
+  }
+}
+
 void require_saved_exist(const LoraSpec& lora, const ArchSpec& arch) {
   constexpr const char* kKey = "tuning.lora.modules_to_save";
-  const std::vector<TensorSpec> tensors = tensors_with_head(arch);
+  const std::vector<TensorSpec> tensors = tensors_with_head(arch, lora.parts);
   for (const std::string& saved : lora.modules_to_save) {
     std::vector<std::string> leaves;
     bool found = false;
@@ -83,8 +111,9 @@ void require_saved_exist(const LoraSpec& lora, const ArchSpec& arch) {
       if (!is_saved({saved}, tensor.name)) continue;
       found = true;
       // peft stores modules; files store these tensors in another layout.
+      const bool is_text = tensor.unit == VisionUnit::kNone;
       if (tensor.role == TensorRole::kExperts || !tensor.parts.empty() ||
-          tensor.layout.reorders()) {
+          (is_text && tensor.layout.reorders())) {
         throw ConfigError(
             fmt::format("`{}` contains {}, which cannot be trained in full together with adapters",
                         saved, tensor.name),
@@ -92,6 +121,8 @@ void require_saved_exist(const LoraSpec& lora, const ArchSpec& arch) {
       }
     }
     if (found) continue;
+    refuse_frozen_part(kKey, fmt::format("`{}`", saved), lora.parts, arch,
+                       [&](const TensorSpec& tensor) { return is_saved({saved}, tensor.name); });
     const std::string guess = nearest(saved, leaves);
     throw ConfigError(fmt::format("no module's name ends in `{}`", saved), kKey,
                       guess.empty() ? "examples of valid names: lm_head, embed_tokens, norm"
@@ -99,9 +130,12 @@ void require_saved_exist(const LoraSpec& lora, const ArchSpec& arch) {
   }
 }
 
-/// The distinct linear modules over all layers.
-std::vector<LinearSpec> all_linears(const ArchSpec& arch) {
+/// The distinct linear modules over all layers, and those of the image side.
+std::vector<LinearSpec> all_linears(const ArchSpec& arch, const TrainedParts& parts) {
   std::vector<LinearSpec> linears;
+  for (const TensorSpec& tensor : vision_linears(arch, parts))
+    linears.push_back({.module = module_of(tensor)});
+  if (!parts.language) return linears;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (LinearSpec& linear : layer_linears(arch, layer)) {
       const bool known = std::any_of(linears.begin(), linears.end(), [&](const LinearSpec& other) {
@@ -205,19 +239,43 @@ void require_pissa_fits(const LoraSpec& lora, const ArchSpec& arch) {
                   named == lora.target_modules.end() ? name : *named));
 }
 
+namespace {
+
+/// The last words of names that targets may be, without repetition.
+std::vector<std::string> target_names(const std::vector<LinearSpec>& linears,
+                                      const TrainedParts& parts, const ArchSpec& arch) {
+  std::vector<std::string> names;
+  const auto add = [&](std::string name) {
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      names.push_back(std::move(name));
+  };
+  for (const LinearSpec& linear : linears)
+    if (is_targetable(linear, arch)) add(linear.module.substr(linear.module.rfind('.') + 1));
+  if (parts.language) names.insert(names.end(), {"embed_tokens", kHeadModule});
+  return names;
+}
+
+void refuse_frozen_target(const std::string& target, const TrainedParts& parts,
+                          const ArchSpec& arch) {
+  refuse_frozen_part("tuning.lora.target_modules", fmt::format("`{}`", target), parts, arch,
+                     [&](const TensorSpec& tensor) {
+                       const bool is_linear = tensor.role == TensorRole::kLinear ||
+                                              tensor.role == TensorRole::kHead ||
+                                              tensor.role == TensorRole::kEmbedding;
+                       return is_linear && ends_with_name(module_of(tensor), target);
+                     });
+}
+
+}  // namespace
+
 void require_targets_exist(const LoraSpec& lora, const ArchSpec& arch) {
   require_parameters_exist(lora, arch);
   require_saved_exist(lora, arch);
   if (lora.target_pattern) return;
-  const std::vector<LinearSpec> linears = all_linears(arch);
-  std::vector<std::string> names;
-  for (const LinearSpec& linear : linears) {
-    if (is_targetable(linear, arch))
-      names.push_back(linear.module.substr(linear.module.rfind('.') + 1));
-  }
-  names.insert(names.end(), {"embed_tokens", kHeadModule});
+  const std::vector<LinearSpec> linears = all_linears(arch, lora.parts);
+  const std::vector<std::string> names = target_names(linears, lora.parts, arch);
   for (const std::string& target : lora.target_modules) {
-    if (target == "all-linear" || names_an_end(target, arch)) continue;
+    if (target == "all-linear" || (lora.parts.language && names_an_end(target, arch))) continue;
     bool found = false;
     for (const LinearSpec& linear : linears) {
       if (!is_targetable(linear, arch)) continue;
@@ -226,6 +284,7 @@ void require_targets_exist(const LoraSpec& lora, const ArchSpec& arch) {
           found || ends_with_name(linear.module, target) || ends_with_name(target, linear.module);
     }
     if (found) continue;
+    refuse_frozen_target(target, lora.parts, arch);
     if (arch.mixture.num_experts > 0 && names_experts(target)) {
       throw ConfigError(fmt::format("`{}` names experts, which are not linear layers", target),
                         "tuning.lora.target_modules",
@@ -240,6 +299,14 @@ void require_targets_exist(const LoraSpec& lora, const ArchSpec& arch) {
   }
 }
 
+void require_adapters(const LoraSpec& lora, const ArchSpec& arch) {
+  if (!arch.vision || lora.parts.language || !adapted_names(lora, arch).empty()) return;
+  throw ConfigError("the parts that train have no linear layers that an adapter can be for",
+                    "tuning.train_parts",
+                    "add language or vision, or set tuning.mode to full, which trains all their "
+                    "tensors");
+}
+
 std::optional<double> aux_loss_coef(std::optional<double> asked, const MixtureSpec& mixture) {
   const bool has_loss = mixture.num_experts > 0 && mixture.has_aux_loss;
   if (asked.value_or(0) == 0 || has_loss) return asked ? asked : mixture.aux_loss_coef;
@@ -251,6 +318,9 @@ std::optional<double> aux_loss_coef(std::optional<double> asked, const MixtureSp
 
 std::set<std::string> adapted_names(const LoraSpec& lora, const ArchSpec& arch) {
   std::set<std::string> names;
+  for (const TensorSpec& tensor : vision_linears(arch, lora.parts))
+    if (is_target(lora, module_of(tensor), LinearSpec{}, arch)) names.insert(module_of(tensor));
+  if (!lora.parts.language) return names;
   for (const std::string& end : {embedding_module(arch), std::string(kHeadModule)})
     if (is_end_target(lora, end)) names.insert(end);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
@@ -278,6 +348,10 @@ struct Update {
 
 std::vector<Update> all_updates(const LoraSpec& lora, const ArchSpec& arch) {
   std::vector<Update> updates;
+  for (const TensorSpec& tensor : vision_linears(arch, lora.parts))
+    if (is_target(lora, module_of(tensor), LinearSpec{}, arch))
+      updates.push_back({module_of(tensor), tensor.shape[0] + tensor.shape[1], tensor.shape[0]});
+  if (!lora.parts.language) return updates;
   const int64_t both_sides = arch.vocab_size + arch.hidden_size;
   if (is_end_target(lora, embedding_module(arch)))
     updates.push_back({embedding_module(arch), both_sides, arch.hidden_size});
@@ -337,8 +411,9 @@ int64_t num_lora_values(const LoraSpec& lora, const ArchSpec& arch) {
   int64_t total = 0;
   for (const Update& update : all_updates(lora, arch))
     total += lora.r_of(update.name) * update.values_per_rank + (lora.dora ? update.rows : 0);
-  for (const TensorSpec& tensor : tensors_with_head(arch)) {
-    if (is_saved(lora.modules_to_save, tensor.name)) total += tensor.numel();
+  for (const TensorSpec& tensor : tensors_with_head(arch, lora.parts)) {
+    if (tensor.role != TensorRole::kBuffer && is_saved(lora.modules_to_save, tensor.name))
+      total += tensor.numel();
   }
   return total;
 }

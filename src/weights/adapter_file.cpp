@@ -17,6 +17,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/gguf_description.h"
 #include "sftrun/spec/trained_names.h"
+#include "sftrun/spec/vision_tensors.h"
 #include "shape_math.h"
 
 namespace sftrun::weights {
@@ -222,7 +223,7 @@ class AdapterReader {
     const bool is_end = name == embedding_ + std::string(kWeightName) || name == "lm_head.weight";
     if (is_end && entry.shape.size() == 2 && entry.shape[1] == arch_.hidden_size)
       require_not_resized(entry, found->second.shape);
-    return found->second.shape;
+    return found->second.shape_in_files();
   }
 
   AdapterValues values_;
@@ -387,6 +388,17 @@ void add_old_experts(AdapterConfig& config, const SafetensorsFile& file,
   });
 }
 
+/// The text part, and the parts of the image side that have tensors in the file.
+TrainedParts parts_in(const SafetensorsFile& file, const spec::ArchSpec& arch) {
+  TrainedParts parts = TrainedParts::text();
+  for (const SafetensorsEntry& entry : file.entries()) {
+    if (!entry.name.starts_with(kPeftPrefix)) continue;
+    if (const auto part = spec::part_of(arch, entry.name.substr(kPeftPrefix.size())))
+      parts.add(*part);
+  }
+  return parts;
+}
+
 /// `target_parameters` that name weights of linear modules are adapters of these modules. PEFT
 /// stores and computes them alike, but matches its patterns against the name of the parameter.
 void name_linears_by_module(AdapterConfig& config, const spec::ArchSpec& arch) {
@@ -426,9 +438,11 @@ void name_linears_by_module(AdapterConfig& config, const spec::ArchSpec& arch) {
 
 AdapterConfig load_named_targets(const fs::path& directory, const spec::ArchSpec& arch) {
   AdapterConfig config = AdapterConfig::load(directory);
+  const fs::path path = directory / kTensorsFile;
+  if (arch.vision && has_optional_file(path))
+    config.lora.parts = parts_in(open_adapter_file(path), arch);
   name_linears_by_module(config, arch);
   keep_ends_tied(config, arch);
-  const fs::path path = directory / kTensorsFile;
   if (arch.mixture.num_experts > 0 && !arch.mixture.beside_dense && has_optional_file(path))
     add_old_experts(config, open_adapter_file(path), arch);
   return config;

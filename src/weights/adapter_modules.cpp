@@ -1,5 +1,7 @@
 #include "adapter_modules.h"
 
+#include "sftrun/spec/vision_tensors.h"
+
 namespace sftrun::weights {
 
 std::string module_of_update(const std::string& name) {
@@ -29,6 +31,9 @@ std::map<std::string, OldModule> old_modules(const std::map<std::string, spec::T
 std::map<std::string, spec::TensorSpec> specs_by_name(const spec::ArchSpec& arch) {
   std::map<std::string, spec::TensorSpec> specs;
   for (spec::TensorSpec& spec : spec::tensor_specs(arch)) specs[spec.name] = std::move(spec);
+  if (!arch.vision) return specs;
+  for (spec::TensorSpec& spec : spec::vision_tensor_specs(*arch.vision, arch.hidden_size))
+    specs[spec.name] = std::move(spec);
   return specs;
 }
 

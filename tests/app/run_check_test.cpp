@@ -94,6 +94,18 @@ config::RunConfig config_of(const std::string& train) {
   return config;
 }
 
+TEST_F(RunChecks, PartsNeedAModelWithImages) {
+  config::TuningConfig tuning;
+  tuning.train_parts.training[ModelPart::kVision] = config::PartTraining::kByMode;
+  for (const config::TuningMode mode : {config::TuningMode::kLora, config::TuningMode::kFull}) {
+    tuning.mode = mode;
+    test::expect_error<ConfigError>(
+        [&] { check_tuning(tuning, read_arch(test::kModels / "tied-gqa")); },
+        {"it has no vision part", "tuning.train_parts", "remove train_parts"});
+    check_tuning(tuning, read_arch(fs::path(SFTRUN_TEST_DATA) / "vision" / "gemma3"));
+  }
+}
+
 TEST_F(RunChecks, ARunIsDescribedByItsModelAndItsData) {
   const fs::path model = test::kModels / "tied-gqa";
   const config::RunConfig config = config_of(write_records("train.jsonl", 5));

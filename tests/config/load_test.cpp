@@ -262,7 +262,7 @@ TEST_F(ConfigTest, EmptyValuesGiveDefaults) {
 
 TEST_F(ConfigTest, UnsupportedKeysWithoutEffectAreAccepted) {
   EXPECT_TRUE(load("parallel: {tp: 1, pp: 1, offload: none, deepspeed: null, device_map: }\n"
-                   "tuning: {train_parts: []}\ntrain: {early_stopping: no}\n")
+                   "tuning: {train_parts: null}\ntrain: {early_stopping: no}\n")
                   .warnings.empty());
 }
 

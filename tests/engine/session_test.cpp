@@ -56,6 +56,7 @@ TEST(DecoderChoice, FollowsTheConfiguration) {
   EXPECT_EQ(lora.backend, &layers::plain_backend());
   EXPECT_TRUE(lora.gradient_checkpointing);
   EXPECT_EQ(lora.seed, 17U);
+  EXPECT_EQ(lora.parts, TrainedParts::text());
   config.tuning.mode = config::TuningMode::kPartial;
   config.tuning.trainable = {"norm"};
   config.tuning.backend = config::TuningBackend::kFused;
@@ -64,6 +65,17 @@ TEST(DecoderChoice, FollowsTheConfiguration) {
   EXPECT_EQ(partial.trainable, std::vector<std::string>{"norm"});
   EXPECT_FALSE(partial.base.quant) << "weights that are trained are dense";
   EXPECT_EQ(partial.backend, &layers::fused_backend());
+}
+
+TEST(OptionsOfADecoder, SayWhichPartsTrain) {
+  config::RunConfig config;
+  using enum config::PartTraining;
+  config.tuning.train_parts = {.training = {{kLora, kFull, kFrozen}}};
+  const auto base = weights::Checkpoint::open(fs::path(SFTRUN_TEST_DATA) / "vision" / "gemma3");
+  const model::DecoderOptions options = decoder_options(config, {at::kCPU, at::kFloat}, base.get());
+  EXPECT_EQ(options.parts, (TrainedParts{.language = true, .projector = true, .vision = false}));
+  EXPECT_EQ(options.lora.parts, options.parts);
+  EXPECT_EQ(options.lora.modules_to_save, std::vector<std::string>{"multi_modal_projector"});
 }
 
 TEST(TextOfAModel, KnowsTheRowsOfItsEmbedding) {

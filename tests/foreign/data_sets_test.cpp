@@ -164,6 +164,30 @@ TEST_F(DataSetsTest, FrozenLayersOfLlamaFactory) {
   expect_part(notes_of(frozen("use_llama_pro: true\n"), "use_llama_pro"), "tuning.trainable");
 }
 
+TEST_F(DataSetsTest, FrozenPartsOfLlamaFactory) {
+  const auto parts = [&](const std::string& keys) {
+    return import("model_name_or_path: m\nstage: sft\n" + keys, Tool::kLlamaFactory);
+  };
+  const auto value = [&](const std::string& keys) {
+    return value_of(parts(keys), "tuning.train_parts");
+  };
+  EXPECT_EQ(value("finetuning_type: full\nfreeze_vision_tower: false\n"),
+            R"(["language","vision"])");
+  EXPECT_EQ(value("finetuning_type: full\nfreeze_vision_tower: true\n"
+                  "freeze_multi_modal_projector: false\nfreeze_language_model: true\n"),
+            R"(["projector"])");
+  const Import text = parts("finetuning_type: full\nfreeze_vision_tower: true\n");
+  EXPECT_EQ(value_of(text, "tuning.train_parts"), "");
+  EXPECT_TRUE(has_key(text.no_meaning, "freeze_vision_tower"));
+  const Import lora = parts(
+      "finetuning_type: lora\nfreeze_vision_tower: false\nfreeze_multi_modal_projector: false\n");
+  EXPECT_EQ(value_of(lora, "tuning.train_parts"), R"(["language","vision"])");
+  EXPECT_TRUE(has_key(lora.no_meaning, "freeze_multi_modal_projector"));
+  test::expect_error<ConfigError>(
+      [&] { parts("finetuning_type: full\nfreeze_language_model: true\n"); },
+      {"all parts of the model are frozen"});
+}
+
 TEST_F(DataSetsTest, StreamsStillNeedANumberOfSteps) {
   const std::string trl = "model_name_or_path: m\ndataset_name: o/d\ndataset_streaming: true\n";
   const Import run = import(trl, Tool::kTrl);

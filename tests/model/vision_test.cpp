@@ -6,13 +6,18 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 #include "sftrun/core/file.h"
+#include "sftrun/model/adapter_io.h"
 #include "sftrun/model/stage.h"
 #include "sftrun/spec/vision_tensors.h"
+#include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/safetensors.h"
 #include "support/adapter_weights.h"
+#include "support/expect_error.h"
 #include "support/reference.h"
+#include "support/temporary_directory.h"
 #include "support/tensors.h"
 
 // Models with images against what transformers gave for tiny random models (scripts/fixtures/make_vision.py).
@@ -246,6 +251,133 @@ TEST_P(Vision, TrainsItsParts) {
   }
   const auto whole = load(GetParam(), with_images(Trains::kFull, false));
   EXPECT_EQ(num_parameters, whole->parameters().parameters().size());
+}
+
+struct MixedParts {
+  TrainedParts lora, full;
+};
+
+DecoderOptions with_mixed_parts(const spec::ArchSpec& arch, const MixedParts& mixed) {
+  DecoderOptions options = with_images(Trains::kLora, /*checkpoints=*/false);
+  options.lora = {.r = 2, .alpha = 6};
+  options.parts = TrainedParts::none();
+  for (const ModelPart part : kModelParts) {
+    if (mixed.lora.has(part) || mixed.full.has(part)) options.parts.add(part);
+    if (!mixed.full.has(part)) continue;
+    for (const std::string& module : spec::modules_of(arch, part))
+      options.lora.modules_to_save.push_back(module);
+  }
+  options.lora.parts = options.parts;
+  return options;
+}
+
+const std::vector<MixedParts>& mixtures() {
+  static const std::vector<MixedParts> all = {
+      {.lora = {true, false, false}, .full = {false, true, false}},
+      {.lora = {true, false, true}, .full = {false, true, false}},
+      {.lora = {true, false, false}, .full = {false, true, true}},
+      {.lora = {true, true, false}, .full = {false, false, true}}};
+  return all;
+}
+
+// B is zero at the start, so the model is the base: tensors of full parts have the gradients of full training, A none, and B those of
+// its matrix times A: dL/dB = scale dL/dW A^T.
+TEST_P(Vision, TrainsPartsInFullBesideLora) {
+  const VisionReference reference(GetParam());
+  const auto gradient_of = [&](const std::string& name) { return reference.read("grad." + name); };
+  for (const MixedParts& mixed : mixtures()) {
+    const auto base = weights::Checkpoint::open(folder_of(GetParam()));
+    const auto decoder = Decoder::load(base, with_mixed_parts(base->arch(), mixed));
+    data::Batch batch;
+    const PackedBatch packed = packed_documents(*decoder, reference, batch);
+    EXPECT_NEAR(mean_loss(*decoder, packed, batch), reference.loss(), 1e-5);
+    size_t num_full = 0;
+    for (const layers::Parameter& parameter : decoder->parameters().parameters()) {
+      EXPECT_TRUE(decoder->options().parts.has(parameter.part)) << parameter.name;
+      const std::string tensor = weights::saved_tensor(parameter.name);
+      if (tensor.empty()) continue;
+      ++num_full;
+      EXPECT_TRUE(mixed.full.has(parameter.part)) << parameter.name;
+      EXPECT_EQ(spec::part_of(decoder->arch(), tensor), parameter.part) << parameter.name;
+      const at::Tensor expected = gradient_of(tensor);
+      const at::Tensor given = parameter.in_file_order(parameter.grad).reshape(expected.sizes());
+      if (expected.abs().max().item<double>() < 1e-12)
+        EXPECT_LT(given.abs().max().item<double>(), 1e-6) << tensor;
+      else
+        EXPECT_TRUE(close(given, expected, 1e-4)) << tensor;
+    }
+    size_t num_trained = 0;  // tensors of the full parts
+    for (const spec::TensorSpec& tensor :
+         spec::vision_tensor_specs(*base->arch().vision, base->arch().hidden_size))
+      num_trained += mixed.full.has(tensor.part) && tensor.role != TensorRole::kBuffer &&
+                     spec::is_read(*base->arch().vision, tensor);
+    EXPECT_EQ(num_full, num_trained);
+    for (const layers::Linear* linear : decoder->adapted_linears()) {
+      EXPECT_TRUE(mixed.lora.has(linear->lora->b->part)) << linear->name;
+      EXPECT_EQ(at::count_nonzero(linear->lora->a->grad).item<int64_t>(), 0) << linear->name;
+      const at::Tensor expected = gradient_of(linear->name + ".weight")
+                                      .matmul(linear->lora->a->master.t())
+                                      .mul(linear->lora->scale);
+      EXPECT_TRUE(close(linear->lora->b->grad, expected, 1e-4)) << linear->name;
+    }
+    EXPECT_EQ(decoder->parameters().parameters().size(),
+              num_full + 2 * decoder->adapted_linears().size());
+  }
+}
+
+/// All modules of transformers' model whose names end in a linear's, from the tensors in the files.
+std::vector<std::string> modules_with_weights(const weights::Checkpoint& base) {
+  std::vector<std::string> modules;
+  std::vector<spec::TensorSpec> tensors = spec::tensor_specs(base.arch());
+  for (spec::TensorSpec& tensor :
+       spec::vision_tensor_specs(*base.arch().vision, base.arch().hidden_size))
+    tensors.push_back(std::move(tensor));
+  for (const spec::TensorSpec& tensor : tensors)
+    if (tensor.name.ends_with(".weight"))
+      modules.push_back(tensor.name.substr(0, tensor.name.rfind('.')));
+  return modules;
+}
+
+// adapter_config.json names the adapted modules and no others, and the files load again.
+TEST_P(Vision, WritesAdaptersOfItsParts) {
+  const auto base = weights::Checkpoint::open(folder_of(GetParam()));
+  for (const MixedParts& mixed : mixtures()) {
+    const DecoderOptions options = with_mixed_parts(base->arch(), mixed);
+    const auto decoder = Decoder::load(base, options);
+    test::set_adapter_weights(decoder->parameters(), /*seed=*/3);
+    const weights::AdapterConfig config = adapter_config_of(*decoder, "");
+    EXPECT_EQ(config.lora.modules_to_save, options.lora.modules_to_save);
+    std::set<std::string> adapted, targeted;
+    for (const layers::Linear* linear : decoder->adapted_linears()) adapted.insert(linear->name);
+    ASSERT_TRUE(config.lora.target_pattern);
+    for (const std::string& module : modules_with_weights(*base))
+      if (config.lora.target_pattern->matches(module)) targeted.insert(module);
+    EXPECT_EQ(targeted, adapted);
+
+    const test::TemporaryDirectory directory;
+    weights::write_adapter(directory.path(), config, adapter_tensors(*decoder, own_masters()));
+    const auto read = weights::load_adapter_config(directory.path(), base->arch());
+    EXPECT_EQ(read.lora.parts.projector, options.parts.projector);
+    EXPECT_EQ(read.lora.parts.vision, options.parts.vision);
+    const auto again = Decoder::load(base, options);
+    load_adapter_weights(*again, directory.path());
+    for (const layers::Parameter& parameter : decoder->parameters().parameters())
+      EXPECT_TRUE(at::equal(again->parameters().find(parameter.name)->master, parameter.master))
+          << parameter.name;
+    // A model that reads texts alone takes the text part, and a run does not lose the others.
+    DecoderOptions text{.trains = Trains::kLora};
+    text.lora = read.lora;
+    const auto reader = Decoder::load(base, text);
+    load_adapter_weights(*reader, directory.path());
+    for (const layers::Parameter& parameter : reader->parameters().parameters())
+      EXPECT_TRUE(at::equal(decoder->parameters().find(parameter.name)->master, parameter.master));
+    text.lora.parts = TrainedParts::text();
+    text.parts = TrainedParts::text();
+    text.lora.modules_to_save.clear();
+    const auto run = Decoder::load(base, text);
+    test::expect_error<DataError>([&] { load_adapter_weights(*run, directory.path()); },
+                                  {"to tuning.train_parts"});
+  }
 }
 
 // A batch of text alone runs through a model with a tower, and gives what the text model gives.

@@ -19,8 +19,8 @@ PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/decisions/*.md", "sr
          "tests/cuda/**/README.md")
 WRONG_ON_PURPOSE = ("docs/errors.md",)
 SECTIONS = ("model", "tuning", "data", "train", "parallel", "output", "callbacks")
-# Names of tensors and files that begin as a section does, and a key that a page calls unsupported.
-NO_KEYS = re.compile(r"model\.(layers|norm|embed_tokens|safetensors)\b|train\.py|output\.weight|tuning\.train_parts")
+# Names of tensors and files that begin as a section does.
+NO_KEYS = re.compile(r"model\.(layers|norm|embed_tokens|safetensors)\b|train\.py|output\.weight")
 PAGES_OF_TENSORS = ("docs/vision-models.md",)  # which have names of tensors for those of settings
 FOLDERS = "src|tests|scripts|include|docs|bench|configs|cmake"
 OF_OTHERS = ("src/models/",)  # a folder of llama.cpp

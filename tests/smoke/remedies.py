@@ -204,7 +204,7 @@ SECTIONS = "model|tuning|data|train|parallel|output|callbacks"
 # Parts of models, and files. Keys of other tools are in src/foreign and foreign_keys.yaml.
 NO_KEYS = re.compile(r"model\.(layers|embed_tokens|norm|visual|language_model|per_layer|dropout|vocab|merges|old)"
                      r"|model\.(vision_tower|vision_model|multi_modal_projector|embed_vision|connector|text_model|image_newline)"
-                     r"|output\.weight|train\.generation_$|.*\.(jsonl|gguf|log|h)$|.*safetensors|tuning\.train_parts")
+                     r"|output\.weight|train\.generation_$|.*\.(jsonl|gguf|log|h)$|.*safetensors")
 # Of other programs, and those that sftrun's launcher gives its workers.
 OTHER_FLAGS = {"--chip", "--curve-", "--cuda", "--fuse-qkv", "--ipc", "--logdir", "--max-lora-rank", "--merge", "--mpirun_hostfile", "--shm-size",
                "--ulimit", "--num-beams", "--max-micro-batch", "--model-path", "--result", "--worker-request"}

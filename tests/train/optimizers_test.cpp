@@ -247,6 +247,52 @@ TEST_P(OptimizerRows, ChangeEveryParameter) {
     EXPECT_LT(p.master.max().item<float>(), 0.5) << p.name;
 }
 
+/// Parts of a model have their learning rates, also in a range that holds parameters of two parts.
+TEST_P(OptimizerRows, PartsHaveTheirLearningRates) {
+  const at::NoGradGuard no_grad;
+  layers::ParameterStore parts;
+  fill_store(parts);
+  for (const char* name : {"small", "experts", "head"}) parts.find(name)->part = ModelPart::kVision;
+  parts.find("norm")->part = ModelPart::kProjector;
+  train.learning_rate = 1e-2;
+  train.part_learning_rates[ModelPart::kVision] = 3e-2;
+  train.part_learning_rates[ModelPart::kProjector] = 0;
+  layers::OwnedValues owned = parts;
+  if (!GetParam().needs_whole_matrices()) {  // as a rank owns them: from the middle of `big`
+    owned.pieces[0].begin = owned.pieces[0].offset = config::kMomentBlock;
+    owned.pieces[0].numel -= config::kMomentBlock;
+  }
+  const auto of_parts = make_optimizer(owned, train);
+  of_parts->step(*train.learning_rate, 1);
+  for (const layers::Parameter& p : parts.parameters()) {
+    layers::ParameterStore alone;
+    fill_store(alone);
+    config::TrainConfig usual = train;
+    usual.part_learning_rates = {};
+    usual.learning_rate = train.part_learning_rates[p.part].value_or(*train.learning_rate);
+    const auto of_all = make_optimizer(alone, usual);
+    of_all->step(*usual.learning_rate, 1);
+    at::Tensor is = p.master.flatten(), expected = alone.find(p.name)->master.flatten();
+    if (p.name == "big" && !GetParam().needs_whole_matrices())
+      is = is.slice(0, config::kMomentBlock), expected = expected.slice(0, config::kMomentBlock);
+    EXPECT_TRUE(test::close(is, expected, 1e-6)) << p.name;
+    EXPECT_EQ(p.part == ModelPart::kProjector, at::all(p.master == 0.5).item<bool>()) << p.name;
+  }
+}
+
+TEST(LearningRateRatios, AreOneWithoutSettings) {
+  layers::ParameterStore store;
+  fill_store(store);
+  config::TrainConfig train;
+  train.learning_rate = 1e-4;
+  for (const ModelPart part : kModelParts) {
+    for (layers::Parameter& p : store.parameters()) {
+      p.part = part;
+      EXPECT_EQ(LearningRateRatios::from(train).of(p), 1);
+    }
+  }
+}
+
 /// Two ranks that divide a matrix: `division` says whether that is possible.
 TEST_P(OptimizerRows, RefuseRangesOfAMatrixIfTheRowSaysSo) {
   layers::OwnedValues part = store;

@@ -23,7 +23,9 @@ enum class FieldType {
   kChoice,
   kObject,
   kDeviceMap,
-  kSources
+  kSources,
+  kParts,
+  kPartRates
 };
 
 /// Why a value is refused: the end of a sentence that begins with the field's name.

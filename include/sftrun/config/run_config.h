@@ -15,6 +15,7 @@
 #include "sftrun/config/places.h"
 #include "sftrun/config/record_formats.h"
 #include "sftrun/config/strategies.h"
+#include "sftrun/config/train_parts.h"
 #include "sftrun/core/quant_format.h"
 
 /// The typed configuration of a run. Names are those of the YAML, and defaults are only here.
@@ -118,8 +119,11 @@ struct TuningConfig {
   std::vector<std::string> skip_modules;  ///< names, or parts, of modules to leave dense
   LoraConfig lora;
   std::vector<std::string> trainable;  ///< regular expressions over parameter names, for partial
+  TrainParts train_parts;              ///< of a model with images; resolved: see `resolve`
 
   bool trains_adapter() const { return mode == TuningMode::kLora || mode == TuningMode::kQlora; }
+  /// The parts that train in full beside LoRA.
+  TrainedParts full_parts() const;
   /// The format that linear layers are quantised to when they are loaded; nullopt: they are not
   /// quantised. A choice with the name of a format (sftrun/core/quant_format.h) is that format.
   std::optional<QuantOptions> quant_options() const;
@@ -176,6 +180,7 @@ struct TrainConfig {
   std::optional<int64_t> max_steps;
   AutoInt batch_size, grad_accum, global_batch_size;
   std::optional<double> learning_rate;  ///< resolved: kLoraLearningRate or kFullLearningRate
+  PartRates part_learning_rates;        ///< unset: learning_rate
   Scheduler scheduler = Scheduler::kCosine;
   std::optional<double> warmup_ratio;  ///< resolved: kWarmupRatio without warmup_steps
   std::optional<int64_t> warmup_steps;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "sftrun/core/file_layout.h"
+#include "sftrun/core/model_part.h"
 #include "sftrun/core/tensor_role.h"
 #include "sftrun/core/tensor_slice.h"
 #include "sftrun/layers/unit.h"
@@ -25,6 +26,7 @@ struct Parameter {
   std::vector<int64_t> shape;
   int64_t unit = 0;                       ///< index of its unit (unit.h)
   TensorRole role = TensorRole::kLinear;  ///< for the optimizer's choice of method
+  ModelPart part = ModelPart::kLanguage;  ///< for its learning rate
   bool decays =
       true;  ///< whether weight decay applies (not to norms and biases, as in transformers'
              ///< Trainer)

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "sftrun/core/interruption.h"
+#include "sftrun/core/model_part.h"
 #include "sftrun/layers/backend.h"
 #include "sftrun/layers/embedding.h"
 #include "sftrun/layers/layer.h"
@@ -46,22 +47,6 @@ struct BaseForm {
 
 enum class Trains { kNothing, kLora, kFull, kPartial };
 
-/// The parts of a model with images to which `Trains` applies; the others are frozen.
-struct TrainedParts {
-  bool language = true, projector = true, vision = true;
-  bool has(spec::ModelPart part) const {
-    switch (part) {
-      case spec::ModelPart::kLanguage:
-        return language;
-      case spec::ModelPart::kProjector:
-        return projector;
-      case spec::ModelPart::kVision:
-        return vision;
-    }
-    return false;
-  }
-};
-
 /// Frozen weights that several decoders on one device use, each with its own adapter. The first one
 /// that needs a tensor reads it. For decoders of the same checkpoint, dtype and BaseForm.
 struct SharedWeights {
@@ -74,7 +59,7 @@ struct DecoderOptions {
   at::Device device = at::kCPU;
   const layers::Backend* backend = nullptr;  ///< null: fused
   Trains trains = Trains::kNothing;
-  TrainedParts parts;
+  TrainedParts parts;  ///< to which `trains` applies
   spec::LoraSpec lora;
   std::filesystem::path
       pissa_from;  ///< PiSSA's initial A and B of a checkpoint; empty: compute them

@@ -1,11 +1,15 @@
 #pragma once
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/spec/arch_spec.h"
 #include "sftrun/spec/lora_spec.h"
 
 namespace sftrun::plan {
 
-/// The run's `tuning.lora`, for everything that follows the configuration.
-spec::LoraSpec lora_spec(const config::LoraConfig& lora);
+/// The run's `tuning.lora`, for everything that follows the configuration. Parts of a model with images that train in full beside LoRA
+/// are in its `modules_to_save`.   @pre require_parts_exist(tuning, arch)
+spec::LoraSpec lora_spec(const config::TuningConfig& tuning, const spec::ArchSpec& arch);
+/// @throws ConfigError if `tuning.train_parts` names a part that the model does not have
+void require_parts_exist(const config::TuningConfig& tuning, const spec::ArchSpec& arch);
 
 }  // namespace sftrun::plan

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "sftrun/core/model_part.h"
 #include "sftrun/core/regex.h"
 
 /// The settings of a LoRA adapter, for planning, the model and the adapter's files. `tuning.lora`
@@ -57,6 +58,8 @@ struct LoraSpec {
   /// Modules trained in full, by suffix of their names. If the embedding or a head tied to it is
   /// among them, the two become separate tensors, as in peft.
   std::vector<std::string> modules_to_save = {};
+  /// Of a model with images: the parts in which names are looked for.
+  TrainedParts parts = TrainedParts::text();
 
   int64_t r_of(const std::string& name) const;
   /// alpha / r, or alpha / sqrt(r)

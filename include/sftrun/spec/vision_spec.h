@@ -5,16 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/core/model_part.h"
+
 /// The image side of a vision-language model as data: a tower that turns patches of pixels into hidden states, mergers that turn these
 /// into rows of the text, and how the text model treats such rows. docs/vision-models.md says where transformers computes it.
 namespace sftrun::spec {
 
-/// What `tuning.train_parts` selects. Each tensor of a model belongs to exactly one.
-enum class ModelPart : uint8_t {
-  kLanguage,   ///< the text model with its embedding and head
-  kProjector,  ///< what maps the tower's output to the text model's width
-  kVision,     ///< the tower
-};
+using sftrun::ModelPart;
 
 /// What is gathered, sharded and placed as one, in the order in which it computes.
 enum class VisionUnit : uint8_t {

@@ -17,14 +17,16 @@ namespace sftrun::train {
 /// peft's default for `loraplus_lr_embedding`.
 inline constexpr double kLoraPlusEmbeddingRate = 1e-6;
 
-/// Learning rates that differ between parameters: LoRA+ (arXiv:2402.12354; peft's
-/// create_loraplus_optimizer).
+/// Learning rates that differ between parameters, as multiples of that of the schedule: parts of a model
+/// with images, and LoRA+ (arXiv:2402.12354; peft's create_loraplus_optimizer).
 struct LearningRateRatios {
   /// Learning rate of LoRA's B and of one-dimensional parameters, as a multiple of the learning
   /// rate.
   double loraplus_lr_ratio = 1;
   /// The same for A and B of an embedding's adapter, whose learning rate is separate in peft.
   double loraplus_embedding_ratio = 1;
+  /// What all learning rates of a part of the model are multiplied by besides (train.part_learning_rates).
+  ByPart<double> of_part = {{1, 1, 1}};
 
   static LearningRateRatios from(const config::TrainConfig& config);
   double of(const layers::Parameter& parameter) const;

@@ -32,6 +32,29 @@ void check_save_every(Checks& checks, const std::string& text) {
                      : fmt::format("write {}s", excerpt(text)));
 }
 
+void check_part_rates(Checks& checks) {
+  constexpr const char* kKey = "train.part_learning_rates";
+  const RunConfig& run = checks.run();
+  for (const ModelPart part : kModelParts) {
+    const auto rate = run.train.part_learning_rates[part];
+    if (!rate) continue;
+    if (part == ModelPart::kLanguage)
+      checks.error(fmt::format("`{}` has a rate for language", kKey), {kKey},
+                   fmt::format("set train.learning_rate: {} in its place", *rate));
+    else if (!run.tuning.train_parts.trains(part))
+      checks.error(
+          fmt::format("`{}` has a rate for {}, which does not train", kKey, part_name(part)),
+          {kKey, "tuning.train_parts"},
+          fmt::format("add {0} to tuning.train_parts, or remove {0} from part_learning_rates",
+                      part_name(part)));
+    else if (run.train.learning_rate == 0.0)
+      checks.error(fmt::format("`{}` cannot be used with a `train.learning_rate` of 0", kKey),
+                   {kKey, "train.learning_rate"},
+                   "set train.learning_rate above 0, and leave out of tuning.train_parts what is "
+                   "frozen");
+  }
+}
+
 }  // namespace
 
 void check_optimizer(Checks& checks) {
@@ -44,6 +67,7 @@ void check_optimizer(Checks& checks) {
 
 void check_schedule(Checks& checks) {
   checks.require(kSchedules);
+  check_part_rates(checks);
   check_save_every(checks, checks.run().train.save_every);
 }
 

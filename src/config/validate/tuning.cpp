@@ -83,6 +83,61 @@ constexpr auto kOfOtherModes = std::to_array<Rule>({
      "use all-linear"},
 });
 
+bool trains_parts_in(Run run, PartTraining training) {
+  return run.tuning.train_parts.any(training);
+}
+bool has_full_language(Run run) {
+  return is_adapter(run) &&
+         run.tuning.train_parts.training[ModelPart::kLanguage] == PartTraining::kFull;
+}
+
+constexpr auto kParts = std::to_array<Rule>({
+    {[](Run run) {
+       return run.tuning.mode == TuningMode::kFull && trains_parts_in(run, PartTraining::kLora);
+     },
+     "`tuning.train_parts` trains a part with LoRA, but `tuning.mode` is full",
+     {"tuning.train_parts", "tuning.mode"},
+     [](Run run) {
+       return fmt::format("set tuning.mode to lora, or write the parts as a list: {}",
+                          run.tuning.train_parts.list());
+     }},
+    {[](Run run) {
+       return run.tuning.mode == TuningMode::kPartial &&
+              (trains_parts_in(run, PartTraining::kLora) ||
+               trains_parts_in(run, PartTraining::kFull));
+     },
+     "`tuning.train_parts` is a map, but with `tuning.mode` partial `trainable` says what trains",
+     {"tuning.train_parts", "tuning.mode"},
+     [](Run run) {
+       return fmt::format("write the parts as a list: {}", run.tuning.train_parts.list());
+     }},
+    {has_full_language,
+     [](Run run) {
+       return fmt::format(
+           "`tuning.train_parts` trains the language part in full, but `tuning.mode` is {}",
+           word_of(run.tuning.mode));
+     },
+     {"tuning.train_parts", "tuning.mode"},
+     [](Run run) {
+       return fmt::format("set tuning.mode to full and train_parts to {}, or language to lora",
+                          run.tuning.train_parts.list());
+     }},
+    {[](Run run) {
+       return is_adapter(run) && !has_full_language(run) &&
+              !trains_parts_in(run, PartTraining::kLora) &&
+              trains_parts_in(run, PartTraining::kFull);
+     },
+     [](Run run) {
+       return fmt::format("`tuning.mode` is {}, but `tuning.train_parts` trains no part with LoRA",
+                          word_of(run.tuning.mode));
+     },
+     {"tuning.train_parts", "tuning.mode"},
+     [](Run run) {
+       return fmt::format("set tuning.mode to full, with train_parts: {}",
+                          run.tuning.train_parts.list());
+     }},
+});
+
 /// Combinations that PEFT refuses, too.
 constexpr auto kVariants = std::to_array<Rule>({
     {[](Run run) { return adapts_experts(run) && run.tuning.lora.dora; },
@@ -141,6 +196,7 @@ void check_tuning(Checks& checks) {
   for (const std::string& pattern : tuning.trainable)
     check_expression(checks, "tuning.trainable", pattern, regex_problem(pattern));
   checks.require(kOfOtherModes);
+  checks.require(kParts);
   if (!tuning.trains_adapter()) return;
   check_targets(checks, tuning.lora);
   checks.require(kVariants);

@@ -21,7 +21,7 @@ StepContext::StepContext(const spec::ArchSpec& whole, const config::RunConfig& r
     : arch(device_arch(whole, run.parallel.axes)),
       config(run),
       shape(micro_batch),
-      lora(lora_spec(run.tuning.lora)),
+      lora(lora_spec(run.tuning, whole)),
       trains_base(!run.tuning.trains_adapter()),
       trains_all(run.tuning.mode == config::TuningMode::kFull),
       has_dora(!trains_base && run.tuning.lora.dora),

@@ -1,5 +1,8 @@
 #include "sftrun/spec/vision_tensors.h"
 
+#include <algorithm>
+#include <cctype>
+
 #include "sftrun/core/error.h"
 
 namespace sftrun::spec {
@@ -153,6 +156,84 @@ std::optional<ModelPart> part_of(const ArchSpec& arch, std::string_view name) {
   if (is_projectors(*arch.vision, name)) return ModelPart::kProjector;
   if (name.starts_with(arch.vision->prefix)) return ModelPart::kVision;
   return std::nullopt;
+}
+
+bool is_read(const VisionSpec& vision, const TensorSpec& tensor) {
+  if (tensor.unit == VisionUnit::kLayer) return tensor.layer < vision.num_used_layers;
+  const bool is_post_norm = tensor.unit == VisionUnit::kOutput && vision.post_norm.exists() &&
+                            tensor.name.starts_with(vision.post_norm.module + ".");
+  return !is_post_norm || vision.uses_post_norm;
+}
+
+std::vector<TensorSpec> vision_linears(const ArchSpec& arch, const TrainedParts& parts) {
+  std::vector<TensorSpec> linears;
+  if (!arch.vision || !parts.has_image_side()) return linears;
+  for (TensorSpec& tensor : vision_tensor_specs(*arch.vision, arch.hidden_size)) {
+    const bool is_linear = tensor.role == TensorRole::kLinear && tensor.name.ends_with(".weight");
+    if (is_linear && parts.has(tensor.part) && is_read(*arch.vision, tensor))
+      linears.push_back(std::move(tensor));
+  }
+  return linears;
+}
+
+namespace {
+
+/// Splits the tensors of a model into those that a part trains and all others.
+struct PartNames {
+  std::vector<std::string> trained, others;
+
+  PartNames(const ArchSpec& arch, ModelPart part) : others(arch.vision->unused) {
+    others.push_back(arch.prefix);
+    for (const TensorSpec& tensor : vision_tensor_specs(*arch.vision, arch.hidden_size)) {
+      const bool trains = tensor.part == part && tensor.role != TensorRole::kBuffer &&
+                          is_read(*arch.vision, tensor);
+      (trains ? trained : others).push_back(tensor.name);
+    }
+  }
+  bool is_module_of_others(const std::string& prefix) const {
+    return std::any_of(others.begin(), others.end(),
+                       [&](const std::string& name) { return name.starts_with(prefix); });
+  }
+  /// Its children have numbers.
+  bool is_list(const std::string& prefix) const {
+    return std::any_of(trained.begin(), trained.end(), [&](const std::string& name) {
+      return name.starts_with(prefix) && name.size() > prefix.size() &&
+             std::isdigit(static_cast<unsigned char>(name[prefix.size()])) != 0;
+    });
+  }
+};
+
+/// The outermost module of the part around a tensor, with a dot at its end; empty: there is none.
+std::string module_around(const std::string& tensor, const PartNames& names) {
+  for (size_t dot = tensor.find('.'); dot != std::string::npos; dot = tensor.find('.', dot + 1)) {
+    std::string prefix = tensor.substr(0, dot + 1);
+    if (prefix != "model." && !names.is_module_of_others(prefix) && !names.is_list(prefix))
+      return prefix;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::string> modules_of(const ArchSpec& arch, ModelPart part) {
+  constexpr std::string_view kRoot = "model.";
+  SFTRUN_CHECK(arch.vision.has_value() && part != ModelPart::kLanguage);
+  const PartNames names(arch, part);
+  std::vector<std::string> modules;
+  for (const std::string& tensor : names.trained) {
+    std::string module = module_around(tensor, names);
+    if (module.empty()) {
+      throw ConfigError(
+          fmt::format("{} cannot be trained in full beside LoRA: its module has other tensors, too",
+                      tensor),
+          "tuning.train_parts", "train the part with LoRA, or set tuning.mode to full");
+    }
+    module.pop_back();
+    if (module.starts_with(kRoot)) module.erase(0, kRoot.size());
+    if (std::find(modules.begin(), modules.end(), module) == modules.end())
+      modules.push_back(std::move(module));
+  }
+  return modules;
 }
 
 }  // namespace sftrun::spec

@@ -7,16 +7,23 @@
 
 namespace sftrun::train {
 LearningRateRatios LearningRateRatios::from(const config::TrainConfig& config) {
-  if (!config.loraplus_lr_ratio) return {};
-  return {.loraplus_lr_ratio = config.loraplus_lr_ratio.value(),
-          .loraplus_embedding_ratio = kLoraPlusEmbeddingRate / config.learning_rate.value()};
+  LearningRateRatios ratios;
+  if (config.loraplus_lr_ratio) {
+    ratios.loraplus_lr_ratio = config.loraplus_lr_ratio.value();
+    ratios.loraplus_embedding_ratio = kLoraPlusEmbeddingRate / config.learning_rate.value();
+  }
+  for (const ModelPart part : kModelParts)
+    if (const auto rate = config.part_learning_rates[part])
+      ratios.of_part[part] = *rate / config.learning_rate.value();
+  return ratios;
 }
 
 double LearningRateRatios::of(const layers::Parameter& parameter) const {
-  if (parameter.role == TensorRole::kEmbeddingLora) return loraplus_embedding_ratio;
+  if (parameter.role == TensorRole::kEmbeddingLora)
+    return loraplus_embedding_ratio * of_part[parameter.part];
   const bool is_fast =
       parameter.role == TensorRole::kLoraB || parameter.shape_in_files().size() == 1;
-  return is_fast ? loraplus_lr_ratio : 1;
+  return (is_fast ? loraplus_lr_ratio : 1) * of_part[parameter.part];
 }
 
 int64_t StateTensor::own_numel() const {
