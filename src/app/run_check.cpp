@@ -177,8 +177,8 @@ void require_weights(const std::string& name, const fs::path& model) {
 
 namespace {
 
-void require_modules_exist(const std::vector<std::string>& names, const spec::ArchSpec& arch) {
-  const std::vector<spec::TensorSpec> tensors = spec::tensor_specs(arch);
+void require_modules_exist(const std::vector<std::string>& names,
+                           const std::vector<spec::TensorSpec>& tensors) {
   const auto is_there = [&](const std::string& name) {
     return std::any_of(tensors.begin(), tensors.end(), [&](const spec::TensorSpec& tensor) {
       return has_path_part(tensor.name.substr(0, tensor.name.rfind('.')), name);
@@ -202,7 +202,7 @@ void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch
     const spec::LoraSpec lora = plan::lora_spec(tuning, arch);
     spec::require_targets_exist(lora, arch);
     spec::require_adapters(lora, arch);
-    require_modules_exist(tuning.skip_modules, arch);
+    require_modules_exist(tuning.skip_modules, tensors_of_run(arch, tuning.train_parts.trained()));
     if (lora.pissa) spec::require_pissa_fits(lora, arch);
     spec::require_patterns_match(lora, arch);
   } else if (tuning.mode == config::TuningMode::kPartial) {

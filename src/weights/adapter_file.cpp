@@ -476,6 +476,20 @@ AdapterTensors load_adapter(const fs::path& directory, const AdapterConfig& conf
   return AdapterReader(path, config, arch).read();
 }
 
+void require_text_adapter(const AdapterTensors& adapter, const spec::ArchSpec& arch,
+                          const fs::path& directory) {
+  const auto check = [&](const std::string& name) {
+    const auto part = spec::part_of(arch, name + ".");
+    if (!part || *part == ModelPart::kLanguage) return;
+    throw DataError(
+        fmt::format("the adapter has {}, of the {} part, and the text model alone is written", name,
+                    part_name(*part)),
+        directory.string(), "load it beside its base, by PEFT");
+  };
+  for (const auto& entry : adapter.lora) check(entry.first);
+  for (const auto& entry : adapter.saved) check(entry.first);
+}
+
 void write_adapter(const fs::path& directory, const AdapterConfig& config,
                    const std::vector<TensorToWrite>& tensors) {
   make_directories(directory);

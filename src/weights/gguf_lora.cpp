@@ -195,6 +195,7 @@ void write_gguf_lora(const fs::path& directory, const fs::path& base, const spec
                      const std::string& dtype, const fs::path& file) {
   const AdapterConfig config = load_adapter_config(directory, arch);
   const AdapterTensors adapter = load_adapter(directory, config, arch);
+  require_text_adapter(adapter, arch, directory);
   require_gguf_lora(config, directory, {base, arch, [&](const std::string& module) {
                                           return adapter.lora.contains(module);
                                         }});

@@ -286,7 +286,8 @@ TEST_P(Vision, TrainsPartsInFullBesideLora) {
   const VisionReference reference(GetParam());
   const auto gradient_of = [&](const std::string& name) { return reference.read("grad." + name); };
   for (const MixedParts& mixed : mixtures()) {
-    const auto base = weights::Checkpoint::open(folder_of(GetParam()));
+    const std::shared_ptr<const weights::Checkpoint> base =
+        weights::Checkpoint::open(folder_of(GetParam()));
     const auto decoder = Decoder::load(base, with_mixed_parts(base->arch(), mixed));
     data::Batch batch;
     const PackedBatch packed = packed_documents(*decoder, reference, batch);
@@ -340,7 +341,8 @@ std::vector<std::string> modules_with_weights(const weights::Checkpoint& base) {
 
 // adapter_config.json names the adapted modules and no others, and the files load again.
 TEST_P(Vision, WritesAdaptersOfItsParts) {
-  const auto base = weights::Checkpoint::open(folder_of(GetParam()));
+  const std::shared_ptr<const weights::Checkpoint> base =
+      weights::Checkpoint::open(folder_of(GetParam()));
   for (const MixedParts& mixed : mixtures()) {
     const DecoderOptions options = with_mixed_parts(base->arch(), mixed);
     const auto decoder = Decoder::load(base, options);
@@ -371,6 +373,12 @@ TEST_P(Vision, WritesAdaptersOfItsParts) {
     load_adapter_weights(*reader, directory.path());
     for (const layers::Parameter& parameter : reader->parameters().parameters())
       EXPECT_TRUE(at::equal(decoder->parameters().find(parameter.name)->master, parameter.master));
+    test::expect_error<DataError>(
+        [&] {
+          weights::require_text_adapter(weights::load_adapter(directory.path(), read, base->arch()),
+                                        base->arch(), directory.path());
+        },
+        {"the text model alone is written"});
     text.lora.parts = TrainedParts::text();
     text.parts = TrainedParts::text();
     text.lora.modules_to_save.clear();

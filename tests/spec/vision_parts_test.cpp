@@ -49,7 +49,7 @@ TEST_P(PartsOfModels, ModulesHoldThePartAndNothingElse) {
     for (const TensorSpec& tensor : tensor_specs(arch_))
       EXPECT_FALSE(is_saved(modules, tensor.name)) << tensor.name;
     for (const std::string& unused : arch_.vision->unused)
-      EXPECT_FALSE(is_saved(modules, unused + "weight")) << unused;
+      EXPECT_FALSE(unused.ends_with('.') && is_saved(modules, unused + "weight")) << unused;
     // A module list cannot be saved, and each is saved once.
     for (const std::string& module : modules) {
       for (const TensorSpec& tensor : tensors_) {

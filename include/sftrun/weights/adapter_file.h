@@ -47,6 +47,11 @@ AdapterConfig load_named_targets(const std::filesystem::path& directory,
 AdapterTensors load_adapter(const std::filesystem::path& directory, const AdapterConfig& config,
                             const spec::ArchSpec& arch);
 
+/// For what writes a text model: it would leave out updates of tower and projector.
+/// @throws DataError naming the first
+void require_text_adapter(const AdapterTensors& adapter, const spec::ArchSpec& arch,
+                          const std::filesystem::path& directory);
+
 /// Writes adapter_model.safetensors, sftrun_base.json if `base_record` is set, and last
 /// adapter_config.json, each atomically.
 /// @param tensors with PEFT's names

@@ -182,8 +182,9 @@ namespace {
 struct PartNames {
   std::vector<std::string> trained, others;
 
-  PartNames(const ArchSpec& arch, ModelPart part) : others(arch.vision->unused) {
-    others.push_back(arch.prefix);
+  PartNames(const ArchSpec& arch, ModelPart part) : others({arch.prefix}) {
+    for (const std::string& unused : arch.vision->unused)
+      if (unused.ends_with('.')) others.push_back(unused);  // no buffers of older versions
     for (const TensorSpec& tensor : vision_tensor_specs(*arch.vision, arch.hidden_size)) {
       const bool trains = tensor.part == part && tensor.role != TensorRole::kBuffer &&
                           is_read(*arch.vision, tensor);
