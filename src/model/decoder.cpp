@@ -38,6 +38,10 @@ void Decoder::open_shared_state(layers::BatchContext& context, const at::Tensor&
 
 std::vector<layers::Linear*> Decoder::linears() {
   std::vector<layers::Linear*> all;
+  if (tower_.is_defined()) {
+    for (const layers::TowerMembers& unit : layers::members_of(tower_))
+      for (const auto& member : unit.linears) all.push_back(member.linear);
+  }
   if (per_layer_.defined()) all.push_back(&per_layer_.projection);
   for (Layer& layer : layers_) {
     for (layers::Linear* linear : layer.linears()) all.push_back(linear);

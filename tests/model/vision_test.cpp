@@ -315,6 +315,7 @@ TEST_P(Vision, TrainsPartsInFullBesideLora) {
     EXPECT_EQ(num_full, num_trained);
     for (const layers::Linear* linear : decoder->adapted_linears()) {
       EXPECT_TRUE(mixed.lora.has(linear->lora->b->part)) << linear->name;
+      EXPECT_GT(linear->lora->a->master.abs().max().item<double>(), 0) << linear->name;
       EXPECT_EQ(at::count_nonzero(linear->lora->a->grad).item<int64_t>(), 0) << linear->name;
       const at::Tensor expected = gradient_of(linear->name + ".weight")
                                       .matmul(linear->lora->a->master.t())

@@ -168,7 +168,7 @@ class Decoder {
   void set_principal_parts(std::map<std::string, at::Tensor> parts) {
     principal_parts_ = std::move(parts);
   }
-  /// All linear modules except the head, in tensor order.
+  /// All linear modules except the head, in tensor order: those of the tower, then the text model's.
   std::vector<layers::Linear*> linears();
   /// Linear modules with an adapter, including the head.
   std::vector<layers::Linear*> adapted_linears();
