@@ -300,11 +300,33 @@ void require_targets_exist(const LoraSpec& lora, const ArchSpec& arch) {
 }
 
 void require_adapters(const LoraSpec& lora, const ArchSpec& arch) {
-  if (!arch.vision || lora.parts.language || !adapted_names(lora, arch).empty()) return;
-  throw ConfigError("the parts that train have no linear layers that an adapter can be for",
-                    "tuning.train_parts",
-                    "add language or vision, or set tuning.mode to full, which trains all their "
-                    "tensors");
+  if (!arch.vision || !lora.parts.has_image_side()) return;
+  const std::set<std::string> adapted = adapted_names(lora, arch);
+  for (const ModelPart part : kModelParts) {
+    if (!lora.parts.has(part)) continue;
+    TrainedParts alone = TrainedParts::none();
+    alone.add(part);
+    const std::vector<TensorSpec> tensors = tensors_with_head(arch, alone);
+    const bool is_trained =
+        std::any_of(adapted.begin(), adapted.end(),
+                    [&](const std::string& name) { return part_of(arch, name + ".") == part; }) ||
+        std::any_of(tensors.begin(), tensors.end(), [&](const TensorSpec& tensor) {
+          return is_saved(lora.modules_to_save, tensor.name);
+        });
+    if (is_trained) continue;
+    const bool has_linears = part == ModelPart::kLanguage || !vision_linears(arch, alone).empty();
+    throw ConfigError(
+        fmt::format("nothing of the {} part gets an adapter: {}", part_name(part),
+                    has_linears ? "`tuning.lora.target_modules` names no linear layer in it"
+                                : "it has no linear layers"),
+        "tuning.train_parts",
+        has_linears ? fmt::format("add names of its layers to target_modules, or take {} out of "
+                                  "tuning.train_parts",
+                                  part_name(part))
+                    : fmt::format("train it in full, for example tuning.train_parts: {{language: "
+                                  "lora, {}: full}}",
+                                  part_name(part)));
+  }
 }
 
 std::optional<double> aux_loss_coef(std::optional<double> asked, const MixtureSpec& mixture) {

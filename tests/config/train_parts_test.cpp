@@ -123,7 +123,7 @@ TEST_F(TrainPartsTest, APartMayHaveItsRate) {
 
 TEST_F(TrainPartsTest, RatesWithoutAPartAreRefused) {
   const auto refused = [&](const std::string& tuning, const std::string& train,
-                           const std::vector<std::string>& parts) {
+                           std::initializer_list<std::string> parts) {
     expect_error<ConfigError>([&] { load("tuning: {" + tuning + "}\ntrain: {" + train + "}\n"); },
                               parts);
   };

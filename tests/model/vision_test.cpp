@@ -360,8 +360,10 @@ TEST_P(Vision, WritesAdaptersOfItsParts) {
     const test::TemporaryDirectory directory;
     weights::write_adapter(directory.path(), config, adapter_tensors(*decoder, own_masters()));
     const auto read = weights::load_adapter_config(directory.path(), base->arch());
-    EXPECT_EQ(read.lora.parts.projector, options.parts.projector);
-    EXPECT_EQ(read.lora.parts.vision, options.parts.vision);
+    TrainedParts written = TrainedParts::text();  // Gemma 3's projector has no linear layers
+    for (const layers::Parameter& parameter : decoder->parameters().parameters())
+      written.add(parameter.part);
+    EXPECT_EQ(read.lora.parts, written);
     const auto again = Decoder::load(base, options);
     load_adapter_weights(*again, directory.path());
     for (const layers::Parameter& parameter : decoder->parameters().parameters())

@@ -72,7 +72,8 @@ TEST_P(PartsOfModels, AdaptersAreOfThePartsThatTrain) {
       EXPECT_EQ(part_of(arch_, name + "."), part) << name;
     for (const TensorSpec& linear : vision_linears(arch_, lora.parts))
       values += lora.r * (linear.shape[0] + linear.shape[1]);
-    if (part != ModelPart::kLanguage) EXPECT_EQ(num_lora_values(lora, arch_), values);
+    if (part == ModelPart::kLanguage) continue;
+    EXPECT_EQ(num_lora_values(lora, arch_), values);
   }
   const LoraSpec text;
   for (const std::string& name : adapted_names(text, arch_))
@@ -110,12 +111,24 @@ TEST(PartsOfModel, NamesOfFrozenPartsAreRefused) {
   require_targets_exist(lora, arch);
 }
 
-TEST(PartsOfModel, APartWithoutLinearLayersHasNoAdapter) {
+TEST(PartsOfModel, EachPartThatIsNamedTrains) {
+  const ArchSpec gemma = arch_of("gemma3"), llava = arch_of("llava");
   LoraSpec lora;
-  lora.parts = {.language = false, .projector = true, .vision = false};
-  test::expect_error<ConfigError>([&] { require_adapters(lora, arch_of("gemma3")); },
-                                  {"no linear layers", "tuning.train_parts"});
-  require_adapters(lora, arch_of("llava"));
+  lora.parts = {.language = true, .projector = true, .vision = false};
+  test::expect_error<ConfigError>(
+      [&] { require_adapters(lora, gemma); },
+      {"nothing of the projector part gets an adapter: it has no linear layers",
+       "tuning.train_parts", "{language: lora, projector: full}"});
+  lora.modules_to_save = modules_of(gemma, ModelPart::kProjector);
+  require_adapters(lora, gemma);
+  lora.modules_to_save.clear();
+  require_adapters(lora, llava);
+  lora.target_modules = {"q_proj"};
+  test::expect_error<ConfigError>([&] { require_adapters(lora, llava); },
+                                  {"names no linear layer in it", "take projector out of"});
+  lora.target_modules = {"linear_1"};
+  test::expect_error<ConfigError>([&] { require_adapters(lora, llava); },
+                                  {"nothing of the language part gets an adapter"});
 }
 
 }  // namespace

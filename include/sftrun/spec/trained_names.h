@@ -23,7 +23,7 @@ std::string update_name(const LoraSpec& lora, const std::string& module);
 /// @throws ConfigError for a name that matches nothing in the model, listing the valid names
 void require_targets_exist(const LoraSpec& lora, const ArchSpec& arch);
 
-/// @throws ConfigError if no module of the parts that train gets an adapter
+/// @throws ConfigError if a part of a model with images that `parts` names has neither an adapter nor fully trained modules
 void require_adapters(const LoraSpec& lora, const ArchSpec& arch);
 
 /// A router is selected by its parameter's name only: `gate` is ambiguous, because other layers may
