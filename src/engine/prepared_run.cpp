@@ -81,6 +81,20 @@ bool has_images(const PreparedRun& run) {
          });
 }
 
+/// Parts that get no gradient without an image.
+/// @throws ConfigError naming them if no record has one
+void require_images_of_parts(const PreparedRun& run) {
+  const TrainedParts parts = run.config.tuning.train_parts.trained();
+  if (run.has_images || (!parts.projector && !parts.vision)) return;
+  throw ConfigError(
+      fmt::format(
+          "`tuning.train_parts` names {}, and no {} has an image",
+          parts.vision ? "vision" : "projector",
+          run.config.data.streaming ? "record among the first 1000 of a data set" : "record"),
+      "tuning.train_parts",
+      "train on records with images, or set tuning.train_parts to [language]");
+}
+
 }  // namespace
 
 void prepare_data(PreparedRun& run, const train::TrainState* saved,
@@ -94,6 +108,7 @@ void prepare_data(PreparedRun& run, const train::TrainState* saved,
   run.data = train::load_run_data(run.config, text, data_threads(run.config.train),
                                   saved != nullptr ? saved->data_position : nullptr);
   run.has_images = has_images(run);
+  require_images_of_parts(run);
   if (rank.is_main()) run.leaves_template_unused = data::leaves_template_unused(run.config, text);
   if (run.config.data.streaming) return;
   const std::string notice =
