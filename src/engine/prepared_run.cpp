@@ -85,7 +85,7 @@ bool has_images(const PreparedRun& run) {
 /// @throws ConfigError naming them if no record has one
 void require_images_of_parts(const PreparedRun& run) {
   const TrainedParts parts = run.config.tuning.train_parts.trained();
-  if (run.has_images || (!parts.projector && !parts.vision)) return;
+  if (run.has_images || !parts.has_image_side()) return;
   throw ConfigError(
       fmt::format(
           "`tuning.train_parts` names {}, and no {} has an image",

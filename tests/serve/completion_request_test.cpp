@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 
+#include "data/toy_vision_model.h"
+#include "sftrun/core/base64.h"
+#include "sftrun/core/file.h"
 #include "sftrun/serve/api_error.h"
 #include "sftrun/tokenizer/generated_text.h"
 #include "support/served_tiny.h"
@@ -67,6 +71,32 @@ TEST_F(CompletionRequests, ChatTakesWhatTheContextLeavesUpToTheDefault) {
             7);
   std::string param;
   EXPECT_EQ(status_of([&] { chat({{"messages", messages}, {"max_tokens", 128}}); }, &param), 400);
+}
+
+// OpenAI's content parts. A client must not read files of this machine, nor let it follow URLs, and an image that
+// cannot be decoded must not reach the passes, where it would end other answers.
+TEST_F(CompletionRequests, ImagesComeWithTheRequest) {
+  const ServedModel model("vision", test::toy_vision_model(), tiny_.models.front()->decoder, 4096);
+  const std::string file =
+      read_text_file(std::filesystem::path(SFTRUN_TEST_DATA) / "images/resize-37x29.png");
+  const auto asked = [&](const std::string& url) {
+    const Json content = {{{"type", "image_url"}, {"image_url", {{"url", url}}}},
+                          {{"type", "text"}, {"text", "What is it?"}}};
+    const Json messages = Json::array({{{"role", "user"}, {"content", content}}});
+    return parse_chat({{"messages", messages}}, model, {.chat_tokens = 50});
+  };
+  const std::string encoding = "data:image/png;base64,";
+  const CompletionRequest request = asked(encoding + encode_base64(file));
+  ASSERT_EQ(request.prompt_images.at(0).size(), 1U);
+  const data::SequenceImage& image = request.prompt_images[0][0];
+  EXPECT_EQ(image.width, 37);
+  EXPECT_EQ(std::count(request.prompts[0].begin(), request.prompts[0].end(), test::kImagePad),
+            image.num_tokens);
+  for (const std::string& refused :
+       {std::string("/etc/hostname"), std::string("images/resize-37x29.png"),
+        std::string("file:///etc/hostname"), std::string("https://example.com/a.png"),
+        encoding + "AAAA", encoding + encode_base64(file.substr(0, file.size() / 2))})
+    EXPECT_EQ(status_of([&] { asked(refused); }), 400) << refused.substr(0, 40);
 }
 
 TEST_F(CompletionRequests, ADeveloperIsTheSystem) {
