@@ -1,0 +1,89 @@
+"""configs/theworld/*.yaml as they stand: two steps each on a tiny Gemma 3 with images, as the guide starts them with Accelerate's files.
+
+    python tests/parity/theworld_configs.py --sftrun build/bin/sftrun
+
+Which tensors changed is what each file says, by names that transformers gives them; and transformers loads what was written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from harness import Measured  # noqa: I001  (sets sys.path)
+
+import torch
+from safetensors.torch import load_file
+from vision_models import MODELS, load, turn, write_folder, write_pictures
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ACCELERATE = "configs/accelerate/multi_gpu_{}.yaml"
+# Of each file: the parts that it trains, and the file of Accelerate that the guide starts it with.
+CASES = {
+    "projection": ({"projector"}, ACCELERATE.format("ddp")),
+    "vision": ({"projector", "vision"}, ACCELERATE.format("ddp")),
+    "full_fsdp": ({"projector", "vision", "language"}, ACCELERATE.format("fsdp")),
+}
+STEPS, RECORDS = 2, 24
+
+
+def write_records(folder: Path) -> Path:
+    pictures = write_pictures(folder / "images", seed=1)
+    record = lambda i: {"messages": [turn("user", f"images/{pictures[i % len(pictures)]}", f"Picture {i}?"),  # noqa: E731
+                                     {"role": "assistant", "content": f"It is number {i}."}]}
+    path = folder / "records.jsonl"
+    path.write_text("".join(json.dumps(record(i)) + "\n" for i in range(RECORDS)))
+    return path
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    found = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        found |= load_file(file)
+    return found
+
+
+def changed_parts(before: Path, after: Path) -> set[str]:
+    was, now = weights_of(before), weights_of(after)
+    assert was.keys() == now.keys(), was.keys() ^ now.keys()
+    part_of = MODELS["gemma3"].part_of
+    named = lambda name: name if name.startswith("model.") else f"model.{name}"  # noqa: E731
+    return {part_of(named(name)) for name in was if not torch.equal(was[name].float(), now[name].float())}
+
+
+def check(name: str, sftrun: str, folder: Path, records: Path, verdicts: Measured) -> None:
+    parts, accelerate = CASES[name]
+    output = folder / name
+    command = [sftrun, "train", "--config", f"configs/theworld/{name}.yaml", "--accelerate-config", accelerate, "--device", "cpu",
+               f"model.name={folder / 'base'}", "model.dtype=fp32", "train.bf16=false", "model.max_seq_len=512", f"data.train={records}",
+               "train.batch_size=2", "train.grad_accum=2", f"train.max_steps={STEPS}", f"output.dir={output}"]
+    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    if not verdicts.expect(f"{name}: trains", run.returncode == 0, run.stderr[-1500:]):
+        return
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    verdicts.expect(f"{name}: {STEPS} steps", sum("loss" in line for line in lines) >= STEPS, str(lines[-1]))
+    changed = changed_parts(folder / "base", output / "model")
+    verdicts.expect(f"{name}: what changed", changed == parts, f"{changed} and not {parts}")
+    load(output / "model")  # raises for tensors that do not fit
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--sftrun", required=True)
+    options = parser.parse_args()
+    sftrun, verdicts = str(Path(options.sftrun).resolve()), Measured()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        write_folder(MODELS["gemma3"], folder / "base", MODELS["gemma3"].kind.seed)
+        records = write_records(folder)
+        for name in CASES:
+            check(name, sftrun, folder, records, verdicts)
+    return verdicts.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
