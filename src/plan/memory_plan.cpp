@@ -59,7 +59,9 @@ MicroBatchShape micro_batch_shape(const config::RunConfig& config, const RunDevi
   return {.tokens = static_cast<int64_t>(std::ceil(bins * of_bin)),
           .element_bytes = devices.element_bytes,
           .on_gpu = devices.on_gpu,
-          .threads = devices.threads};
+          .threads = devices.threads,
+          .tower = devices.tower,
+          .images = devices.images.times(config.train.batch_size.value.value())};
 }
 
 namespace {
@@ -79,7 +81,8 @@ int64_t process_bytes(const spec::ArchSpec& arch, const config::RunConfig& confi
 
 StaticMemory held_by(const spec::ArchSpec& arch, const config::RunConfig& config,
                      const RunDevices& devices, const StoredBytes& stored) {
-  return static_memory(arch, config, devices.element_bytes, stored, {.on_gpu = devices.on_gpu});
+  return static_memory(arch, config, devices.element_bytes, stored,
+                       {.on_gpu = devices.on_gpu, .tower = devices.tower});
 }
 
 MemoryPlan with_step(const StaticMemory& held, const spec::ArchSpec& arch,
@@ -134,12 +137,12 @@ StrategyChoice with_strategy(const spec::ArchSpec& arch, const config::RunConfig
       config::RunConfig undivided = other;
       undivided.parallel.strategy = kSingle;
       undivided.parallel.axes = {};
-      const DeviceStages stages =
-          place_units(arch, other.parallel,
-                      {.num_gpus = devices.world_size,
-                       .unit_bytes = unit_bytes(arch, undivided, devices.element_bytes, stored,
-                                                {.on_gpu = devices.on_gpu})},
-                      {});
+      const DeviceStages stages = place_units(
+          arch, other.parallel,
+          {.num_gpus = devices.world_size,
+           .unit_bytes = unit_bytes(arch, undivided, devices.element_bytes, stored,
+                                    {.on_gpu = devices.on_gpu, .tower = devices.tower})},
+          {});
       other.parallel.device_map = as_places(stages, arch);
       other.parallel.pp = static_cast<int64_t>(stages.devices.size());
       used.world_size = used.local_world_size = 1;

@@ -13,6 +13,7 @@
 #include "sftrun/plan/refusals.h"
 #include "sftrun/plan/stages.h"
 #include "sftrun/plan/step_memory.h"
+#include "sftrun/plan/tower.h"
 #include "sftrun/spec/blocks.h"
 #include "sftrun/spec/quantised_modules.h"
 #include "sftrun/spec/tensor_parallel.h"
@@ -58,12 +59,24 @@ void add_lora(const spec::ArchSpec& arch, int64_t r, Trained& trained) {
   }
 }
 
-/// The adapter's values; its moments are estimated as if every layer had an adapter of one rank.
+/// The text model's adapter; its moments are estimated as if every layer had an adapter of one rank.
 Trained lora_values(const spec::ArchSpec& arch, const config::RunConfig& config) {
   Trained trained(config.train);
   add_lora(arch, config.tuning.lora.r, trained);
   trained.scale_to(spec::num_lora_values(lora_spec(config.tuning, arch), arch));
   return trained;
+}
+
+/// What trains of a tensor of the image side: itself, or its module's adapter.
+void add_tower_tensor(const spec::TensorSpec& tensor, const TowerTraining& training,
+                      const config::LoraConfig& lora, Trained& trained) {
+  if (training.trains(tensor.name)) return trained.add(tensor.shape, tensor.role);
+  if (!is_tower_linear(tensor)) return;
+  const int64_t r = training.rank(module_of_weight(tensor.name));
+  if (r == 0) return;
+  trained.add({r, tensor.shape[1]});
+  trained.add({tensor.shape[0], r});
+  if (lora.dora) trained.add({tensor.shape[0]});
 }
 
 /// nullopt: every tensor trains.
@@ -74,8 +87,10 @@ std::optional<spec::TrainableNames> trainable_names(const config::TuningConfig& 
 }
 
 /// Of a run without an adapter.
-bool trains(const spec::TensorSpec& tensor, const std::optional<spec::TrainableNames>& names) {
-  return tensor.role != TensorRole::kBuffer && (!names || names->match(tensor.name));
+bool trains(const spec::TensorSpec& tensor, const std::optional<spec::TrainableNames>& names,
+            const TowerUse& tower) {
+  return tensor.role != TensorRole::kBuffer && (!tower.is_loaded || tower.parts.has(tensor.part)) &&
+         (!names || names->match(tensor.name));
 }
 
 /// A run without an adapter: its trained tensors, and the number of values of the others.
@@ -83,12 +98,13 @@ struct TrainedTensors {
   Trained trained;
   int64_t frozen_values = 0;
 };
-TrainedTensors trained_tensors(const spec::ArchSpec& arch, const config::RunConfig& config) {
+TrainedTensors trained_tensors(const spec::ArchSpec& arch, const config::RunConfig& config,
+                               const TowerUse& tower) {
   TrainedTensors tensors{.trained = Trained(config.train)};
-  const std::vector<spec::TensorSpec> all = spec::tensor_specs(arch);
+  const std::vector<spec::TensorSpec> all = with_tower(spec::tensor_specs(arch), arch, tower);
   const std::optional<spec::TrainableNames> names = trainable_names(config.tuning, all);
   for (const spec::TensorSpec& tensor : all) {
-    if (trains(tensor, names))
+    if (trains(tensor, names, tower))
       tensors.trained.add(tensor.shape, tensor.role);
     else
       tensors.frozen_values += tensor.numel();
@@ -145,13 +161,18 @@ namespace {
 class BaseFormat {
  public:
   BaseFormat(const spec::ArchSpec& arch, const config::TuningConfig& tuning, int64_t element_bytes,
-             const StoredBytes& stored)
+             const StoredBytes& stored, const TowerUse& tower)
       : tuning_(tuning),
         element_bytes_(element_bytes),
         stored_(stored),
         keeps_(keeps_stored(tuning, !stored.empty())) {
     if (!keeps_) options_ = tuning.quant_options();
-    if (options_) quantised_ = quantised_names(arch, tuning);
+    if (!options_) return;
+    quantised_ = quantised_names(arch, tuning);
+    if (!tower.is_loaded) return;
+    for (const spec::TensorSpec& tensor : tower_tensors(arch))
+      if (is_tower_linear(tensor) && !is_skipped(module_of_weight(tensor.name), tuning))
+        quantised_.insert(tensor.name);
   }
 
   int64_t bytes(const spec::TensorSpec& tensor) const {
@@ -175,14 +196,21 @@ class BaseFormat {
 }  // namespace
 
 int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
-                   int64_t element_bytes, const StoredBytes& stored) {
-  const BaseFormat format(arch, tuning, element_bytes, stored);
+                   int64_t element_bytes, const StoredBytes& stored, const TowerUse& tower) {
+  const BaseFormat format(arch, tuning, element_bytes, stored, tower);
   int64_t total = 0;
-  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) total += format.bytes(tensor);
+  for (const spec::TensorSpec& tensor : with_tower(spec::tensor_specs(arch), arch, tower))
+    total += format.bytes(tensor);
   return total;
 }
 
 namespace {
+
+/// Trained values of the text model, and of each unit of the tower, in a run that trains an adapter.
+struct TrainedValues {
+  int64_t of_text = 0;
+  std::vector<int64_t> of_tower;
+};
 
 /// Bytes of the whole model on one device.
 struct WholeBytes {
@@ -191,51 +219,61 @@ struct WholeBytes {
   int64_t copies = 0;     ///< in the compute dtype; 0: that is fp32
   int64_t gradients = 0;  ///< fp32
   int64_t optimizer = 0;
+  TrainedValues values;
 };
 
-/// What a unit (the embedding, a layer, the head with its norm) holds.
+/// What a unit (of the tower, the embedding, a layer, the head with its norm) holds.
 struct UnitWeights {
   double base_bytes = 0;  ///< frozen
   double trained = 0;     ///< values
 };
 
-size_t unit_of(const spec::TensorSpec& tensor, size_t head) {
-  if (tensor.layer >= 0) return static_cast<size_t>(tensor.layer) + 1;
+/// @param embedding, head their units
+size_t unit_of(const spec::ArchSpec& arch, const spec::TensorSpec& tensor, size_t embedding,
+               size_t head) {
+  if (tensor.unit != spec::VisionUnit::kNone)
+    return static_cast<size_t>(tower_unit_of(arch, tensor));
+  if (tensor.layer >= 0) return embedding + static_cast<size_t>(tensor.layer) + 1;
   const bool is_of_head =
       tensor.role == spec::TensorRole::kHead || tensor.role == spec::TensorRole::kNorm;
-  return is_of_head ? head : 0;
+  return is_of_head ? head : embedding;
 }
 
-/// @param trained_values of the whole model
+/// @param values of the whole model
 std::vector<UnitWeights> unit_weights(const spec::ArchSpec& arch, const config::RunConfig& config,
                                       int64_t element_bytes, const StoredBytes& stored,
-                                      int64_t trained_values) {
+                                      const TrainedValues& values, const TowerUse& tower) {
   const bool trains_adapter = config.tuning.trains_adapter();
-  const BaseFormat format(arch, config.tuning, element_bytes, stored);
-  std::vector<UnitWeights> units(static_cast<size_t>(arch.num_layers) + 2);
+  const BaseFormat format(arch, config.tuning, element_bytes, stored, tower);
+  const auto embedding = static_cast<size_t>(num_tower_units(arch, tower));
+  std::vector<UnitWeights> units(embedding + static_cast<size_t>(arch.num_layers) + 2);
   const size_t head = units.size() - 1;
-  const std::vector<spec::TensorSpec> tensors = spec::tensor_specs(arch);
+  const std::vector<spec::TensorSpec> tensors = with_tower(spec::tensor_specs(arch), arch, tower);
   const std::optional<spec::TrainableNames> names = trainable_names(config.tuning, tensors);
   for (const spec::TensorSpec& tensor : tensors) {
     UnitWeights of_tensor;
     if (trains_adapter)
       of_tensor.base_bytes = static_cast<double>(format.bytes(tensor));
-    else if (trains(tensor, names))
+    else if (trains(tensor, names, tower))
       of_tensor.trained = static_cast<double>(tensor.numel());
     else
       of_tensor.base_bytes = static_cast<double>(tensor.numel() * element_bytes);
     const bool is_shared = arch.tie_word_embeddings && tensor.role == spec::TensorRole::kEmbedding;
-    for (const size_t unit : {unit_of(tensor, head), is_shared ? head : units.size()}) {
+    for (const size_t unit :
+         {unit_of(arch, tensor, embedding, head), is_shared ? head : units.size()}) {
       if (unit == units.size()) continue;
       units[unit].base_bytes += of_tensor.base_bytes;
       units[unit].trained += of_tensor.trained;
     }
   }
   // An adapter is estimated as if every layer had the same part of it.
-  if (trains_adapter)
-    for (size_t unit = 1; unit < head; ++unit)
+  if (trains_adapter) {
+    for (size_t unit = embedding + 1; unit < head; ++unit)
       units[unit].trained =
-          static_cast<double>(trained_values) / static_cast<double>(arch.num_layers);
+          static_cast<double>(values.of_text) / static_cast<double>(arch.num_layers);
+    for (size_t unit = 0; unit < embedding; ++unit)
+      units[unit].trained = static_cast<double>(values.of_tower[unit]);
+  }
   return units;
 }
 
@@ -325,15 +363,33 @@ StoredBytes device_bytes(const spec::ArchSpec& arch, const config::Axes& axes,
 
 namespace {
 
+/// Adds what trains of the image side.   @return values of each unit
+std::vector<int64_t> add_tower(const spec::ArchSpec& arch, const config::RunConfig& config,
+                               const TowerUse& tower, Trained& trained) {
+  if (!tower.is_loaded) return {};
+  const TowerTraining training(arch, config.tuning, tower);
+  std::vector<int64_t> values(static_cast<size_t>(num_tower_units(arch, tower)));
+  for (const spec::TensorSpec& tensor : tower_tensors(arch)) {
+    const int64_t before = trained.values();
+    add_tower_tensor(tensor, training, config.tuning.lora, trained);
+    values[static_cast<size_t>(tower_unit_of(arch, tensor))] += trained.values() - before;
+  }
+  return values;
+}
+
 WholeBytes whole_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
-                       int64_t element_bytes, const StoredBytes& stored, bool on_gpu) {
+                       int64_t element_bytes, const StoredBytes& stored,
+                       const DeviceShare& device) {
   int64_t base = 0;
   Trained trained(config.train);
+  TrainedValues values;
   if (config.tuning.trains_adapter()) {
-    trained = lora_values(arch, config);
-    base = base_bytes(arch, config.tuning, element_bytes, stored);
+    if (device.tower.trains_language()) trained = lora_values(arch, config);
+    values.of_text = trained.values();
+    values.of_tower = add_tower(arch, config, device.tower, trained);
+    base = base_bytes(arch, config.tuning, element_bytes, stored, device.tower);
   } else {
-    const TrainedTensors tensors = trained_tensors(arch, config);
+    const TrainedTensors tensors = trained_tensors(arch, config, device.tower);
     trained = tensors.trained;
     base = tensors.frozen_values * element_bytes;
   }
@@ -342,8 +398,9 @@ WholeBytes whole_bytes(const spec::ArchSpec& arch, const config::RunConfig& conf
           .masters = trained.values() * kFp32Bytes,
           .copies = element_bytes == kFp32Bytes ? 0 : trained.values() * element_bytes,
           .gradients = trained.values() * kFp32Bytes,
-          .optimizer =
-              on_gpu && optimizer.is_on_host() ? optimizer.device_bytes : trained.state_bytes()};
+          .optimizer = device.on_gpu && optimizer.is_on_host() ? optimizer.device_bytes
+                                                               : trained.state_bytes(),
+          .values = std::move(values)};
 }
 
 double bytes_of(const UnitWeights& weights, const WholeBytes& whole) {
@@ -352,19 +409,20 @@ double bytes_of(const UnitWeights& weights, const WholeBytes& whole) {
              weights.trained;
 }
 
-/// The units of each stage.   @pre the run has stages
+/// The units of each stage; the first one has the tower.   @pre the run has stages
 std::vector<std::vector<UnitWeights>> units_of_stages(const spec::ArchSpec& arch,
                                                       const config::RunConfig& config,
                                                       const std::vector<UnitWeights>& units) {
   const std::vector<int64_t> firsts = stages_of(arch, config);
+  const auto embedding = static_cast<int64_t>(units.size()) - firsts.back();
   std::vector<std::vector<UnitWeights>> stages;
   for (size_t stage = 0; stage + 1 < firsts.size(); ++stage)
-    stages.emplace_back(units.begin() + firsts[stage], units.begin() + firsts[stage + 1]);
+    stages.emplace_back(units.begin() + (stage == 0 ? 0 : embedding + firsts[stage]),
+                        units.begin() + embedding + firsts[stage + 1]);
   return stages;
 }
 
-/// What one stage holds of the whole. Where the first unit and a tied head are together, they share
-/// the embedding.
+/// What one stage holds of the whole. Where the embedding and a tied head are together, they share it.
 WholeBytes bytes_of_stage(const spec::ArchSpec& arch, const std::vector<UnitWeights>& stage,
                           size_t num_stages, const WholeBytes& whole) {
   UnitWeights sum;
@@ -373,8 +431,9 @@ WholeBytes bytes_of_stage(const spec::ArchSpec& arch, const std::vector<UnitWeig
     sum.trained += unit.trained;
   }
   if (arch.tie_word_embeddings && num_stages == 1) {
-    sum.base_bytes -= stage.front().base_bytes;
-    sum.trained -= stage.front().trained;
+    const UnitWeights& embedding = stage[whole.values.of_tower.size()];
+    sum.base_bytes -= embedding.base_bytes;
+    sum.trained -= embedding.trained;
   }
   const auto of_trained = [&](int64_t bytes) {
     return static_cast<int64_t>(per_value(whole, bytes) * sum.trained);
@@ -413,9 +472,10 @@ StaticMemory held_on_device(const WholeBytes& whole, const config::RunConfig& co
 int64_t add_joint_adapters(std::vector<UnitWeights>& units, const StepContext& step) {
   if (step.config.tuning.quantises_base() || step.config.tuning.keeps_blocks()) return 0;
   int64_t all = 0;
+  const size_t first_layer = units.size() - 1 - static_cast<size_t>(step.arch.num_layers);
   for (int64_t layer = 0; layer < step.arch.num_layers; ++layer) {
     const int64_t bytes = joint_adapter_bytes(step, layer);
-    units[static_cast<size_t>(layer) + 1].base_bytes += static_cast<double>(bytes);
+    units[first_layer + static_cast<size_t>(layer)].base_bytes += static_cast<double>(bytes);
     all += bytes;
   }
   return all;
@@ -429,17 +489,19 @@ StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunCo
   const config::Axes& axes = config.parallel.axes;
   const spec::ArchSpec arch = device_arch(whole_arch, axes);
   const StoredBytes stored = device_bytes(whole_arch, axes, whole_stored);
-  WholeBytes whole = whole_bytes(arch, config, element_bytes, stored, device.on_gpu);
+  WholeBytes whole = whole_bytes(arch, config, element_bytes, stored, device);
   const config::OffloadConfig& offload = config.parallel.offload;
   const Places places{.on_gpu = device.on_gpu,
                       .base_on_host = device.on_gpu && offload.base == config::Offload::kCpu,
                       .trained_on_host = device.on_gpu && offload.params == config::Offload::kCpu};
   std::vector<UnitWeights> units;
   if (places.base_on_host || places.trained_on_host || axes.has_stages() || axes.dp_shard > 1)
-    units = unit_weights(arch, config, element_bytes, stored, whole.masters / kFp32Bytes);
+    units = unit_weights(arch, config, element_bytes, stored, whole.values, device.tower);
   if ((axes.shards_weights() && axes.dp_shard > 1) || places.base_on_host)
     whole.base += add_joint_adapters(
-        units, {whole_arch, config, {.element_bytes = element_bytes, .on_gpu = device.on_gpu}});
+        units, {whole_arch,
+                config,
+                {.element_bytes = element_bytes, .on_gpu = device.on_gpu, .tower = device.tower}});
   if (!axes.has_stages()) return held_on_device(whole, config, units, places);
   const auto stages = units_of_stages(whole_arch, config, units);
   StaticMemory largest;
@@ -454,11 +516,14 @@ StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunCo
 std::vector<double> unit_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                                int64_t element_bytes, const StoredBytes& stored,
                                const DeviceShare& device) {
-  const WholeBytes whole = whole_bytes(arch, config, element_bytes, stored, device.on_gpu);
+  const WholeBytes whole = whole_bytes(arch, config, element_bytes, stored, device);
   std::vector<double> bytes;
   for (const UnitWeights& unit :
-       unit_weights(arch, config, element_bytes, stored, whole.masters / kFp32Bytes))
+       unit_weights(arch, config, element_bytes, stored, whole.values, device.tower))
     bytes.push_back(bytes_of(unit, whole));
+  const auto embedding = bytes.begin() + num_tower_units(arch, device.tower);
+  *embedding += std::accumulate(bytes.begin(), embedding, 0.0);
+  bytes.erase(bytes.begin(), embedding);
   return bytes;
 }
 
@@ -473,12 +538,14 @@ constexpr double kUsable = 0.8;  // of a device's memory; the rest is for what i
 
 /// Bytes of a micro-batch of some packed sequences (objectives on pairs: of pairs, each in one bin).
 int64_t step_bytes(const spec::ArchSpec& arch, const config::RunConfig& config, int64_t bins,
-                   int64_t element_bytes, bool on_gpu) {
+                   int64_t element_bytes, const DeviceShare& device) {
   const int64_t sequences = config.train.objective_info().sequences();
   return step_memory(arch, config,
                      {.tokens = bins * sequences * config.model.max_seq_len,
                       .element_bytes = element_bytes,
-                      .on_gpu = on_gpu})
+                      .on_gpu = device.on_gpu,
+                      .tower = device.tower,
+                      .images = device.images.times(bins)})
       .peak();
 }
 
@@ -561,7 +628,7 @@ int64_t max_micro_batch(const spec::ArchSpec& arch, const config::RunConfig& con
                        static_bytes(arch, config, element_bytes, stored, device);
   int64_t bins = 1;
   while (bins < config::kMaxAutoMicroBatch &&
-         step_bytes(arch, config, bins + 1, element_bytes, device.on_gpu) <= left)
+         step_bytes(arch, config, bins + 1, element_bytes, device) <= left)
     ++bins;
   return bins;
 }

@@ -11,6 +11,7 @@
 #include "sftrun/spec/graph_limit.h"
 #include "sftrun/spec/tensor_parallel.h"
 #include "sftrun/spec/trained_names.h"
+#include "tower_bytes.h"
 
 namespace sftrun::plan {
 namespace {
@@ -92,10 +93,12 @@ int64_t adapter_copies(const StepContext& step) {
 }
 
 /// Layers below it have no backward pass, and keep nothing.
-int64_t first_trained_layer(const spec::ArchSpec& arch, const config::TuningConfig& tuning) {
-  if (tuning.mode != config::TuningMode::kPartial) return 0;
+int64_t first_trained_layer(const StepContext& step) {
+  const spec::ArchSpec& arch = step.arch;
+  const config::TuningConfig& tuning = step.config.tuning;
+  if (step.tower_training.any() || tuning.mode != config::TuningMode::kPartial) return 0;
   const std::vector<spec::TensorSpec> tensors = spec::tensor_specs(arch);
-  const spec::TrainableNames names(tuning.trainable, tensors);
+  const spec::TrainableNames names(tuning.trainable, with_tower(tensors, arch, step.shape.tower));
   int64_t first = arch.num_layers;
   for (const spec::TensorSpec& tensor : tensors) {
     if (tensor.role == spec::TensorRole::kBuffer || !names.match(tensor.name)) continue;
@@ -121,6 +124,7 @@ int64_t micro_batches_at_once(const config::RunConfig& config) {
 bool is_captured(const spec::ArchSpec& arch, const StepContext& step) {
   const config::RunConfig& config = step.config;
   if (!step.shape.on_gpu || config.train.cuda_graphs == config::CudaGraphs::kOff) return false;
+  if (step.shape.images.patches > 0) return false;
   const bool chooses_by_lengths = config.model.attention == config::AttentionChoice::kCudnn ||
                                   config.model.attention == config::AttentionChoice::kMeasure;
   if (config.tuning.backend != config::TuningBackend::kFused || chooses_by_lengths ||
@@ -164,7 +168,7 @@ UnitsBytes units_bytes(const StepContext& step, bool frees) {
     units.kept += unit.between;
   };
   // The last layer comes first in the backward pass.
-  const int64_t first = first_trained_layer(step.arch, step.config.tuning);
+  const int64_t first = first_trained_layer(step);
   for (int64_t layer = step.arch.num_layers - 1; layer >= first; --layer)
     add(kept_bytes(step, layer, step.config.train.gradient_checkpointing));
   if (first == 0) {
@@ -178,6 +182,14 @@ UnitsBytes units_bytes(const StepContext& step, bool frees) {
 bool keeps_inputs_on_host(const StepContext& step) {
   return step.config.train.gradient_checkpointing == config::Checkpointing::kLayer &&
          step.shape.on_gpu && step.config.parallel.offload.activations == config::Offload::kCpu;
+}
+
+/// Micro-batches whose images are there at the same time: in a pipeline those that are under way in its
+/// first stage, which has the tower.
+int64_t images_at_once(const config::RunConfig& config) {
+  const config::Axes& axes = config.parallel.axes;
+  if (!axes.has_stages()) return micro_batches_at_once(config);
+  return std::min(axes.pp, config.train.grad_accum.value.value_or(axes.pp));
 }
 
 /// @param of_units of all units, in one micro-batch
@@ -227,6 +239,7 @@ StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& con
   const StepContext step(whole, config, shape);
   const bool frees = !keeps_inputs_on_host(step) && !config.parallel.axes.has_stages();
   const UnitsBytes units = units_bytes(step, frees);
+  const TowerBytes tower = tower_bytes(step, frees ? units.kept : 0, frees);
   const int64_t gradient = matrix_gradient_on_cpu(
       step, largest_of_layers(step.arch,
                               [&](int64_t layer) { return largest_matrix(step.arch, layer); }));
@@ -234,7 +247,10 @@ StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& con
           .layer = units.in_backward + gradient + norm_gradient_bytes(step) +
                    unpacked_experts_bytes(step),
           .head = block_row("head").training(step, /*layer=*/-1).in_forward,
-          .workspace = workspace_bytes(whole, step)};
+          .workspace = workspace_bytes(whole, step),
+          .images = tower.images * images_at_once(step.config),
+          .tower_kept = tower.kept * images_at_once(step.config),
+          .tower = tower.of_unit};
 }
 
 }  // namespace sftrun::plan

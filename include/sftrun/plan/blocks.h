@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/plan/tower.h"
 #include "sftrun/spec/arch_spec.h"
 #include "sftrun/spec/lora_spec.h"
 
@@ -19,6 +20,8 @@ struct MicroBatchShape {
   int64_t element_bytes = 4;  ///< of the compute dtype
   bool on_gpu = false;
   int64_t threads = 1;  ///< of a CPU: each works on an attention head
+  TowerUse tower = {};
+  ImageShape images = {};
 };
 
 /// What the bytes of a block depend on: the sizes that one device has of the model, the run, and its
@@ -35,9 +38,10 @@ struct StepContext {
   const config::RunConfig& config;
   MicroBatchShape shape;
   spec::LoraSpec lora;
-  bool trains_base;  ///< weights of the model, all or some of them
+  bool trains_base;  ///< weights of the text model, all or some of them
   bool trains_all, has_dora, has_dropout;
   bool joins_linears;  ///< products of several linears are one (`model::DecoderJoints`)
+  TowerTraining tower_training;
 };
 
 /// Bytes of a block in a training step.
@@ -59,9 +63,11 @@ struct GenerationBytes {
 /// A kind of block. Bytes of adapters, of the layer's residuals, and of gradients of whole matrices
 /// follow from its list of tensors (spec/blocks.h) and are added by the walk.
 struct BlockRow {
-  std::string_view name;   ///< `spec::BlockTensors::block`, "embedding" or "head"
+  /// `spec::BlockTensors::block`, "embedding", "head"; of the image side "tower_patches", "tower_layer" and
+  /// "tower_mergers"
+  std::string_view name;
   std::string_view title;  ///< "delta net"; empty: not named in a layer's kind
-  /// @param layer -1: the block is outside the layers
+  /// @param layer -1: the block is outside the layers; of "tower_layer" one of the tower's
   TrainingBytes (*training)(const StepContext& step, int64_t layer);
   GenerationBytes (*generation)(const StepContext& pass, int64_t layer);
   /// More of a CPU process that has such a block: many small tensors, which are glibc's.

@@ -8,6 +8,7 @@
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/plan/strategy_sizes.h"
+#include "sftrun/plan/tower.h"
 #include "sftrun/spec/arch_spec.h"
 
 /// Estimates the memory of a training step from the architecture alone.
@@ -34,11 +35,14 @@ std::set<std::string> quantised_names(const spec::ArchSpec& arch,
 /// Bytes of the frozen base of a run that trains an adapter: each tensor in what `tuning.quant`
 /// makes of it.
 int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
-                   int64_t element_bytes, const StoredBytes& stored = {});
+                   int64_t element_bytes, const StoredBytes& stored = {},
+                   const TowerUse& tower = {});
 
 /// The device for which memory is estimated.
 struct DeviceShare {
   bool on_gpu = false;  ///< paged optimizers then keep their moments in host memory
+  TowerUse tower = {};
+  ImagesOfBin images = {};  ///< for max_micro_batch
 };
 
 /// Memory of one device between two micro-batches.
@@ -62,7 +66,7 @@ int64_t static_bytes(const spec::ArchSpec& arch, const config::RunConfig& config
 
 /// Bytes of each unit of the model (embedding, each layer, head): its weights in their own formats,
 /// and the gradients, optimizer state and copies of what trains. With a tied embedding the head has
-/// one of its own, as it has on another device.
+/// one of its own, as it has on another device. The tower is where the embedding is, and counted there.
 std::vector<double> unit_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
                                int64_t element_bytes, const StoredBytes& stored = {},
                                const DeviceShare& device = {});
@@ -85,6 +89,10 @@ struct RunDevices {
   /// Tokens of the largest micro-batch of the run's data, for each of its packed sequences (or
   /// examples, pairs); 0: not known, as many as they may have.
   double tokens_of_bin = 0;
+  /// Not known before the data is read: strategies and automatic batch sizes then count no images, but the
+  /// weights of a tower that is loaded.
+  TowerUse tower = {};
+  ImagesOfBin images = {};
 };
 /// What `parallel.strategy: auto` becomes: the first of ddp, zero1, zero2, hybrid, fsdp,
 /// `combinations`, tensor and pipeline with which one packed sequence fits into four fifths of a

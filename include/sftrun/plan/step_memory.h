@@ -24,7 +24,14 @@ struct StepMemory {
   int64_t layer = 0;
   int64_t head = 0;       ///< hidden states and logits of a chunk of rows
   int64_t workspace = 0;  ///< the batch itself; GPU: matrices that are unpacked for a product
-  int64_t peak() const { return kept + std::max(layer, head) + workspace; }
+  int64_t images =
+      0;  ///< patches in fp32, their positions and angles, and what the tower makes of them
+  int64_t tower_kept = 0;  ///< as `kept`, of the tower and the mergers
+  /// The unit of the tower that needs most, forward or backward, less what is not there then of what is kept.
+  int64_t tower = 0;
+  int64_t peak() const {
+    return kept + tower_kept + std::max({layer, head, tower}) + workspace + images;
+  }
 };
 
 /// The sizes that one device has of each layer: of tensor parallelism its part, else all.

@@ -32,13 +32,15 @@ inline int64_t norm_backward(const StepContext& step) {
   return input + std::max(input, step.trains_base ? step.fp32_rows(hidden) : 0);
 }
 
+/// Rows of what is in no layer of the text model.
+#define SFTRUN_OTHER_ROWS(X) X(embedding) X(head) X(tower_patches) X(tower_layer) X(tower_mergers)
+
 #define SFTRUN_DECLARE_ROW(name) \
   namespace name {               \
   extern const BlockRow kRow;    \
   }
 SFTRUN_BLOCKS(SFTRUN_DECLARE_ROW)
-SFTRUN_DECLARE_ROW(embedding)
-SFTRUN_DECLARE_ROW(head)
+SFTRUN_OTHER_ROWS(SFTRUN_DECLARE_ROW)
 #undef SFTRUN_DECLARE_ROW
 
 }  // namespace sftrun::plan

@@ -10,9 +10,21 @@ namespace sftrun::plan {
 namespace {
 
 #define SFTRUN_ADDRESS_OF_ROW(name) &name::kRow,
-constexpr std::array kRows = {SFTRUN_BLOCKS(SFTRUN_ADDRESS_OF_ROW) SFTRUN_ADDRESS_OF_ROW(embedding)
-                                  SFTRUN_ADDRESS_OF_ROW(head)};
+constexpr std::array kRows = {SFTRUN_BLOCKS(SFTRUN_ADDRESS_OF_ROW)
+                                  SFTRUN_OTHER_ROWS(SFTRUN_ADDRESS_OF_ROW)};
 #undef SFTRUN_ADDRESS_OF_ROW
+
+/// Whether the text model has adapters.
+bool has_adapters(const config::RunConfig& run, const TowerUse& tower) {
+  return run.tuning.trains_adapter() && tower.trains_language();
+}
+
+spec::LoraSpec text_lora(const config::RunConfig& run, const spec::ArchSpec& arch,
+                         const TowerUse& tower) {
+  spec::LoraSpec lora = lora_spec(run.tuning, arch);
+  if (!tower.trains_language()) lora.target_modules = lora.target_parameters = {};
+  return lora;
+}
 
 }  // namespace
 
@@ -21,12 +33,13 @@ StepContext::StepContext(const spec::ArchSpec& whole, const config::RunConfig& r
     : arch(device_arch(whole, run.parallel.axes)),
       config(run),
       shape(micro_batch),
-      lora(lora_spec(run.tuning, whole)),
-      trains_base(!run.tuning.trains_adapter()),
-      trains_all(run.tuning.mode == config::TuningMode::kFull),
-      has_dora(!trains_base && run.tuning.lora.dora),
-      has_dropout(!trains_base && run.tuning.lora.dropout > 0),
-      joins_linears(shape.on_gpu && !trains_base && !has_dora && !has_dropout) {}
+      lora(text_lora(run, whole, micro_batch.tower)),
+      trains_base(!run.tuning.trains_adapter() && micro_batch.tower.trains_language()),
+      trains_all(trains_base && run.tuning.mode == config::TuningMode::kFull),
+      has_dora(has_adapters(run, micro_batch.tower) && run.tuning.lora.dora),
+      has_dropout(has_adapters(run, micro_batch.tower) && run.tuning.lora.dropout > 0),
+      joins_linears(shape.on_gpu && !trains_base && !has_dora && !has_dropout),
+      tower_training(whole, run.tuning, micro_batch.tower) {}
 
 const BlockRow& block_row(std::string_view name) {
   const auto* const found = std::find_if(kRows.begin(), kRows.end(),

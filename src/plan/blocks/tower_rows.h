@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "blocks/block.h"
+
+/// What the rows of the image side count: the operations of src/layers/tower, whose autograd graph keeps what their gradients read.
+namespace sftrun::plan {
+
+/// Bytes of tensors of a micro-batch's images in the tower.
+class TowerRows {
+ public:
+  explicit TowerRows(const StepContext& step);
+
+  const spec::VisionSpec& spec() const { return spec_; }
+  int64_t patches() const { return step_.shape.images.patches; }
+  int64_t rows() const { return patches() + class_tokens_; }
+  int64_t features() const;
+
+  /// [count, columns] in the compute dtype, and in fp32.
+  int64_t bytes(int64_t count, int64_t columns) const {
+    return count * columns * step_.shape.element_bytes;
+  }
+  static int64_t fp32_bytes(int64_t count, int64_t columns) { return count * columns * kFp32; }
+  /// Hidden states.
+  int64_t hidden() const { return bytes(rows(), spec_.hidden_size); }
+  /// [rows, heads * head_dim]
+  int64_t heads() const { return bytes(rows(), spec_.num_heads * spec_.head_dim); }
+  /// What a rounded copy of fp32 values takes beside them: 0 in fp32.
+  int64_t rounded(int64_t bytes) const { return step_.shape.element_bytes == kFp32 ? 0 : bytes; }
+
+  /// Whether gradients of the linear's weights or adapter read its input.
+  bool trains(const std::string& module) const;
+  /// Inner columns of an adapter.
+  int64_t low_rank(const std::string& module, int64_t count) const {
+    return bytes(count, step_.tower_training.rank(module));
+  }
+  /// The gradient of a matrix that trains in full, before it is added to the gradients.
+  int64_t matrix_gradient(const std::string& module, const spec::TowerLinear& linear) const;
+  /// A quantised matrix is unpacked for its product on a GPU.
+  int64_t unpacked(const spec::TowerLinear& linear) const;
+
+ private:
+  const StepContext& step_;
+  const spec::VisionSpec& spec_;
+  int64_t class_tokens_;
+};
+
+/// A chain of operations: which of its tensors their gradients read.
+class KeptChain {
+ public:
+  /// @param is_kept the input is kept already
+  explicit KeptChain(int64_t input_bytes, bool is_kept)
+      : current_(input_bytes), is_kept_(is_kept) {}
+  /// @param reads_input its gradient reads its input   @param reads_output or its output
+  void apply(int64_t output_bytes, bool reads_input, bool reads_output = false) {
+    if (reads_input) keep();
+    current_ = output_bytes, is_kept_ = false;
+    if (reads_output) keep();
+  }
+  int64_t current() const { return current_; }
+  int64_t kept() const { return kept_; }
+
+ private:
+  void keep() {
+    if (!is_kept_) kept_ += current_;
+    is_kept_ = true;
+  }
+  int64_t current_, kept_ = 0;
+  bool is_kept_;
+};
+
+}  // namespace sftrun::plan
