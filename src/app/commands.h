@@ -104,6 +104,8 @@ int run_doctor(const DoctorOptions& options);
 struct MemoryCheckOptions {
   /// The run, with the flags of `sftrun train`. `gpus` may also name cards that are not here.
   TrainOptions run;
+  int64_t images = 0;                    ///< in each packed sequence; 0: texts alone
+  std::string image_size = "1024x1024";  ///< width and height in pixels, before the image processor
   bool json = false;
 };
 int run_memory_check(const MemoryCheckOptions& options);

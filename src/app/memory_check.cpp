@@ -18,8 +18,9 @@ void print_report(const Report& report, bool json) {
 }  // namespace
 
 int run_memory_check(const MemoryCheckOptions& options) {
-  options.run.config.empty() ? print_report(live_memory(), options.json)
-                             : print_report(memory_report(options.run), options.json);
+  options.run.config.empty()
+      ? print_report(live_memory(), options.json)
+      : print_report(memory_report(options.run, planned_images(options)), options.json);
   return static_cast<int>(ExitCode::kDone);
 }
 

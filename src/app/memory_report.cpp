@@ -211,8 +211,9 @@ int64_t process_error_bytes(bool on_gpu) {
 
 namespace {
 
-MemoryReport report_of(const TrainOptions& options, config::LoadedConfig loaded) {
-  MemoryReport report;
+MemoryReport report_of(const TrainOptions& options, config::LoadedConfig loaded,
+                       const std::optional<PlannedImages>& images) {
+  MemoryReport report{.images = images};
   report.devices = planned_devices(options, loaded.config);
   const config::ModelConfig& asked = loaded.config.model;
   const ModelSource source = find_model({.name = asked.name,
@@ -225,6 +226,10 @@ MemoryReport report_of(const TrainOptions& options, config::LoadedConfig loaded)
   assume_files(path, model, report.notes);
   check_tuning(loaded.config.tuning, model.arch);
   RunPlace& place = report.devices.place;
+  if (images) {
+    place.devices.tower.is_loaded = true;
+    place.devices.images = images_of_bin(*images, path, model.arch, loaded.config);
+  }
   Run run = resolve_run(std::move(loaded), path, &model, options.config, place);
   report.config = std::move(run.loaded.config);
   resolve_auto(report.config, model, place.devices.on_gpu);
@@ -253,10 +258,11 @@ MemoryReport report_of(const TrainOptions& options, config::LoadedConfig loaded)
 
 }  // namespace
 
-MemoryReport memory_report(const TrainOptions& options) {
+MemoryReport memory_report(const TrainOptions& options,
+                           const std::optional<PlannedImages>& images) {
   config::LoadedConfig loaded = foreign::load_config(options.config, options.overrides);
   const config::Places places = loaded.places;
-  return config::with_places(places, [&] { return report_of(options, std::move(loaded)); });
+  return config::with_places(places, [&] { return report_of(options, std::move(loaded), images); });
 }
 
 }  // namespace sftrun::app

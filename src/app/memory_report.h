@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "planned_images.h"
 #include "run_check.h"
 #include "run_resolution.h"
 #include "sftrun/plan/answers_memory.h"
@@ -40,6 +41,7 @@ struct MemoryReport {
   plan::LongestSequences longest;
   std::optional<plan::CheapestChange> change;  ///< null: the run fits, or no change is enough
   std::vector<std::string> notes;
+  std::optional<PlannedImages> images;  ///< null: texts alone
 
   int64_t memory_bytes() const { return static_cast<int64_t>(devices.place.devices.memory_bytes); }
   bool fits() const { return plan.needed() <= memory_bytes(); }
@@ -48,8 +50,10 @@ struct MemoryReport {
 /// The devices that the flags name.   @throws ConfigError for unknown cards, or if there are none
 PlannedDevices planned_devices(const TrainOptions& options, const config::RunConfig& config);
 
-/// Reads configuration and model.   @throws as `sftrun train --dry-run`, data left out
-MemoryReport memory_report(const TrainOptions& options);
+/// Reads configuration and model.   @throws as `sftrun train --dry-run`, data left out; with images ConfigError
+/// for a model that reads text alone
+MemoryReport memory_report(const TrainOptions& options,
+                           const std::optional<PlannedImages>& images = {});
 
 std::string as_text(const MemoryReport& report);
 nlohmann::ordered_json as_json(const MemoryReport& report);

@@ -6,18 +6,22 @@ namespace {
 using MemoryJson = nlohmann::ordered_json;
 
 MemoryJson parts_of(const plan::MemoryPlan& plan) {
-  return {{"base", plan.held.base},
-          {"trainable", plan.held.trainable},
-          {"gradients", plan.held.gradients},
-          {"optimizer", plan.held.optimizer},
-          {"gathered", plan.held.gathered},
-          {"activations", plan.step.kept},
-          {"layer_backward", plan.step.layer},
-          {"head", plan.step.head},
-          {"workspace", plan.step.workspace},
-          {"communication", plan.communication},
-          {"context", plan.context},
-          {"margin", plan.margin}};
+  MemoryJson parts = {{"base", plan.held.base},
+                      {"trainable", plan.held.trainable},
+                      {"gradients", plan.held.gradients},
+                      {"optimizer", plan.held.optimizer},
+                      {"gathered", plan.held.gathered},
+                      {"activations", plan.step.kept},
+                      {"layer_backward", plan.step.layer},
+                      {"head", plan.step.head},
+                      {"workspace", plan.step.workspace}};
+  if (plan.step.images > 0)
+    parts.update({{"images", plan.step.images},
+                  {"tower_activations", plan.step.tower_kept},
+                  {"tower", plan.step.tower}});
+  parts.update(
+      {{"communication", plan.communication}, {"context", plan.context}, {"margin", plan.margin}});
+  return parts;
 }
 
 MemoryJson sums_of(const plan::MemoryPlan& plan, int64_t memory_bytes) {
@@ -90,6 +94,14 @@ nlohmann::ordered_json as_json(const MemoryReport& report) {
                            {"grad_accum", config.train.grad_accum.value.value()},
                            {"max_seq_len", config.model.max_seq_len},
                            {"tokens", plan::micro_batch_shape(config, devices).tokens}});
+  if (report.images) {
+    const plan::ImageShape shape = plan::micro_batch_shape(config, devices).images;
+    json["settings"].update({{"images", report.images->of_sequence},
+                             {"image_width", report.images->width},
+                             {"image_height", report.images->height},
+                             {"tiles", shape.tiles},
+                             {"patches", shape.patches}});
+  }
   json["activations"] = MemoryJson::array();
   for (const plan::LayerKind& kind : report.kinds) json["activations"].push_back(of_kind(kind));
   json["answers"] = of_answers(report);

@@ -58,8 +58,8 @@ std::vector<MemoryLine> lines_of_plan(const MemoryReport& report) {
   const plan::MemoryPlan& plan = report.plan;
   const config::RunConfig& config = report.config;
   const bool trains_adapter = config.tuning.trains_adapter(),
-             on_gpu = report.devices.place.devices.on_gpu,
-             layer_counts = plan.step.layer >= plan.step.head;
+             on_gpu = report.devices.place.devices.on_gpu;
+  const Bytes largest = std::max({plan.step.layer, plan.step.head, plan.step.tower});
   const std::string optimizer = config::to_json(config)["train"]["optimizer"];
   std::vector<MemoryLine> lines = {
       {fmt::format("frozen weights ({})", base_form(config)), plan.held.base},
@@ -70,8 +70,12 @@ std::vector<MemoryLine> lines_of_plan(const MemoryReport& report) {
       {fmt::format("optimizer state ({})", optimizer), plan.held.optimizer},
       {"gathered units", plan.held.gathered},
       {"activations kept for the backward pass", plan.step.kept},
-      {"backward pass of one layer", plan.step.layer, layer_counts},
-      {"head and loss", plan.step.head, !layer_counts},
+      {"backward pass of one layer", plan.step.layer, plan.step.layer == largest},
+      {"head and loss", plan.step.head, plan.step.head == largest && plan.step.layer != largest},
+      {"tower and projector, kept for the backward pass", plan.step.tower_kept},
+      {"one layer of the tower, or the projector", plan.step.tower,
+       plan.step.tower == largest && std::max(plan.step.layer, plan.step.head) != largest},
+      {"images: patches, positions, features", plan.step.images},
       {on_gpu ? "batch, unpacked matrices" : "batch", plan.step.workspace},
       {on_gpu ? "communication buffers (NCCL)" : "communication buffers", plan.communication},
       {on_gpu ? "CUDA context, cuBLAS" : "program and LibTorch", plan.context}};
@@ -243,6 +247,22 @@ std::string text_of_error(const MemoryReport& report) {
       format_bytes(static_cast<uint64_t>(process_error_bytes(on_gpu))));
 }
 
+/// The tower, and what it reads in a micro-batch.
+std::string text_of_images(const MemoryReport& report) {
+  uint64_t parameters = 0;
+  for (const spec::TensorSpec& tensor : plan::tower_tensors(report.arch))
+    parameters += static_cast<uint64_t>(tensor.numel());
+  const PlannedImages& images = *report.images;
+  const plan::ImageShape shape =
+      plan::micro_batch_shape(report.config, report.devices.place.devices).images;
+  return fmt::format(
+      "tower and projector: {}, {} parameters; {} of {} x {} pixels in each packed sequence, {} of "
+      "a micro-batch\n",
+      counted(report.arch.vision->num_used_layers, "layer"), format_count(parameters),
+      counted(images.of_sequence, "image"), images.width, images.height,
+      counted(shape.patches, "patch"));
+}
+
 std::string text_of_run(const MemoryReport& report) {
   const config::RunConfig& config = report.config;
   const plan::RunDevices& devices = report.devices.place.devices;
@@ -257,6 +277,7 @@ std::string text_of_run(const MemoryReport& report) {
       "{}, {} for each process{}; {}; strategy {}\n", report.devices.text,
       format_bytes(devices.memory_bytes), report.devices.are_here ? "" : " (not on this machine)",
       counted(devices.world_size, "process"), plan::own_sizes(config.parallel).name());
+  if (report.images) text += text_of_images(report);
   return text + fmt::format("{}, {}; micro-batches of {} tokens, train.grad_accum {}\n",
                             settings["tuning"]["mode"].get<std::string>(),
                             settings["train"]["optimizer"].get<std::string>(),

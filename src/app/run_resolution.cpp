@@ -79,13 +79,14 @@ void resolve_device_map(config::LoadedConfig& loaded, const ModelHeaders& header
   config::RunConfig undivided = loaded.config;
   undivided.parallel.strategy = config::Strategy::kSingle;
   undivided.parallel.axes = {};
-  const plan::DeviceStages stages = plan::place_units(
-      headers.arch, parallel,
-      {.num_gpus = num_gpus,
-       .unit_bytes = plan::unit_bytes(headers.arch, undivided, devices.element_bytes,
-                                      headers.stored, {.on_gpu = devices.on_gpu}),
-       .device_bytes = kUnitsShare * static_cast<double>(devices.memory_bytes)},
-      place);
+  const plan::DeviceStages stages =
+      plan::place_units(headers.arch, parallel,
+                        {.num_gpus = num_gpus,
+                         .unit_bytes = plan::unit_bytes(
+                             headers.arch, undivided, devices.element_bytes, headers.stored,
+                             {.on_gpu = devices.on_gpu, .tower = devices.tower}),
+                         .device_bytes = kUnitsShare * static_cast<double>(devices.memory_bytes)},
+                        place);
   parallel.strategy = config::Strategy::kDeviceMap;
   parallel.device_map = plan::as_places(stages, headers.arch);
   parallel.pp = static_cast<int64_t>(stages.devices.size());
@@ -239,9 +240,9 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
   resolve_strategy(loaded, model, place);
   run.batches.dp_size = static_cast<int>(loaded.config.parallel.axes.data_parts());
   if (loaded.config.train.batch_size.is_auto()) {
-    run.batches.max_micro_batch =
-        plan::max_micro_batch(model.arch, loaded.config, devices.memory_bytes,
-                              devices.element_bytes, model.stored, {.on_gpu = devices.on_gpu});
+    run.batches.max_micro_batch = plan::max_micro_batch(
+        model.arch, loaded.config, devices.memory_bytes, devices.element_bytes, model.stored,
+        {.on_gpu = devices.on_gpu, .tower = devices.tower, .images = devices.images});
   }
   run.batches.max_micro_batch = std::min(run.batches.max_micro_batch, place.max_micro_batch);
   config::resolve(loaded, yaml, world_size, run.batches.max_micro_batch);

@@ -300,11 +300,15 @@ ExampleView ExampleStore::operator[](int64_t index) const {
   return {place.contents->tokens.subspan(place.stored->offset, place.stored->length), place.stored};
 }
 
+std::span<const StoredImage> ExampleStore::stored_images(int64_t index) const {
+  const Place place = place_of(index);
+  return place.contents->images.subspan(place.stored->first_image, place.stored->num_images);
+}
+
 std::vector<SequenceImage> ExampleStore::images_of(int64_t index) const {
   const Place place = place_of(index);
   std::vector<SequenceImage> images;
-  for (const StoredImage& image :
-       place.contents->images.subspan(place.stored->first_image, place.stored->num_images)) {
+  for (const StoredImage& image : stored_images(index)) {
     images.push_back(image_of(image, place.contents->media_of(image)));
     place.contents->note_touched(image.media_size);
   }

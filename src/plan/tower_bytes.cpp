@@ -61,7 +61,8 @@ TowerUnitBytes unit_of_tower(const StepContext& step, const TowerRows& rows, int
               : rows.hidden();
   const bool again = step.config.train.gradient_checkpointing == config::Checkpointing::kLayer;
   bytes.kept = input + (again ? 0 : own.kept);
-  bytes.in_backward = own.in_backward + (again ? own.kept + output : 0);
+  bytes.in_backward =
+      again ? std::max(own.kept + own.in_backward, own.in_forward) + output : own.in_backward;
   if (!again) bytes.in_forward = std::max(bytes.in_forward, input + own.kept + output);
   return bytes;
 }

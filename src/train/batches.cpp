@@ -96,6 +96,22 @@ int64_t PlannedBatches::micro_batch_tokens(int64_t num_bins, bool of_longest) co
                     : plan_.max_tokens(num_bins, steps_.total_steps());
 }
 
+data::ImageLoad PlannedBatches::micro_batch_images(int64_t num_bins, bool of_longest,
+                                                   data::ImageCounter& counter) const {
+  data::ImageLoad largest;
+  const auto include = [&](const std::vector<data::Bin>& bins) {
+    const data::ImageLoad load =
+        data::largest_image_load(dataset_.examples(), bins, num_bins, counter);
+    const int64_t longest_tile = std::max(largest.longest_tile, load.longest_tile);
+    if (load.patches > largest.patches) largest = load;
+    largest.longest_tile = longest_tile;
+  };
+  const int64_t steps = std::min(steps_.total_steps(), plan_.steps_per_epoch(0));
+  for (int64_t step = 0; step < steps; ++step) include(plan_.global_batch(0, step));
+  if (of_longest) include(longest(num_bins).bins);
+  return largest;
+}
+
 data::StepBatch StreamedBatches::longest(int64_t num_bins) const {
   data::Example document{.label_tokens = longest_document_ - 1};
   document.tokens.assign(static_cast<size_t>(longest_document_), 0);

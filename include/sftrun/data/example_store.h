@@ -77,6 +77,8 @@ class ExampleStore {
   /// a mapped file may be read from disk again. @throws DataError if they are damaged
   ExampleView operator[](int64_t index) const;
   const StoredExample& stored(int64_t index) const;
+  /// The sizes of an example's images, without reading their files.
+  std::span<const StoredImage> stored_images(int64_t index) const;
   /// The images of an example, with the encoded files that records held.
   /// @throws DataError as operator[]
   std::vector<SequenceImage> images_of(int64_t index) const;

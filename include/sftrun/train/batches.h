@@ -12,6 +12,7 @@
 #include "sftrun/data/batch_plan.h"
 #include "sftrun/data/batch_stream.h"
 #include "sftrun/data/dataset.h"
+#include "sftrun/data/image_load.h"
 
 /// The source of a run's batches.
 namespace sftrun::train {
@@ -53,6 +54,12 @@ class Batches {
   /// Tokens of the largest micro-batch of so many bins that the first epoch has, or that its longest
   /// bins would be; 0: the data is not known yet.
   virtual int64_t micro_batch_tokens(int64_t /*num_bins*/, bool /*of_longest*/) const { return 0; }
+  /// The micro-batch of so many bins with most patches that the first epoch's steps have, or its longest
+  /// bins; nothing: the data is not known yet.
+  virtual data::ImageLoad micro_batch_images(int64_t /*num_bins*/, bool /*of_longest*/,
+                                             data::ImageCounter& /*counter*/) const {
+    return {};
+  }
   /// Of the first one; a step has no more. 0: the data is not known yet.
   virtual int64_t bins_in_epoch() const { return 0; }
 };
@@ -65,6 +72,8 @@ class PlannedBatches final : public Batches {
   data::StepBatch at(int64_t step) override;
   data::StepBatch longest(int64_t num_bins) const override;
   int64_t micro_batch_tokens(int64_t num_bins, bool of_longest) const override;
+  data::ImageLoad micro_batch_images(int64_t num_bins, bool of_longest,
+                                     data::ImageCounter& counter) const override;
   int64_t bins_in_epoch() const override { return plan_.bins_in_epoch(0); }
   double epochs_after(int64_t step) const override;
   bool ends_epoch(int64_t step) const override;

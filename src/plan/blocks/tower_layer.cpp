@@ -14,6 +14,8 @@ class TowerLayerBytes {
         rows_(step),
         layer_(rows_.spec().layer),
         prefix_(rows_.spec().layers + std::to_string(layer) + "."),
+        has_windows_(rows_.spec().window_side > 0 &&
+                     std::ranges::count(rows_.spec().full_layers, layer) == 0),
         hidden_(rows_.hidden()),
         heads_(rows_.heads()),
         inner_(rows_.bytes(rows_.rows(), layer_.up.front().out_features)) {}
@@ -66,7 +68,7 @@ class TowerLayerBytes {
   /// Tiles of several sizes, or windows, are attended to one after the other and joined.
   bool joins_tiles() const {
     const ImageShape& images = step_.shape.images;
-    return rows_.spec().window_side > 0 || images.patches != images.tiles * images.longest_tile;
+    return has_windows_ || images.patches != images.tiles * images.longest_tile;
   }
   int64_t log_sums() const { return TowerRows::fp32_bytes(rows_.rows(), rows_.spec().num_heads); }
   bool is_quick() const { return rows_.spec().activation == spec::TowerActivation::kQuickGelu; }
@@ -106,12 +108,13 @@ class TowerLayerBytes {
     const int64_t copies = is_joint() ? 3 : std::max(rotated, num_head_norms());
     return (3 + copies) * heads_;
   }
-  /// Of one of q and k, in fp32: the product with the cosine, the turned channels, their product with the sine, the sum.
+  /// Of one of q and k, in fp32: the product with the cosine, the turned channels, their product with the sine, the sum, and
+  /// the sum rounded.
   int64_t rotation() const {
     if (!has_rope()) return 0;
     const int64_t wide =
         TowerRows::fp32_bytes(rows_.rows(), rows_.spec().num_heads * rows_.spec().head_dim);
-    return 4 * wide + rows_.rounded(wide);
+    return 4 * wide + rows_.rounded(wide + heads_);
   }
   int64_t attention_forward() const {
     const int64_t normed = hidden_ + 3 * heads_;
@@ -173,6 +176,7 @@ class TowerLayerBytes {
   TowerRows rows_;
   const spec::TowerLayer& layer_;
   std::string prefix_;
+  bool has_windows_;
   int64_t hidden_, heads_, inner_;
 };
 

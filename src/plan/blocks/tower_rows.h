@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "blocks/block.h"
 
@@ -38,6 +39,8 @@ class TowerRows {
   }
   /// The gradient of a matrix that trains in full, before it is added to the gradients.
   int64_t matrix_gradient(const std::string& module, const spec::TowerLinear& linear) const;
+  /// The gradient of a norm over `count` rows whose weight trains: RMS norms sum a product in fp32, of rounded values in fp32.
+  int64_t norm_gradient(const spec::TowerNorm& norm, int64_t count) const;
   /// A quantised matrix is unpacked for its product on a GPU.
   int64_t unpacked(const spec::TowerLinear& linear) const;
 
@@ -47,26 +50,23 @@ class TowerRows {
   int64_t class_tokens_;
 };
 
-/// A chain of operations: which of its tensors their gradients read.
-class KeptChain {
+/// Operations one after the other: what their gradients read is kept, and free after them in the backward pass.
+class TowerChain {
  public:
   /// @param is_kept the input is kept already
-  explicit KeptChain(int64_t input_bytes, bool is_kept)
-      : current_(input_bytes), is_kept_(is_kept) {}
-  /// @param reads_input its gradient reads its input   @param reads_output or its output
-  void apply(int64_t output_bytes, bool reads_input, bool reads_output = false) {
-    if (reads_input) keep();
-    current_ = output_bytes, is_kept_ = false;
-    if (reads_output) keep();
-  }
+  TowerChain(int64_t input_bytes, bool is_kept) : current_(input_bytes), is_kept_(is_kept) {}
+  /// @param reads_input its gradient reads its input   @param beside bytes beside the gradients of input and output
+  void apply(int64_t output_bytes, bool reads_input, int64_t beside = 0, int64_t kept = 0);
   int64_t current() const { return current_; }
   int64_t kept() const { return kept_; }
+  /// The peak of the backward pass beside what is kept and the gradient of the last output, which stays.
+  int64_t in_backward() const;
 
  private:
-  void keep() {
-    if (!is_kept_) kept_ += current_;
-    is_kept_ = true;
-  }
+  struct Operation {
+    int64_t input, beside, kept;
+  };
+  std::vector<Operation> operations_;
   int64_t current_, kept_ = 0;
   bool is_kept_;
 };

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "commands.h"
+#include "sftrun/config/run_config.h"
+#include "sftrun/data/image_load.h"
+#include "sftrun/plan/tower.h"
+#include "sftrun/spec/arch_spec.h"
+
+/// The images that a memory plan is for.
+namespace sftrun::app {
+
+/// Images of one size in every packed sequence.
+struct PlannedImages {
+  int64_t of_sequence = 0;
+  int64_t width = 0, height = 0;  ///< pixels
+};
+/// `--images` and `--image-size`; null: none.   @throws ConfigError for another form
+std::optional<PlannedImages> planned_images(const MemoryCheckOptions& options);
+
+/// What the model's image processor makes of them.
+/// @param model folder with the processor's files
+/// @throws ConfigError if the model reads text alone, or the images' tokens do not fit in a sequence
+plan::ImagesOfBin images_of_bin(const PlannedImages& images, const std::filesystem::path& model,
+                                const spec::ArchSpec& arch, const config::RunConfig& config);
+
+/// The plan's images for what data have.   @param num_bins of the micro-batch
+plan::ImagesOfBin images_of_bin(const data::ImageLoad& load, int64_t num_bins);
+
+}  // namespace sftrun::app
