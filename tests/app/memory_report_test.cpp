@@ -146,6 +146,46 @@ TEST_F(MemoryReports, NameWhatAnswersOfEvaluationsNeed) {
   EXPECT_NE(as_text(report).find("Lower train.generation_batch_size"), std::string::npos);
 }
 
+/// Gemma 3 4B's config.json and image processor: 256 tokens and 4096 patches for each image.
+TEST_F(MemoryReports, HaveTermsOfImages) {
+  const fs::path released = fs::path(SFTRUN_TEST_DATA) / "spec/vision/released/gemma-3-4b.json";
+  write_model(nlohmann::json::parse(read_text_file(released))["config"]);
+  write_file_atomically(model() / "preprocessor_config.json",
+                        R"({"image_processor_type": "Gemma3ImageProcessor", "image_seq_length": 256,
+                            "size": {"height": 896, "width": 896}})");
+  const TrainOptions run = options({"train.batch_size=2"}, "80GB");
+  const MemoryReport texts = memory_report(run);
+  const PlannedImages three{.of_sequence = 3, .width = 640, .height = 480};
+  const MemoryReport report = memory_report(run, three);
+  const nlohmann::ordered_json json = as_json(report);
+  EXPECT_EQ(json["settings"]["patches"], 2 * 3 * 4096);
+  EXPECT_EQ(json["settings"]["tiles"], 2 * 3);
+  EXPECT_GT(json["parts"]["base"], as_json(texts)["parts"]["base"]);
+  // Patches of 3 x 14 x 14 pixels in fp32, their places, and rows of the text in bf16.
+  EXPECT_EQ(json["parts"]["images"],
+            int64_t{2} * 3 * (4096 * (3 * 14 * 14 * 4 + 8) + 256 * 2560 * 2));
+  EXPECT_EQ(json["peak_bytes"].get<int64_t>(), report.plan.peak());
+  EXPECT_FALSE(as_json(texts)["parts"].contains("images"));
+  EXPECT_NE(as_text(report).find("3 images of 640 x 480 pixels in each packed sequence"),
+            std::string::npos);
+  const PlannedImages nine{.of_sequence = 9, .width = 640, .height = 480};
+  test::expect_error<ConfigError>([&] { memory_report(run, nine); }, {"2304 tokens", "2048"});
+}
+
+TEST_F(MemoryReports, RefuseImagesOfATextModel) {
+  const PlannedImages one{.of_sequence = 1, .width = 64, .height = 64};
+  test::expect_error<ConfigError>([&] { memory_report(options(), one); },
+                                  {"the model reads text alone", "--images"});
+  MemoryCheckOptions asked;
+  EXPECT_FALSE(planned_images(asked));
+  asked.images = 2, asked.image_size = "640x480";
+  EXPECT_EQ(planned_images(asked)->height, 480);
+  for (const char* size : {"640", "640x", "x480", "0x480", "640x480x3", "-1x4", "640x99999999"}) {
+    asked.image_size = size;
+    EXPECT_THROW(planned_images(asked), ConfigError) << size;
+  }
+}
+
 /// A strategy that the model or the settings exclude is a row with the reason.
 TEST_F(MemoryReports, SayWhyAStrategyIsExcluded) {
   const MemoryReport report = memory_report(options({"train.optimizer=adamw_8bit"}));
