@@ -52,9 +52,11 @@ TowerUnitBytes unit_of_tower(const StepContext& step, const TowerRows& rows, int
   const TrainingBytes own = row.training(step, is_first || is_last ? -1 : unit - 1);
   const int64_t input = is_first ? 0 : rows.hidden();
   TowerUnitBytes bytes{.in_forward = input + own.in_forward};
-  // Outputs that DeepStack's mergers read wait for them.
+  // Outputs that DeepStack's mergers read wait for them, and their gradients for the layers.
+  int64_t waiting = 0;
   for (const int64_t layer : rows.spec().deepstack_layers)
-    if (layer + 1 < unit) bytes.in_forward += rows.hidden();
+    if (layer + 1 < unit) waiting += rows.hidden();
+  bytes.in_forward += waiting;
   if (!step.tower_training.at_or_below(unit)) return bytes;
   const int64_t output =
       is_last ? num_outputs(rows.spec()) * rows.bytes(rows.features(), step.arch.hidden_size)
@@ -64,6 +66,7 @@ TowerUnitBytes unit_of_tower(const StepContext& step, const TowerRows& rows, int
   bytes.in_backward =
       again ? std::max(own.kept + own.in_backward, own.in_forward) + output : own.in_backward;
   if (!again) bytes.in_forward = std::max(bytes.in_forward, input + own.kept + output);
+  if (!is_last) bytes.in_backward += waiting;
   return bytes;
 }
 

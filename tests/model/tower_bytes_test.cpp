@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -104,9 +105,6 @@ class BytesSince {
 /// @param below, above shares of the measured bytes
 void expect_near(int64_t planned, int64_t measured, double below, double above,
                  const std::string& what) {
-  if (std::getenv("TOWER_PRINT") != nullptr)
-    std::printf("%-50s planned %10ld measured %10ld  %.3f\n", what.c_str(), planned, measured,
-                static_cast<double>(planned) / static_cast<double>(measured));
   // A product's working memory, which does not grow.
   constexpr int64_t kPackedOperands = 640 << 10;
   EXPECT_GE(static_cast<double>(planned + kPackedOperands),
@@ -214,6 +212,11 @@ struct UnitMemory {
   std::vector<int64_t> kept, in_backward;
 };
 
+/// Gradients of a unit's output that exist before its backward pass: of the next unit, and of DeepStack's mergers.
+int64_t num_gradients(const PlannedTower& model, int64_t unit) {
+  return 1 + std::ranges::count(model.arch().vision->deepstack_layers, unit - 1);
+}
+
 UnitMemory train_tower(const PlannedTower& model, layers::TowerKeeps keeps, int64_t first_unit) {
   const at::NoGradGuard no_grad;
   const int64_t units = model.tower().num_units();
@@ -237,7 +240,7 @@ UnitMemory train_tower(const PlannedTower& model, layers::TowerKeeps keeps, int6
     const BytesSince backward;
     pass.backward(unit, unit > first_unit);
     memory.in_backward[static_cast<size_t>(unit)] =
-        backward.peak() + (unit == units - 1 ? outputs : hidden);
+        backward.peak() + (unit == units - 1 ? outputs : hidden * num_gradients(model, unit));
   }
   return memory;
 }

@@ -36,7 +36,7 @@ class TowerLayerBytes {
                        [&](const spec::TowerLinear& linear) { return trains(linear); });
   }
   int64_t gradient(const spec::TowerLinear& linear) const {
-    return rows_.matrix_gradient(prefix_ + linear.module, linear);
+    return rows_.matrix_gradient(prefix_ + linear.module, linear, rows_.rows());
   }
   int64_t low_rank(const std::vector<spec::TowerLinear>& group) const {
     int64_t bytes = 0;

@@ -62,10 +62,10 @@ class MergerWalk {
     const int64_t count = rows_.features(), before = chain_.current(),
                   output = rows_.bytes(count, linear.out_features);
     in_forward_ = std::max(in_forward_, held_ + before + output + rows_.unpacked(linear));
-    chain_.apply(
-        output, rows_.trains(linear.module),
-        std::max(rows_.matrix_gradient(linear.module, linear), before + rows_.unpacked(linear)),
-        rows_.low_rank(linear.module, count));
+    chain_.apply(output, rows_.trains(linear.module),
+                 std::max(rows_.matrix_gradient(linear.module, linear, count),
+                          before + rows_.unpacked(linear)),
+                 rows_.low_rank(linear.module, count));
     if (!step.gelu) return;
     in_forward_ = std::max(in_forward_, held_ + 2 * output);
     chain_.apply(output, /*reads_input=*/true);

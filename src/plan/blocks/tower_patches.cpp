@@ -58,12 +58,13 @@ int64_t in_forward(const TowerRows& rows) {
   return std::max(reading, centred + without + rows.hidden() + summed_positions(rows));
 }
 
-/// The gradient of the table, which is a matrix in the compute dtype and what it is added from.
+/// The gradient of the table: a matrix, summed in fp32.
 int64_t table_gradient(const TowerRows& rows) {
   const spec::VisionSpec& spec = rows.spec();
   if (!rows.trains(spec.position_table)) return 0;
   const bool has_axes = spec.positions == spec::TowerPositions::kAxes;
-  const int64_t table = rows.bytes((has_axes ? 2 : 1) * spec.position_rows, spec.hidden_size);
+  const int64_t table =
+      TowerRows::fp32_bytes((has_axes ? 2 : 1) * spec.position_rows, spec.hidden_size);
   switch (spec.positions) {
     case spec::TowerPositions::kNone:
       return 0;
@@ -88,11 +89,15 @@ TrainingBytes training(const StepContext& step, int64_t /*layer*/) {
   bytes.kept += rows.low_rank(patches.module, rows.patches());
   if (norm.exists()) bytes.kept += rows.hidden() + TowerRows::fp32_bytes(rows.rows(), 2);
   const spec::TowerLinear kernel{.in_features = patches.values(),
-                                 .out_features = rows.spec().hidden_size};
+                                 .out_features = rows.spec().hidden_size,
+                                 .bias = patches.bias};
+  // Squares in the order of windows go back to that of the input.
+  const int64_t reordered = rows.spec().window_side > 0 ? rows.hidden() : 0;
   const int64_t of_norm =
       norm.exists() ? std::max(rows.hidden(), rows.norm_gradient(norm, rows.rows())) : 0;
-  bytes.in_backward = rows.hidden() + std::max({rows.matrix_gradient(patches.module, kernel),
-                                                table_gradient(rows), of_norm});
+  bytes.in_backward =
+      rows.hidden() + std::max({rows.matrix_gradient(patches.module, kernel, rows.patches()),
+                                table_gradient(rows), of_norm, reordered});
   return bytes;
 }
 

@@ -20,13 +20,16 @@ bool TowerRows::trains(const std::string& module) const {
          step_.tower_training.rank(module) > 0;
 }
 
-int64_t TowerRows::matrix_gradient(const std::string& module,
-                                   const spec::TowerLinear& linear) const {
+int64_t TowerRows::matrix_gradient(const std::string& module, const spec::TowerLinear& linear,
+                                   int64_t count) const {
   if (!step_.tower_training.trains(module + ".weight") && !step_.tower_training.trains(module))
     return 0;
-  const int64_t element = step_.shape.element_bytes;
-  const bool is_copied = !step_.shape.on_gpu && element != kFp32;
-  return linear.in_features * linear.out_features * (kFp32 + (is_copied ? element : 0));
+  const int64_t element = step_.shape.element_bytes,
+                values = linear.in_features * linear.out_features, matrix = kFp32 * values;
+  if (step_.shape.on_gpu) return matrix;
+  const int64_t outputs = fp32_bytes(count, linear.out_features);
+  if (element == kFp32) return matrix + outputs;
+  return std::max(matrix + element * values, linear.bias ? outputs : 0);
 }
 
 int64_t TowerRows::norm_gradient(const spec::TowerNorm& norm, int64_t count) const {

@@ -37,8 +37,10 @@ class TowerRows {
   int64_t low_rank(const std::string& module, int64_t count) const {
     return bytes(count, step_.tower_training.rank(module));
   }
-  /// The gradient of a matrix that trains in full, before it is added to the gradients.
-  int64_t matrix_gradient(const std::string& module, const spec::TowerLinear& linear) const;
+  /// Gradients of a linear that trains in full, before they are added to the gradients: of the matrix; on a CPU beside the
+  /// transposed gradient of `count` outputs in fp32 (oneDNN), or of the bias, which is a sum of rounded outputs in fp32.
+  int64_t matrix_gradient(const std::string& module, const spec::TowerLinear& linear,
+                          int64_t count) const;
   /// The gradient of a norm over `count` rows whose weight trains: RMS norms sum a product in fp32, of rounded values in fp32.
   int64_t norm_gradient(const spec::TowerNorm& norm, int64_t count) const;
   /// A quantised matrix is unpacked for its product on a GPU.
