@@ -7,6 +7,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/data/image_input.h"
+#include "sftrun/data/image_load.h"
 
 namespace sftrun::app {
 namespace {
@@ -58,17 +59,12 @@ plan::ImagesOfBin images_of_bin(const PlannedImages& images, const std::filesyst
                                   counted(tokens, "token"), config.model.max_seq_len),
                       where, "plan for fewer or smaller images, or raise model.max_seq_len");
   }
-  data::ImageLoad load =
+  const data::ImageLoad image =
       data::ImageCounter(processor, arch.vision->patches.side).of(images.width, images.height);
-  load.tiles *= images.of_sequence, load.patches *= images.of_sequence;
-  return images_of_bin(load, 1);
-}
-
-plan::ImagesOfBin images_of_bin(const data::ImageLoad& load, int64_t num_bins) {
-  const auto bins = static_cast<double>(num_bins);
-  return {.tiles = static_cast<double>(load.tiles) / bins,
-          .patches = static_cast<double>(load.patches) / bins,
-          .longest_tile = load.longest_tile};
+  return plan::ImagesOfBin::of({.tiles = images.of_sequence * image.tiles,
+                                .patches = images.of_sequence * image.patches,
+                                .longest_tile = image.longest_tile},
+                               /*bins=*/1);
 }
 
 }  // namespace sftrun::app

@@ -6,7 +6,6 @@
 
 #include "commands.h"
 #include "sftrun/config/run_config.h"
-#include "sftrun/data/image_load.h"
 #include "sftrun/plan/tower.h"
 #include "sftrun/spec/arch_spec.h"
 
@@ -26,8 +25,5 @@ std::optional<PlannedImages> planned_images(const MemoryCheckOptions& options);
 /// @throws ConfigError if the model reads text alone, or the images' tokens do not fit in a sequence
 plan::ImagesOfBin images_of_bin(const PlannedImages& images, const std::filesystem::path& model,
                                 const spec::ArchSpec& arch, const config::RunConfig& config);
-
-/// The plan's images for what data have.   @param num_bins of the micro-batch
-plan::ImagesOfBin images_of_bin(const data::ImageLoad& load, int64_t num_bins);
 
 }  // namespace sftrun::app

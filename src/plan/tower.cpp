@@ -31,6 +31,15 @@ ImageShape ImagesOfBin::times(int64_t bins) const {
   return {.tiles = all(tiles), .patches = all(patches), .longest_tile = longest_tile};
 }
 
+ImagesOfBin ImagesOfBin::of(const ImageShape& micro_batch, int64_t bins) {
+  const auto share = [&](int64_t all) {
+    return static_cast<double>(all) / static_cast<double>(bins);
+  };
+  return {.tiles = share(micro_batch.tiles),
+          .patches = share(micro_batch.patches),
+          .longest_tile = micro_batch.longest_tile};
+}
+
 std::vector<spec::TensorSpec> tower_tensors(const spec::ArchSpec& arch) {
   std::vector<spec::TensorSpec> read;
   for (spec::TensorSpec& tensor : spec::vision_tensor_specs(*arch.vision, arch.hidden_size))

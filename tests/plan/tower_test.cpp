@@ -175,6 +175,7 @@ TEST(TowerPlan, PlansFollowTheImagesOfAMicroBatch) {
   EXPECT_EQ(images.tiles, 3);
   EXPECT_EQ(images.patches, 2 * 6144);
   EXPECT_EQ(images.longest_tile, 4096);
+  EXPECT_EQ(ImagesOfBin::of(images, 2).times(4).patches, 4 * 6144);
   const auto memory = static_cast<int64_t>(devices.memory_bytes);
   const int64_t with_images = largest_batch_size(arch, config, devices, {}, memory);
   devices.tower = {}, devices.images = {};

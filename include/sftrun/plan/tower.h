@@ -44,11 +44,13 @@ struct ImageShape {
   int64_t longest_tile = 0;  ///< patches of the largest
 };
 
-/// Images of the largest micro-batch of a run, for each of its packed sequences (or examples, pairs).
+/// Images of the largest micro-batch of a run (data::largest_image_load), for each of its packed sequences (or examples, pairs).
 struct ImagesOfBin {
   double tiles = 0, patches = 0;
   int64_t longest_tile = 0;
   ImageShape times(int64_t bins) const;
+  /// Of a micro-batch of so many bins.
+  static ImagesOfBin of(const ImageShape& micro_batch, int64_t bins);
 };
 
 /// The tensors of the image side that a run loads: layers that nothing reads are left out.
