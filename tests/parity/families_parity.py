@@ -30,7 +30,6 @@ import dataclasses
 import functools
 import json
 import math
-import multiprocessing
 import os
 import random
 import re
@@ -38,16 +37,19 @@ import string
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness import (  # noqa: I001  (sets sys.path)
     REPOSITORY,
+    Measured,
     Sftrun,
     Verdicts,
+    check_in_copies,
     compare_metrics,
     load_adapter,
     relative_to_largest,
+    train_section,
 )
 
 import peft
@@ -55,10 +57,19 @@ import torch
 import transformers
 import yaml
 import family_gguf
-from adapters import TEXT_PART_LINEAR, adapt, adapted_experts
+from adapters import TEXT_PART_LINEAR, adapt, adapted_experts, fill_b
 from families import KINDS, TOKENIZER, build, load, make_config, num_experts_taken, routes_clearly, save_with_tokenizer
 from peft import PeftModel
-from reference_training import IGNORE_INDEX, Document, Recipe, balances_load, encode_record, logits_of, train
+from reference_training import (
+    IGNORE_INDEX,
+    Document,
+    Recipe,
+    balances_load,
+    encode_record,
+    log_probability_of_labels,
+    logits_of,
+    train,
+)
 from released_configs import CONFIGS
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
@@ -121,17 +132,6 @@ COLUMNS = {
     "merged logits": ["merge: logits"],
     "GGUF": ["gguf: log-probability", "gguf: logits of what it merges to"],
 }
-
-
-@dataclass
-class Measured(Verdicts):
-    """Remembers the values, too."""
-
-    values: dict[str, float] = field(default_factory=dict)
-
-    def below(self, what: str, value: float, limit: float) -> None:
-        self.values[what] = value
-        super().below(what, value, limit)
 
 
 @dataclass(frozen=True)
@@ -247,8 +247,7 @@ def scored_document(text: str, tokenizer: Tokenizer) -> Document:
 
 
 def log_probability(model, document: Document) -> float:
-    log_probabilities = logits_of(model, document.tokens)[:-1].double().log_softmax(-1)
-    return log_probabilities.gather(1, torch.tensor(document.labels[1:], dtype=torch.long)[:, None]).sum().item()
+    return log_probability_of_labels(logits_of(model, document.tokens), document.labels).item()
 
 
 def score_difference(case: Case, path: Path, model) -> float:
@@ -272,9 +271,7 @@ def check_score(case: Case) -> None:
 def write_adapter(base: Path, adapter: Path) -> Path:
     torch.manual_seed(21)
     model = adapt(load(base), RANK)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:  # zeros would hide the gradient of lora_A
-            torch.nn.init.normal_(parameter, std=0.1)
+    fill_b(model)
     model.save_pretrained(adapter, save_embedding_layers=False)
     return adapter
 
@@ -292,16 +289,7 @@ def write_run_yaml(case: Case, mode: str, recipe: Recipe) -> Path:
         "model": {"name": str(case.base), "max_seq_len": 128, "dtype": "fp32"},
         "tuning": tuning,
         "data": {"train": str(records), "format": "text", "shuffle": False},
-        "train": {
-            "max_steps": recipe.max_steps,
-            "learning_rate": recipe.learning_rate,
-            "scheduler": recipe.scheduler,
-            "warmup_steps": recipe.warmup_steps,
-            "weight_decay": recipe.weight_decay,
-            "max_grad_norm": recipe.max_grad_norm,
-            "eval_strategy": "no",
-            "save_every": "0",
-        },
+        "train": train_section(recipe),
         "output": {"tensorboard": False},
     }
     path = case.directory / f"{mode}.yaml"
@@ -706,16 +694,6 @@ def check_kind(name: str, sftrun: str, quick: bool) -> Measured:
     return verdicts
 
 
-def check_kinds(names: list[str], sftrun: str, quick: bool, verdicts: Measured) -> None:
-    """As many at a time as there are processors, by copies of this process: what it imported is most of a start."""
-    workers = min(len(os.sched_getaffinity(0)), len(names))
-    with multiprocessing.get_context("fork").Pool(workers) as pool:
-        for measured in pool.imap(functools.partial(check_kind, sftrun=sftrun, quick=quick), names, chunksize=1):
-            verdicts.count += measured.count
-            verdicts.failures += measured.failures
-            verdicts.values |= measured.values
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sftrun", required=True)
@@ -735,7 +713,7 @@ def main() -> int:
     check_ropes(verdicts)
     if not args.quick:
         check_elements(verdicts, Path(args.engine_tests or Path(args.sftrun).with_name("engine_tests")), kinds)
-    check_kinds(kinds, args.sftrun, args.quick, verdicts)
+    check_in_copies(kinds, functools.partial(check_kind, sftrun=args.sftrun, quick=args.quick), verdicts)
     if args.write:
         write_page(verdicts)
     elif not args.only:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +40,27 @@ class Verdicts:
         for failure in self.failures:
             print(f"  failed: {failure}")
         return 1 if self.failures or not self.count else 0
+
+
+@dataclass
+class Measured(Verdicts):
+    """Remembers the values, too."""
+
+    values: dict[str, float] = field(default_factory=dict)
+
+    def below(self, what: str, value: float, limit: float) -> None:
+        self.values[what] = value
+        super().below(what, value, limit)
+
+
+def check_in_copies(names: list[str], check: Callable[[str], Measured], verdicts: Measured) -> None:
+    """As many at a time as there are processors, by copies of this process: what it imported is most of a start."""
+    workers = min(len(os.sched_getaffinity(0)), len(names))
+    with multiprocessing.get_context("fork").Pool(workers) as pool:
+        for measured in pool.imap(check, names, chunksize=1):
+            verdicts.count += measured.count
+            verdicts.failures += measured.failures
+            verdicts.values |= measured.values
 
 
 @dataclass(frozen=True)
@@ -74,6 +98,20 @@ class Sftrun:
 
 def as_yaml(value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def train_section(recipe) -> dict:
+    """`train` of a run's YAML, of a reference_training.Recipe; without batch sizes."""
+    return {
+        "max_steps": recipe.max_steps,
+        "learning_rate": recipe.learning_rate,
+        "scheduler": recipe.scheduler,
+        "warmup_steps": recipe.warmup_steps,
+        "weight_decay": recipe.weight_decay,
+        "max_grad_norm": recipe.max_grad_norm,
+        "eval_strategy": "no",
+        "save_every": "0",
+    }
 
 
 def training_metrics(run_directory: Path) -> list[dict]:

@@ -14,6 +14,9 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.integrations.compressed_tensors import quantize_fp8_per_row
 
 
+torch._dynamo.config.disable = True  # bitsandbytes would compile for many seconds what runs for a moment
+
+
 @dataclass(frozen=True)
 class Storage:
     quant: str
@@ -134,9 +137,14 @@ def exact_products(model):
 
 
 @torch.no_grad()
+def round_weight(weight: torch.Tensor, storage: Storage) -> None:
+    """To what its 4 bits stand for."""
+    packed, state = functional.quantize_4bit(
+        weight.data, blocksize=storage.block_size, compress_statistics=storage.double, quant_type=storage.quant)
+    weight.copy_(functional.dequantize_4bit(packed, state))
+
+
 def quantise_embeddings(model, storage: Storage) -> None:
     """Embedding and head as their 4 bits stand for them: bitsandbytes' own layers for them take no LoRA."""
     for weight in {id(m.weight): m.weight for m in (model.get_input_embeddings(), model.get_output_embeddings())}.values():
-        packed, state = functional.quantize_4bit(
-            weight.data, blocksize=storage.block_size, compress_statistics=storage.double, quant_type=storage.quant)
-        weight.copy_(functional.dequantize_4bit(packed, state))
+        round_weight(weight, storage)
