@@ -47,7 +47,7 @@ import yaml
 from adapters import fill_b, name_in_files
 from peft import LoraConfig, PeftModel, get_peft_model
 from quantised import Storage, round_weight
-from reference_training import Document, Recipe, log_probability_of_labels, logits_of, train
+from reference_training import Document, Recipe, decay_groups, log_probability_of_labels, logits_of, train
 from safetensors.torch import load_file
 from transformers import AutoProcessor
 from transformers.image_utils import load_image
@@ -56,6 +56,7 @@ from vision_models import MODELS, Reader, VisionModel, load, pictures_of, turn, 
 LOSS, GRAD_NORM, TRAINED_LOGITS, MERGED_LOGITS, SCORE, LN2 = 1e-5, 1e-4, 1e-3, 1e-4, 1e-4, 1e-6
 RANK, BETA, MAX_SEQ_LEN = 4, 0.3, 512
 STEPS, QUICK_STEPS, QUICK_RECORDS = 5, 3, 8
+WEIGHT_DECAY = 0.3  # large, so that losses show which tensors decay
 # What sftrun says of what it does not do yet.
 NOT_YET = ("is not supported in this version", "not supported yet", "sftrun reads only text", "tuning.trainable matches no parameter")
 PARTS = ("language", "projector", "vision")
@@ -109,7 +110,7 @@ QUICK = [{"language": "packed", "full": "packed, checkpointing"}, {"language": "
 def recipe_of(training: Training, steps: int, count: int) -> Recipe:
     """Every step takes all records, so that packing cannot change which ones."""
     return Recipe(max_steps=steps, global_batch_size=count, learning_rate=training.learning_rate, scheduler="cosine", warmup_steps=0,
-                  weight_decay=0.01, max_grad_norm=1.0)
+                  weight_decay=WEIGHT_DECAY, max_grad_norm=1.0)
 
 
 class Refused(Exception):
@@ -267,6 +268,13 @@ def reference_model(case: Case, training: Training, adapter: Path | None = None)
     return module
 
 
+def adamw(module, recipe: Recipe) -> torch.optim.AdamW:
+    """As transformers' Trainer makes it. But no norm decays: by its names the Trainer lets norms of two towers decay (`norm1`, `norm2` and `ln_q`
+    of Qwen2.5-VL, `ln_pre` of Pixtral), and of no other tower."""
+    norms = frozenset(f"{name}.weight" for name, part in module.named_modules() if "RMSNorm" in type(part).__name__)
+    return torch.optim.AdamW(decay_groups(module, recipe.weight_decay, norms), lr=recipe.learning_rate, betas=recipe.betas, eps=recipe.epsilon)
+
+
 def probe(case: Case) -> Document:
     """A conversation whose logits say whether two models are the same one: with two images in the second question."""
     return case.documents[5]
@@ -370,7 +378,7 @@ def check_recipe(case: Case, recipe_name: str) -> None:
     training = RECIPES[recipe_name]
     recipe = recipe_of(training, case.steps, len(case.documents))
     module = reference_model(case, training)
-    reference = train(module, case.documents, recipe)
+    reference = train(module, case.documents, recipe, optimizer=adamw(module, recipe))
     falls = reference[-1]["loss"] < reference[0]["loss"]
     case.expect(f"{recipe_name}, reference: the loss falls", falls, f"{reference[0]['loss']:.3f} to {reference[-1]['loss']:.3f}")
     expected = probe_logits(case, module)
