@@ -6,9 +6,10 @@ processor  where AutoProcessor can be loaded without torchvision: it gives the r
 preview    `sftrun preview` of conversations with images: the reference's tokens and labels
 training   5 steps of each recipe (RECIPES), without and with packing, with gradient checkpointing, in two processes with ddp and fsdp: loss
            to 1e-5 relative, gradient norm to 1e-4; what was written, loaded by PEFT on the whole model or by transformers, gives the
-           reference's logits. The reference computes each conversation alone
+           reference's logits. The reference computes each conversation alone, in fp64: with Qwen3.5's delta nets transformers in fp32
+           is off by 4e-5 in the second step
 dpo        the same for pairs of answers to questions about images
-qlora      the same with the language model's matrices in nf4
+qlora      the same with all matrices but the head in nf4, those of the tower and projector, too, as transformers with bitsandbytes
 merge      the merged model, loaded by transformers, gives the logits of the adapter on its base
 score      `sftrun score` of conversations with images: transformers' log-probabilities to 1e-4
 
@@ -45,6 +46,7 @@ import torch
 import transformers
 import yaml
 from adapters import fill_b, name_in_files
+from families import in_fp64
 from peft import LoraConfig, PeftModel, get_peft_model
 from quantised import Storage, round_weight
 from reference_training import Document, Recipe, decay_groups, log_probability_of_labels, logits_of, train
@@ -254,7 +256,7 @@ def reference_model(case: Case, training: Training, adapter: Path | None = None)
     """Before training: the base with what is trained requiring a gradient.   @param adapter none: the initial one of such recipes"""
     module = load(case.base)
     if training.quantises:
-        for name in linear_names(case.model, module, ["language"]):
+        for name in linear_names(case.model, module, PARTS):
             round_weight(module.get_submodule(name).weight, NF4)
     full = [part for part, how in training.parts.items() if how == "full"]
     for name, parameter in module.named_parameters():
@@ -273,6 +275,22 @@ def adamw(module, recipe: Recipe) -> torch.optim.AdamW:
     of Qwen2.5-VL, `ln_pre` of Pixtral), and of no other tower."""
     norms = frozenset(f"{name}.weight" for name, part in module.named_modules() if "RMSNorm" in type(part).__name__)
     return torch.optim.AdamW(decay_groups(module, recipe.weight_decay, norms), lr=recipe.learning_rate, betas=recipe.betas, eps=recipe.epsilon)
+
+
+def train_in_fp64(module, documents: list, recipe: Recipe, **options) -> list[dict]:
+    """The trained model is in fp32 again."""
+    with in_fp64(module):
+        options.setdefault("optimizer", adamw(module, recipe))
+        metrics = train(module, [widened(document) for document in documents], recipe, **options)
+    module.float()
+    return metrics
+
+
+def widened(document: Document | Pair) -> Document | Pair:
+    if isinstance(document, Pair):
+        return Pair(widened(document.chosen), widened(document.rejected))
+    wide = lambda value: value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value  # noqa: E731
+    return dataclasses.replace(document, inputs={name: wide(value) for name, value in document.inputs.items()})
 
 
 def probe(case: Case) -> Document:
@@ -357,7 +375,7 @@ def load_trained(case: Case, run: Path, training: Training | None = None):
     base = run / "model" if (run / "model").exists() else case.base
     module = load(base)
     if training and training.quantises:
-        for name in linear_names(case.model, module, ["language"]):
+        for name in linear_names(case.model, module, PARTS):
             round_weight(module.get_submodule(name).weight, NF4)
     return load_adapter(module, run / "adapter") if (run / "adapter").exists() else module
 
@@ -378,7 +396,7 @@ def check_recipe(case: Case, recipe_name: str) -> None:
     training = RECIPES[recipe_name]
     recipe = recipe_of(training, case.steps, len(case.documents))
     module = reference_model(case, training)
-    reference = train(module, case.documents, recipe, optimizer=adamw(module, recipe))
+    reference = train_in_fp64(module, case.documents, recipe)
     falls = reference[-1]["loss"] < reference[0]["loss"]
     case.expect(f"{recipe_name}, reference: the loss falls", falls, f"{reference[0]['loss']:.3f} to {reference[-1]['loss']:.3f}")
     expected = probe_logits(case, module)
@@ -458,7 +476,7 @@ def check_dpo(case: Case) -> None:
     # The adapter that sftrun begins with: a step without a learning rate changes nothing.
     case.train(config, case.directory / "dpo-initial", train__max_steps=1, train__learning_rate=0)
     module = reference_model(case, training, case.directory / "dpo-initial" / "adapter")
-    reference = train(module, pairs, recipe, loss_of=preference_loss)
+    reference = train_in_fp64(module, pairs, recipe, loss_of=preference_loss)
     case.below("dpo, reference: the first loss is ln 2", abs(reference[0]["loss"] - math.log(2)), LN2)
     case.expect("dpo, reference: the loss falls", reference[-1]["loss"] < reference[0]["loss"],
                 f"{reference[0]['loss']:.3f} to {reference[-1]['loss']:.3f}")
@@ -510,13 +528,14 @@ def diagnose(case: Case, what: str, metrics: list[dict], reference: list[dict], 
     recipe = dataclasses.replace(recipe_of(training, 1, len(case.documents)), learning_rate=rate, scheduler="constant", weight_decay=0.0, max_grad_norm=0.0)
     module = reference_model(case, training)
     before = {name: tensor.clone() for name, tensor in trained_tensors(case, module).items()}
+    module.double()
     optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=rate)
     trains = {name_in_files(name).removeprefix("base_model.model.") for name, p in module.named_parameters() if p.requires_grad}
-    train(module, case.documents, recipe, optimizer=optimizer)
+    train_in_fp64(module, case.documents, recipe, optimizer=optimizer)
     run = case.directory / f"sgd-{what}".replace(" ", "-").replace(",", "")
     config = write_run_yaml(case, f"sgd-{what}", tuning_of(case, training), recipe, optimizer="sgd")
     case.train(config, run, **settings)
-    ours, theirs = trained_tensors(case, load_trained(case, run)), trained_tensors(case, module)
+    ours, theirs = trained_tensors(case, load_trained(case, run, training)), trained_tensors(case, module)
     rows = []
     for name, start in before.items():
         moved, expected = (ours[name] - start) / -rate, (theirs[name] - start) / -rate
