@@ -177,7 +177,7 @@ TEST_F(DataSetsTest, FrozenPartsOfLlamaFactory) {
                   "freeze_multi_modal_projector: false\nfreeze_language_model: true\n"),
             R"(["projector"])");
   const Import text = parts("finetuning_type: full\nfreeze_vision_tower: true\n");
-  EXPECT_EQ(value_of(text, "tuning.train_parts"), "");
+  EXPECT_EQ(value_of(text, "tuning.train_parts"), "none");
   EXPECT_TRUE(has_key(text.no_meaning, "freeze_vision_tower"));
   const Import lora = parts(
       "finetuning_type: lora\nfreeze_vision_tower: false\nfreeze_multi_modal_projector: false\n");
