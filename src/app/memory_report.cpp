@@ -226,10 +226,10 @@ MemoryReport report_of(const TrainOptions& options, config::LoadedConfig loaded,
   assume_files(path, model, report.notes);
   check_tuning(loaded.config.tuning, model.arch);
   RunPlace& place = report.devices.place;
-  if (images) {
-    place.devices.tower.is_loaded = true;
-    place.devices.images = images_of_bin(*images, path, model.arch, loaded.config);
-  }
+  const TrainedParts parts = loaded.config.tuning.train_parts.trained();
+  if (images || parts.has_image_side())
+    place.devices.tower = {.is_loaded = true, .parts = parts};
+  if (images) place.devices.images = images_of_bin(*images, path, model.arch, loaded.config);
   Run run = resolve_run(std::move(loaded), path, &model, options.config, place);
   report.config = std::move(run.loaded.config);
   resolve_auto(report.config, model, place.devices.on_gpu);

@@ -24,6 +24,22 @@ double tokens_of_bin(const PreparedRun& run) {
          static_cast<double>(bins);
 }
 
+plan::TowerUse tower_of(const PreparedRun& run) {
+  const TrainedParts parts = run.config.tuning.train_parts.trained();
+  return {.is_loaded = run.has_images || parts.has_image_side(), .parts = parts};
+}
+
+/// Images of the run's largest micro-batch, for each of its bins; none: the data is not read yet, or streamed.
+plan::ImagesOfBin images_of_bin(const PreparedRun& run) {
+  if (!run.has_images || !run.data.batches) return {};
+  const int64_t bins = run.config.train.batch_size.value.value();
+  data::ImageCounter counter(run.text->images->processor,
+                             run.checkpoint->arch().vision->patches.side);
+  const data::ImageLoad load =
+      run.data.batches->micro_batch_images(bins, plans_longest_batch(run), counter);
+  return plan::ImagesOfBin::of({load.tiles, load.patches, load.longest_tile}, bins);
+}
+
 plan::MemoryPlan memory_plan(const PreparedRun& run, const Rank& rank) {
   return plan::memory_plan(run.checkpoint->arch(), run.config, planned_devices(run, rank),
                            weights::packed_bytes(*run.checkpoint));
@@ -37,7 +53,9 @@ plan::RunDevices planned_devices(const PreparedRun& run, const Rank& rank) {
           .world_size = rank.env().world_size,
           .local_world_size = rank.env().local_world_size,
           .threads = at::get_num_threads(),
-          .tokens_of_bin = tokens_of_bin(run)};
+          .tokens_of_bin = tokens_of_bin(run),
+          .tower = tower_of(run),
+          .images = images_of_bin(run)};
 }
 
 observe::RankBytes planned_bytes(const PreparedRun& run, const Rank& rank) {

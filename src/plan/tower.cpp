@@ -80,7 +80,7 @@ TowerTraining::TowerTraining(const spec::ArchSpec& arch, const config::TuningCon
   std::optional<spec::TrainableNames> names;
   if (tuning.mode == config::TuningMode::kPartial)
     names.emplace(tuning.trainable, with_tower(spec::tensor_specs(arch), arch, use));
-  const spec::LoraSpec lora = lora_spec(tuning.lora);
+  const spec::LoraSpec lora = lora_spec(tuning, arch);
   for (const spec::TensorSpec& tensor : tensors) {
     if (tensor.role == spec::TensorRole::kBuffer || !use.parts.has(tensor.part)) continue;
     const bool in_full = tuning.trains_adapter() ? spec::is_saved(lora.modules_to_save, tensor.name)

@@ -8,31 +8,16 @@
 #include <vector>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/model_part.h"
 #include "sftrun/spec/arch_spec.h"
 
 /// The image side of a run: what it loads, what of it trains, and the images of a micro-batch.
 namespace sftrun::plan {
 
-/// The parts of a model with images that a run trains; the others are frozen.
-struct TrainedParts {
-  bool language = true, projector = false, vision = false;
-  bool has(spec::ModelPart part) const {
-    switch (part) {
-      case spec::ModelPart::kLanguage:
-        return language;
-      case spec::ModelPart::kProjector:
-        return projector;
-      case spec::ModelPart::kVision:
-        return vision;
-    }
-    return false;
-  }
-};
-
 /// Whether a run has the tower with its projector, and what trains. A run of texts has none.
 struct TowerUse {
   bool is_loaded = false;
-  TrainedParts parts = {};
+  TrainedParts parts = TrainedParts::text();
   bool trains_language() const { return !is_loaded || parts.language; }
 };
 
