@@ -364,6 +364,8 @@ def check_images_matter(case: Case) -> None:
 
 def tuning_of(case: Case, training: Training) -> dict:
     tuning = dict(training.tuning)
+    if case.name == "gemma3" and training.parts.get("projector") == "lora":  # it has a parameter, no linear layer, and sftrun says so
+        tuning["train_parts"] = [part for part in tuning["train_parts"] if part != "projector"]
     if tuning.get("trainable") == "PROJECTOR":
         tuning["trainable"] = ["^" + name.replace(".", r"\.") for name in case.model.projector]
     if training.has_adapter:
