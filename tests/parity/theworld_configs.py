@@ -82,7 +82,7 @@ def main() -> int:
         records = write_records(folder)
         for name in CASES:
             check(name, sftrun, folder, records, verdicts)
-    return verdicts.finish()
+    return verdicts.report()
 
 
 if __name__ == "__main__":

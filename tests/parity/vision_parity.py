@@ -12,6 +12,7 @@ dpo        the same for pairs of answers to questions about images
 qlora      the same with all matrices but the head in nf4, those of the tower and projector, too, as transformers with bitsandbytes
 merge      the merged model, loaded by transformers, gives the logits of the adapter on its base
 score      `sftrun score` of conversations with images: transformers' log-probabilities to 1e-4
+generate   greedy answers in batches: each token is the likeliest by a pass of transformers over all before it
 
 A recipe that sftrun refuses because it is not supported yet is a line "skip" (NOT_YET), and the run fails with --strict.
 --diagnose: where a training differs, one step of SGD shows the gradients of each tensor, and which of them differ.
@@ -90,8 +91,8 @@ RECIPES = {
     "mixed": Training({"language": "lora", "projector": "full"}, {"mode": "lora", "train_parts": {"language": "lora", "projector": "full"}}, 5e-3),
     "full": Training(dict.fromkeys(PARTS, "full"), {"mode": "full", "train_parts": ALL}, 2e-3),
     # The same as `projector` and `full`, by the names of parameters.
-    "named projector": Training({"projector": "full"}, {"mode": "partial", "trainable": "PROJECTOR"}, 2e-3),
-    "named all": Training(dict.fromkeys(PARTS, "full"), {"mode": "partial", "trainable": ["."]}, 2e-3),
+    "named projector": Training({"projector": "full"}, {"mode": "partial", "trainable": "PROJECTOR", "train_parts": ["projector"]}, 2e-3),
+    "named all": Training(dict.fromkeys(PARTS, "full"), {"mode": "partial", "trainable": ["."], "train_parts": ALL}, 2e-3),
     "qlora": Training({"language": "lora"}, {"mode": "qlora", "quant": "nf4", "double_quant": NF4.double, "quant_block_size": NF4.block_size},
                       1e-2, quantises=True),
 }
@@ -509,6 +510,44 @@ def check_score(case: Case) -> None:
     case.below("score: log-probability", max(abs(s["logprob"] - e) / max(abs(e), 1.0) for s, e in zip(scores, expected, strict=True)), SCORE)
 
 
+NEW_TOKENS, NEAR_TIE = 8, 1e-3
+
+
+def greedy(case: Case, module, question: list[dict]) -> list[int] | None:
+    """Tokens of a greedy answer, each by a pass over all before it; None: two tokens are nearly as likely."""
+    document = case.reader.answered(question, [{"role": "assistant", "content": [{"type": "text", "text": "a"}]}])
+    start = next(i for i, label in enumerate(document.labels) if label >= 0)
+    ids, images = document.tokens[:start], case.reader.images_of(question)[0]
+    for _ in range(NEW_TOKENS):
+        logits = logits_of(module, ids, **case.reader.inputs(ids, images))[-1]
+        best = logits.topk(2)
+        if (best.values[0] - best.values[1]) / logits.abs().max() < NEAR_TIE:
+            return None
+        ids = ids + [int(best.indices[0])]
+        if ids[-1] == case.reader.feature:  # would need an image
+            return None
+    return ids[start:]
+
+
+def check_generate(case: Case) -> None:
+    """In batches, so that prompts are read beside the tokens of other answers."""
+    module, records, expected = load(case.base), [], []
+    for messages in case.conversations:
+        question = messages[:-1]
+        tokens = greedy(case, module, question)
+        if tokens is not None and case.reader.tokenizer.eos_token_id not in tokens:
+            records.append({"messages": question})
+            expected.append(case.reader.tokenizer.decode(tokens, skip_special_tokens=True))
+    flags = ["--model", str(case.base), "--temperature", "0", "--max-new-tokens", str(NEW_TOKENS), *ON_CPU, "--batch-size", "3"]
+    try:
+        answers = case.sftrun.jsonl("generate", records, case.directory, *flags)
+    except RuntimeError as error:
+        raise_if_refused(error)
+        raise
+    wrong = [(i, a["generated"], e) for i, (a, e) in enumerate(zip(answers, expected, strict=True)) if a["generated"] != e]
+    case.expect(f"generate: greedy answers to {len(records)} of {len(case.conversations)} questions", records and not wrong, str(wrong[:2]))
+
+
 # ---- Where runs part
 
 
@@ -561,6 +600,7 @@ CHECKS = {
     **{name: functools.partial(check_recipe, recipe_name=name) for name in RECIPES},
     "dpo": check_dpo,
     "score": check_score,
+    "generate": check_generate,
 }
 QUICK_DPO = ("qwen2_5_vl", "gemma3")
 
