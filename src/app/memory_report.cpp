@@ -227,8 +227,7 @@ MemoryReport report_of(const TrainOptions& options, config::LoadedConfig loaded,
   check_tuning(loaded.config.tuning, model.arch);
   RunPlace& place = report.devices.place;
   const TrainedParts parts = loaded.config.tuning.train_parts.trained();
-  if (images || parts.has_image_side())
-    place.devices.tower = {.is_loaded = true, .parts = parts};
+  if (images || parts.has_image_side()) place.devices.tower = {.is_loaded = true, .parts = parts};
   if (images) place.devices.images = images_of_bin(*images, path, model.arch, loaded.config);
   Run run = resolve_run(std::move(loaded), path, &model, options.config, place);
   report.config = std::move(run.loaded.config);

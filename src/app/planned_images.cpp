@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
+#include "sftrun/data/dataset.h"
 #include "sftrun/data/image_input.h"
 #include "sftrun/data/image_load.h"
 
@@ -65,6 +68,42 @@ plan::ImagesOfBin images_of_bin(const PlannedImages& images, const std::filesyst
                                 .patches = images.of_sequence * image.patches,
                                 .longest_tile = image.longest_tile},
                                /*bins=*/1);
+}
+
+namespace {
+
+bool begin_with_images(const config::RunConfig& config) {
+  try {
+    return std::any_of(config.data.train.begin(), config.data.train.end(),
+                       [&](const config::DataSource& source) {
+                         return data::begins_with_images(config, source, /*is_validation=*/false);
+                       });
+  } catch (const DataError&) {  // which the run will report
+    return false;
+  }
+}
+
+}  // namespace
+
+void plan_images_of_data(const config::RunConfig& config, const std::filesystem::path& model,
+                         const spec::ArchSpec& arch, plan::RunDevices& devices) {
+  const TrainedParts parts = config.tuning.train_parts.trained();
+  if (!arch.vision || !is_folder(model) || !data::has_image_processor(model)) return;
+  const bool has_images = begin_with_images(config);
+  devices.tower = {.is_loaded = has_images || parts.has_image_side(), .parts = parts};
+  if (!has_images) return;
+  constexpr int64_t kUsualSide = 1024;  // pixels
+  const images::ImageProcessor processor =
+      images::with_caps(images::read_processor(model), data::image_caps(config.data));
+  const data::ImageLoad image =
+      data::ImageCounter(processor, arch.vision->patches.side).of(kUsualSide, kUsualSide);
+  const int64_t side = arch.vision->merger.side;
+  const int64_t patches = config.model.max_seq_len * side * side;
+  const int64_t tile = std::max<int64_t>(1, image.patches / std::max<int64_t>(1, image.tiles));
+  devices.images = plan::ImagesOfBin::of({.tiles = (patches + tile - 1) / tile,
+                                          .patches = patches,
+                                          .longest_tile = std::min(patches, image.longest_tile)},
+                                         /*bins=*/1);
 }
 
 }  // namespace sftrun::app

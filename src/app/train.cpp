@@ -10,6 +10,7 @@
 #include "data_source_finder.h"
 #include "engine_location.h"
 #include "model_source.h"
+#include "planned_images.h"
 #include "run_check.h"
 #include "run_forecast.h"
 #include "run_resolution.h"
@@ -481,6 +482,7 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
     headers = options.dry_run ? read_headers(model_path) : headers_if_readable(model_path);
   RunPlace place = place_here(asked, worker.world_size, worker.local_world_size, options.device);
   if (options.max_micro_batch > 0) place.max_micro_batch = options.max_micro_batch;
+  if (headers) plan_images_of_data(asked, model_path, headers->arch, place.devices);
   const Run run = resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr,
                               options.config, place);
   if (worker.supervised) return run_as_worker(worker_request(options, run));
@@ -619,8 +621,9 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env,
   const config::RunConfig asked = loaded.config;
   const std::optional<ModelHeaders> headers =
       options.dry_run ? read_headers(model_path) : headers_if_readable(model_path);
-  const RunPlace place =
+  RunPlace place =
       place_here(asked, plan.world_size(), plan.local_world_size, plan.device, options.gpus);
+  if (headers) plan_images_of_data(asked, model_path, headers->arch, place.devices);
   const Run run = resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr,
                               options.config, place);
   const bool on_gpu = plan.device == "cuda";

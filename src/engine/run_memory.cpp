@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 
 #include "device_memory.h"
+#include "sftrun/data/image_input.h"
+#include "sftrun/data/image_load.h"
 #include "sftrun/weights/weights_summary.h"
 
 namespace sftrun::engine {
