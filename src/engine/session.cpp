@@ -309,6 +309,7 @@ void open_adapter(OpenedModel& opened, bool as_stored) {
   opened.adapter_config = weights::load_adapter_config(*opened.adapter, base.arch());
   opened.options.trains = model::Trains::kLora;
   opened.options.lora = opened.adapter_config.lora;
+  opened.options.parts = opened.adapter_config.lora.parts;
   // What PiSSA leaves of a matrix fits no blocks, and PEFT takes it from the values, too.
   if (opened.adapter_config.lora.pissa)
     opened.options.base.keep_stored = false;

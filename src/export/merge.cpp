@@ -42,7 +42,8 @@ Sources open_adapter(const MergeOptions& options) {
   model::warn_of_another_base(adapter, base);
   const auto config = weights::load_adapter_config(adapter, base.arch());
   sources.adapter = weights::load_adapter(adapter, config, base.arch());
-  weights::require_text_adapter(sources.adapter, base.arch(), adapter);
+  if (options.format == "gguf")
+    weights::require_text_adapter(sources.adapter, base.arch(), adapter);
   sources.pissa = config.lora.pissa;
   sources.held_in = weights::packed_format(base);
   if (options.as_stored) return sources;

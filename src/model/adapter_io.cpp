@@ -284,6 +284,11 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory,
     const std::string tensor = weights::saved_tensor(parameter.name);
     if (!spec::is_saved(own.modules_to_save, tensor)) continue;
     const auto found = tensors.saved.find(tensor);
+    // An adapter of texts may be followed by a run that trains the projector, too: it starts as the base has it.
+    const bool starts_anew = found == tensors.saved.end() &&
+                             parameter.part != ModelPart::kLanguage &&
+                             !config.lora.parts.has(parameter.part);
+    if (starts_anew) continue;
     if (found == tensors.saved.end()) fail_saved(tensor, "lacks", own, config, directory);
     copy(parameter, found->second);
     tensors.saved.erase(found);

@@ -107,6 +107,7 @@ BATCHES = {
     "fsdp": UNPACKED | CHECKPOINTED | {"train__grad_accum": 2, "processes": 2, "parallel__strategy": "fsdp"},
 }
 # Of each model, in turns, with --quick.
+MERGED = ("language", "lora", "mixed")
 QUICK = [{"language": "packed", "full": "packed, checkpointing"}, {"language": "unpacked", "projector": "packed"}, {"language": "fsdp", "mixed": "packed"},
          {"language": "packed, checkpointing", "lora": "unpacked"}, {"language": "ddp", "named all": "packed"}, {"language": "packed", "qlora": "packed"}]
 
@@ -234,10 +235,10 @@ def write_run_yaml(case: Case, name: str, tuning: dict, recipe: Recipe, data: st
 
 
 def linear_names(model: VisionModel, module, parts) -> list[str]:
-    """Linear layers of these parts, but for the head."""
+    """Linear layers of these parts, but for the head, and for a pooling head of the tower, which nothing reads."""
     head = module.get_output_embeddings()
     return [name for name, part in module.named_modules()
-            if isinstance(part, torch.nn.Linear) and part is not head and model.part_of(name + ".") in parts]
+            if isinstance(part, torch.nn.Linear) and part is not head and ".head." not in name and model.part_of(name + ".") in parts]
 
 
 def initial_adapter(case: Case, training: Training) -> Path:
@@ -416,8 +417,8 @@ def check_recipe(case: Case, recipe_name: str) -> None:
             check_names(case, what, run, initial_adapter(case, training))
         if len(case.verdicts.failures) > failed and case.options.diagnose:
             diagnose(case, what, metrics, reference, training, BATCHES[batches])
-    if recipe_name == "language":
-        check_merge(case, case.directory / f"language-{chosen[0]}".replace(" ", "-").replace(",", ""))
+    if recipe_name in MERGED:
+        check_merge(case, recipe_name, case.directory / f"{recipe_name}-{chosen[0]}".replace(" ", "-").replace(",", ""))
 
 
 def check_names(case: Case, what: str, run: Path, initial: Path) -> None:
@@ -427,13 +428,13 @@ def check_names(case: Case, what: str, run: Path, initial: Path) -> None:
                 f"missing {missing[:3]}, further {further[:3]}")
 
 
-def check_merge(case: Case, run: Path) -> None:
-    merged = case.directory / "merged"
+def check_merge(case: Case, recipe_name: str, run: Path) -> None:
+    merged = case.directory / f"merged-{recipe_name}"
     case.sftrun.run("merge", "--adapter", str(run / "adapter"), "--output", str(merged), "--dtype", "f32")
-    adapted = load_trained(case, run)
-    case.below("merge: logits", relative_to_largest(probe_logits(case, load(merged)), probe_logits(case, adapted)), MERGED_LOGITS)
+    adapted = load_trained(case, run, RECIPES[recipe_name])
+    case.below(f"{recipe_name}, merge: logits", relative_to_largest(probe_logits(case, load(merged)), probe_logits(case, adapted)), MERGED_LOGITS)
     kept = [file for file in ("preprocessor_config.json", "processor_config.json") if (case.base / file).exists()]
-    case.expect("merge: files of the processor", all((merged / file).exists() for file in kept), ", ".join(kept))
+    case.expect(f"{recipe_name}, merge: files of the processor", all((merged / file).exists() for file in kept), ", ".join(kept))
 
 
 # ---- Preferences
