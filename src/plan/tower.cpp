@@ -13,15 +13,6 @@ namespace {
 
 constexpr std::string_view kWeightEnding = ".weight";
 
-/// Whether the tower that is loaded has the tensor.
-bool is_read(const spec::VisionSpec& vision, const spec::TensorSpec& tensor) {
-  if (tensor.name == vision.newline) return false;
-  if (tensor.unit == spec::VisionUnit::kLayer) return tensor.layer < vision.num_used_layers;
-  const bool is_post_norm =
-      tensor.unit == spec::VisionUnit::kOutput && tensor.role != spec::TensorRole::kBuffer;
-  return !is_post_norm || vision.uses_post_norm;
-}
-
 }  // namespace
 
 ImageShape ImagesOfBin::times(int64_t bins) const {
@@ -43,7 +34,7 @@ ImagesOfBin ImagesOfBin::of(const ImageShape& micro_batch, int64_t bins) {
 std::vector<spec::TensorSpec> tower_tensors(const spec::ArchSpec& arch) {
   std::vector<spec::TensorSpec> read;
   for (spec::TensorSpec& tensor : spec::vision_tensor_specs(*arch.vision, arch.hidden_size))
-    if (is_read(*arch.vision, tensor)) read.push_back(std::move(tensor));
+    if (spec::is_read(*arch.vision, tensor)) read.push_back(std::move(tensor));
   return read;
 }
 

@@ -106,8 +106,8 @@ BATCHES = {
     "ddp": PACKED | {"train__grad_accum": 4, "processes": 2, "parallel__strategy": "ddp"},
     "fsdp": UNPACKED | CHECKPOINTED | {"train__grad_accum": 2, "processes": 2, "parallel__strategy": "fsdp"},
 }
-# Of each model, in turns, with --quick.
 MERGED = ("language", "lora", "mixed")
+# Of each model, in turns, with --quick.
 QUICK = [{"language": "packed", "full": "packed, checkpointing"}, {"language": "unpacked", "projector": "packed"}, {"language": "fsdp", "mixed": "packed"},
          {"language": "packed, checkpointing", "lora": "unpacked"}, {"language": "ddp", "named all": "packed"}, {"language": "packed", "qlora": "packed"}]
 

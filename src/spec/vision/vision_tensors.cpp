@@ -159,6 +159,7 @@ std::optional<ModelPart> part_of(const ArchSpec& arch, std::string_view name) {
 }
 
 bool is_read(const VisionSpec& vision, const TensorSpec& tensor) {
+  if (!vision.newline.empty() && tensor.name == vision.newline) return false;
   if (tensor.unit == VisionUnit::kLayer) return tensor.layer < vision.num_used_layers;
   const bool is_post_norm = tensor.unit == VisionUnit::kOutput && vision.post_norm.exists() &&
                             tensor.name.starts_with(vision.post_norm.module + ".");
