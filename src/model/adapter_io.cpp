@@ -199,6 +199,17 @@ void leave_out_images(std::map<std::string, Values>& tensors, const Decoder& dec
   });
 }
 
+/// Adapters of tower layers after the one whose output is used. PEFT makes them, and nothing reads them.
+void leave_out_unread(std::map<std::string, weights::LoraPair>& pairs, Decoder& decoder) {
+  if (!decoder.options().with_vision) return;
+  std::set<std::string> modules;
+  for (const layers::Linear* linear : decoder.linears()) modules.insert(linear->name);
+  std::erase_if(pairs, [&](const auto& entry) {
+    const auto part = spec::part_of(decoder.arch(), entry.first + ".");
+    return part && *part != ModelPart::kLanguage && !modules.contains(entry.first);
+  });
+}
+
 }  // namespace
 
 void load_adapter_weights(Decoder& decoder, const fs::path& directory) {
@@ -215,6 +226,7 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory,
   const spec::LoraSpec& own = decoder.options().lora;
   leave_out_images(tensors.lora, decoder, directory);
   leave_out_images(tensors.saved, decoder, directory);
+  leave_out_unread(tensors.lora, decoder);
   if (config.lora.pissa && !own.pissa) {
     throw DataError("the adapter needs the PiSSA residual of the base, not the original base",
                     directory.string(),
