@@ -159,7 +159,8 @@ TEST(TowerPlan, ATrainedTowerKeepsItsGraph) {
   EXPECT_EQ(inputs.tower_kept, 33 * int64_t{8192} * 1280 * 2) << "32 layers and the mergers";
   EXPECT_GT(graph.tower_kept, 10 * inputs.tower_kept);
   // The projector alone has no graph of the tower.
-  const TowerUse projector{.is_loaded = true, .parts = {.language = true, .projector = true}};
+  const TowerUse projector{.is_loaded = true,
+                           .parts = {.language = true, .projector = true, .vision = false}};
   EXPECT_EQ(step_with(arch, config, projector).tower_kept, int64_t{8192} * 1280 * 2);
 }
 
