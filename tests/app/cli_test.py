@@ -307,7 +307,7 @@ class CommandLineTest(unittest.TestCase):
     def test_generate(self):
         asked = self.request("generate", "--model", "model", "--prompt", "hi", "--no-chat", "--max_new_tokens", "8",
                              "--top_p=0.9", "--dtype", "bfloat16", "--json")
-        self.assertEqual(asked, {"model": "model", "adapter": None, "prompt": "hi", "input": None, "output": None, "overwrite": False,
+        self.assertEqual(asked, {"model": "model", "adapter": None, "prompt": "hi", "images": [], "input": None, "output": None, "overwrite": False,
                                  "system": None, "chat": False, "max_new_tokens": 8, "temperature": 0.0, "top_p": 0.9,
                                  "top_k": None, "min_p": None, "repetition_penalty": None, "stop": [], "seed": None, "device": "auto",
                                  "chat_template_kwargs": None, "dtype": "bf16", "as_stored": False, "threads": None, "batch_size": None,

@@ -234,11 +234,17 @@ def write_run_yaml(case: Case, name: str, tuning: dict, recipe: Recipe, data: st
 # ---- The reference
 
 
+def unread_layers(module) -> tuple[str, ...]:
+    """Layers of the tower after the one whose output is used."""
+    used, count = getattr(module.config, "vision_feature_layer", -1), module.config.vision_config.to_dict().get("num_hidden_layers", 0)
+    return tuple(f".encoder.layers.{layer}." for layer in range(count) if isinstance(used, int) and used < 0 and layer > count + used)
+
+
 def linear_names(model: VisionModel, module, parts) -> list[str]:
-    """Linear layers of these parts, but for the head, and for a pooling head of the tower, which nothing reads."""
-    head = module.get_output_embeddings()
+    """Linear layers of these parts, but for the head, and for what of the tower nothing reads."""
+    head, unread = module.get_output_embeddings(), (".head.", *unread_layers(module))
     return [name for name, part in module.named_modules()
-            if isinstance(part, torch.nn.Linear) and part is not head and ".head." not in name and model.part_of(name + ".") in parts]
+            if isinstance(part, torch.nn.Linear) and part is not head and not any(u in name for u in unread) and model.part_of(name + ".") in parts]
 
 
 def initial_adapter(case: Case, training: Training) -> Path:
