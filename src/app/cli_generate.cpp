@@ -4,6 +4,7 @@
 #include "cli.h"
 #include "division_choice.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/presence.h"
 
 namespace sftrun::app {
 namespace {
@@ -78,8 +79,12 @@ GenerateRequest request_of(GenerateOptions& options, const CLI::App& command) {
                           .overwrite = options.records.overwrite,
                           .json = options.json};
   if (command.count("--prompt") > 0) request.prompt = options.prompt;
-  for (const std::string& image : options.images)
+  for (const std::string& image : options.images) {
+    if (!leads_to_file(image))
+      throw DataError("no such file: " + image, "--image on the command line",
+                      "name a PNG, JPEG or WebP file");
     request.images.push_back(std::filesystem::absolute(image).string());
+  }
   if (command.count("--chat") > 0) request.chat = options.chat;
   choose_division(use_of(options, request.model.model), options.launch, options.division);
   put_division(options.division, options.launch, request.ranks);

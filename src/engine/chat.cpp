@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
@@ -18,6 +19,8 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/standard_streams.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/user_path.h"
@@ -244,7 +247,12 @@ class Conversation {
   void add_image(const std::string& file) {
     if (file.empty()) throw ConfigError("/image needs the name of a file");
     if (!reads_images(model_->text)) throw ConfigError(fmt::format("{} reads text alone", name_));
-    images_.push_back({{"type", "image"}, {"path", expanded_home(file)}});
+    // /save writes a file elsewhere, to which a relative path would be another one.
+    const std::filesystem::path path = std::filesystem::absolute(expanded_home(file));
+    if (!leads_to_file(path)) throw DataError("no such file", path.string());
+    Json part = {{"type", "image"}};
+    part["path"] = path.string();
+    images_.push_back(std::move(part));
     fmt::print("({} with the next message)\n", counted(images_.size(), "image"));
   }
 
