@@ -152,6 +152,9 @@ std::optional<GgufLoraRefusal> gguf_lora_refusal(const AdapterConfig& config,
     }
     return GgufLoraRefusal{std::move(what), directory.string(), "merge it", "--format gguf"};
   };
+  if (config.lora.parts.has_image_side())
+    return GgufLoraRefusal{"a GGUF file has the text model alone, and the adapter changes more",
+                           directory.string(), "serve the output of `sftrun merge`", ""};
   if (!config.lora.modules_to_save.empty())
     return refused("llama.cpp's adapters do not support modules_to_save");
   if (!config.trainable_tokens.empty())
