@@ -116,18 +116,19 @@ void expect_near(int64_t planned, int64_t measured, double below, double above,
 /// A model with its tower, and the plan of it.
 class PlannedTower {
  public:
-  PlannedTower(const TowerCase& tower, at::ScalarType dtype, Trains trains,
-               plan::TrainedParts parts)
+  PlannedTower(const TowerCase& tower, at::ScalarType dtype, Trains trains, TrainedParts parts)
       : arch_(arch_of_tower(tower)), threads_(at::get_num_threads()) {
     at::set_num_threads(1);
     kernels::install_cpu_allocator();
     config_.tuning.mode =
         trains == Trains::kFull ? config::TuningMode::kFull : config::TuningMode::kLora;
     config_.tuning.lora.r = 8;
+    for (const ModelPart part : kModelParts)
+      config_.tuning.train_parts.training[part] =
+          parts.has(part) ? config::PartTraining::kByMode : config::PartTraining::kFrozen;
     DecoderOptions options;
     options.dtype = dtype, options.trains = trains, options.with_vision = true;
-    options.parts = {
-        .language = parts.language, .projector = parts.projector, .vision = parts.vision};
+    options.parts = parts;
     options.lora.r = 8, options.lora.target_modules = {"all-linear"};
     decoder_ = Decoder::random(arch_, options);
     input_.tiles = tower.tiles;
