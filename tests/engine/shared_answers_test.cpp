@@ -37,7 +37,7 @@ struct Answering {
 
   LoadedModel model =
       load_model({.model = test::kModels / "tied-gqa"}, {.device = "cpu", .dtype = "fp32"});
-  std::vector<int32_t> prompt = model.text.tokenizer->encode("Hello", true);
+  data::PromptTokens prompt = {model.text.tokenizer->encode("Hello", true), {}};
   TextGenerator generator{model.text, {.max_new_tokens = 6, .temperature = 1, .seed = 5}, {}};
   std::map<size_t, Answer> answers;
   std::vector<size_t> order;
