@@ -112,7 +112,7 @@ def workloads(scratch: Path) -> list[Workload]:
     add("LoRA, tied head", {**lora(), **recomputed}, tied)
     pairs = {**same_losses.preference(scratch), "data.val": str(scratch / "held-out-pairs.jsonl"), "train.eval_strategy": "steps", "train.eval_steps": 2}
     per_step = {"refused_by": ("step",)}  # documents of a pair weigh each other: their micro-batch passes all layers at once
-    add("DPO, LoRA, dropout 0.1", {**pairs, **lora(dropout=0.1)}, quick=True, **per_step)
+    add("DPO, LoRA, dropout 0.1", {**pairs, **lora(dropout=0.1)}, quick=True, reordered=ADAM, **per_step)
     add("DPO, LoRA, tied head, recomputed", {**pairs, **lora(), **recomputed}, tied, **per_step)
     add("DPO, QLoRA, NF4, SGD", {**pairs, "tuning.mode": "qlora", "train.optimizer": "sgd", "train.learning_rate": 1.0}, scratch / "models/blocks", **per_step)
     add("LoRA, embedding and head", lora(target_modules=["embed_tokens", "lm_head", "q_proj"]), untied)

@@ -2,7 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "sftrun/core/error.h"
 
@@ -23,21 +26,35 @@ StageRanks::StageRanks(MeshGroups& groups, const DistributedModel& model, Values
   connect_tied_ends(groups);
 }
 
-/// The last unit reads tensors of the first unit if embedding and head are tied.
+namespace {
+
+/// The unit whose tensors the last unit reads, too: the embedding's, if the head is tied to it; nullopt: none. Only the ranks that loaded
+/// the head know it, so all ranks are asked.
+std::optional<int64_t> unit_of_tied_head(Communicator& comm, const std::vector<layers::Unit>& units,
+                                         bool is_last) {
+  constexpr double kNone = -1;
+  const std::vector<int64_t>& read = units.back().also_reads;
+  const double own = is_last && !read.empty() ? static_cast<double>(read.front()) : kNone;
+  double unit = kNone;
+  for (const std::vector<double>& of_rank : comm.all_gather({own}))
+    unit = std::max(unit, of_rank.front());
+  return unit == kNone ? std::nullopt : std::optional(static_cast<int64_t>(unit));
+}
+
+}  // namespace
+
+/// The last unit reads tensors of the embedding's unit if the head is tied to it.
 void StageRanks::connect_tied_ends(MeshGroups& groups) {
   const bool is_last = num_stages_after() == 0;
-  // Only the ranks that loaded the head know that it is tied, so all ranks are asked.
-  const bool is_tied =
-      !holds_on_all(groups.comm(), !is_last || model_.units.back().also_reads.empty());
-  if (!is_tied) return;
+  const auto embedding = unit_of_tied_head(groups.comm(), model_.units, is_last);
+  if (!embedding) return;
   tied_ends_ = groups.ends_of(Axis::kPp, "tied-ends");
-  constexpr int64_t kEmbedding = 0;
-  const bool trains = model_.parameters.buffers_of(kEmbedding) != nullptr;
+  const bool trains = model_.parameters.buffers_of(*embedding) != nullptr;
   if (!trains || !(is_first() || is_last)) return;
-  tied_unit_ = kEmbedding;
+  tied_unit_ = *embedding;
   // The first message between two ranks makes NCCL connect them, for which the sender waits. Later
   // the last stage would be waiting for the first one's hidden states.
-  const at::Tensor nothing = at::zeros({1}, values_.kept_of(kEmbedding).master.options());
+  const at::Tensor nothing = at::zeros({1}, values_.kept_of(*embedding).master.options());
   is_first() ? tied_ends_.send(nothing, kLast) : tied_ends_.receive(nothing, kFirst);
   values_.set_before_reading([this](int64_t unit) { bring_tied_values(unit); });
 }
