@@ -16,6 +16,7 @@
 #include "sftrun/plan/optimizer_notes.h"
 #include "sftrun/plan/quant_notes.h"
 #include "sftrun/plan/stages.h"
+#include "sftrun/plan/tower.h"
 #include "sftrun/train/optimizer.h"
 
 namespace sftrun::engine {
@@ -42,9 +43,13 @@ void log_model(const config::RunConfig& config, const model::Decoder& decoder,
             device_name(compute.device), counted(at::get_num_threads(), "thread"));
 }
 
-uint64_t num_model_parameters(const spec::ArchSpec& arch) {
+/// Of the text model and, if it is loaded, the image side.
+uint64_t num_model_parameters(const model::Decoder& decoder) {
+  const plan::TowerUse use{.is_loaded = decoder.options().with_vision};
   int64_t values = 0;
-  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) values += tensor.numel();
+  for (const spec::TensorSpec& tensor :
+       plan::with_tower(spec::tensor_specs(decoder.arch()), decoder.arch(), use))
+    values += tensor.numel();
   return static_cast<uint64_t>(values);
 }
 
@@ -96,7 +101,7 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
     log::warn("{}", idle);
   const layers::ParameterStore& store = decoder.parameters();
   log::info("{}", trainable_line(static_cast<uint64_t>(store.numel()),
-                                 num_model_parameters(decoder.arch()), base_record != nullptr,
+                                 num_model_parameters(decoder), base_record != nullptr,
                                  store.parameters().size(),
                                  config::to_json(config)["tuning"]["mode"].get<std::string>()));
   log::info("{}", steps_line(config, size));

@@ -4,7 +4,7 @@
 
 processor  where AutoProcessor can be loaded without torchvision: it gives the reference's tokens and values of images
 preview    `sftrun preview` of conversations with images: the reference's tokens and labels
-training   5 steps of each recipe (RECIPES), without and with packing, with gradient checkpointing, in two processes with ddp and fsdp: loss
+training   5 steps of each recipe (RECIPES), without and with packing, with gradient checkpointing, in two processes with ddp, fsdp, pipeline and tensor: loss
            to 1e-5 relative, gradient norm to 1e-4; what was written, loaded by PEFT on the whole model or by transformers, gives the
            reference's logits. The reference computes each conversation alone, in fp64: with Qwen3.5's delta nets transformers in fp32
            is off by 4e-5 in the second step
@@ -62,7 +62,8 @@ RANK, BETA, MAX_SEQ_LEN = 4, 0.3, 512
 STEPS, QUICK_STEPS, QUICK_RECORDS = 5, 3, 8
 WEIGHT_DECAY = 0.3  # large, so that losses show which tensors decay
 # What sftrun says of what it does not do yet.
-NOT_YET = ("is not supported in this version", "not supported yet", "sftrun reads only text", "tuning.trainable matches no parameter")
+NOT_YET = ("is not supported in this version", "not supported yet", "sftrun reads only text", "tuning.trainable matches no parameter",
+           "cannot be divided into stages")
 PARTS = ("language", "projector", "vision")
 NF4 = Storage("nf4", True, 64)
 ON_CPU = ["--device", "cpu", "--dtype", "fp32"]
@@ -105,6 +106,8 @@ BATCHES = {
     "packed, checkpointing": PACKED | CHECKPOINTED,
     "ddp": PACKED | {"train__grad_accum": 4, "processes": 2, "parallel__strategy": "ddp"},
     "fsdp": UNPACKED | CHECKPOINTED | {"train__grad_accum": 2, "processes": 2, "parallel__strategy": "fsdp"},
+    "tensor": UNPACKED | {"processes": 2, "parallel__strategy": "tensor"},
+    "pipeline": PACKED | {"processes": 2, "parallel__strategy": "pipeline"},
 }
 MERGED = ("language", "lora", "mixed")
 # Of each model, in turns, with --quick.
