@@ -148,7 +148,7 @@ std::vector<std::string> look_at_model(config::RunConfig& config, const BatchReq
     return {fmt::format("{} is not a local file or directory: quant and steps are unknown",
                         config.model.name)};
   }
-  const ModelHeaders headers = read_headers(model);
+  const ModelHeaders headers = read_headers(model, config);
   resolve_auto(config, headers, on_gpu);
   const std::string positions = plan::position_warning(config.model, headers.arch);
   if (!positions.empty()) log::warn("{}", positions);
@@ -264,7 +264,7 @@ BatchRequest resolve_shown(config::LoadedConfig& loaded, const ConfigOptions& op
   if (leads_to_file(model)) {
     const char* device = trains_on_gpu(loaded.machine) ? "auto" : "cpu";
     try {
-      const ModelHeaders headers = read_headers(model);
+      const ModelHeaders headers = read_headers(model, loaded.config);
       Run run = resolve_run(loaded, model, &headers, options.config,
                             place_here(loaded.config, world_size, world_size, device));
       loaded = std::move(run.loaded);

@@ -21,8 +21,10 @@
 #include "sftrun/observe/run_report.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/auto_values.h"
+#include "sftrun/spec/feature_projectors.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/projectors.h"
 
 namespace sftrun::app {
 namespace {
@@ -148,6 +150,7 @@ ReadModel read_model(const UsedModel& used, const plan::UseDevices& devices) {
               .sequences = used.sequences,
               .has_one_copy = used.has_one_copy}};
   for (const fs::path& adapter : used.adapters) {
+    spec::add_projectors(read.files.arch, weights::read_projectors(adapter));
     const spec::LoraSpec lora = weights::load_adapter_config(adapter, read.files.arch).lora;
     read.use.adapter_values += spec::num_lora_values(lora, read.files.arch);
     // What is left of the base's values fits no blocks.

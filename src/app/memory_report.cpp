@@ -222,12 +222,11 @@ MemoryReport report_of(const TrainOptions& options, config::LoadedConfig loaded,
                                          .headers_only = true,
                                          .adapter_way = AdapterWay::kSetting});
   const std::filesystem::path& path = source.path;
-  ModelHeaders model = read_headers(path);
+  ModelHeaders model = read_headers(path, loaded.config);
   assume_files(path, model, report.notes);
   check_tuning(loaded.config.tuning, model.arch);
   RunPlace& place = report.devices.place;
-  const TrainedParts parts = loaded.config.tuning.train_parts.trained();
-  if (images || parts.has_image_side()) place.devices.tower = {.is_loaded = true, .parts = parts};
+  place.devices.tower = plan::TowerUse::of(loaded.config.tuning, model.arch, images.has_value());
   if (images) place.devices.images = images_of_bin(*images, path, model.arch, loaded.config);
   Run run = resolve_run(std::move(loaded), path, &model, options.config, place);
   report.config = std::move(run.loaded.config);

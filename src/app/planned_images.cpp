@@ -41,6 +41,28 @@ std::optional<PlannedImages> planned_images(const MemoryCheckOptions& options) {
   return PlannedImages{.of_sequence = options.images, .width = size->first, .height = size->second};
 }
 
+namespace {
+
+/// Images as the processor of a model's folder cuts them for its tower.
+class ImagesOfModel {
+ public:
+  ImagesOfModel(const std::filesystem::path& model, const spec::ArchSpec& arch,
+                const config::RunConfig& config)
+      : processor_(images::with_caps(images::read_processor(model), data::image_caps(config.data))),
+        counter_(processor_, arch.vision->patches.side) {}
+
+  int64_t tokens(int64_t width, int64_t height) const {
+    return images::plan_image(processor_, width, height).num_tokens;
+  }
+  const data::ImageLoad& load(int64_t width, int64_t height) { return counter_.of(width, height); }
+
+ private:
+  images::ImageProcessor processor_;
+  data::ImageCounter counter_;
+};
+
+}  // namespace
+
 plan::ImagesOfBin images_of_bin(const PlannedImages& images, const std::filesystem::path& model,
                                 const spec::ArchSpec& arch, const config::RunConfig& config) {
   const std::string where = "--images on the command line";
@@ -51,10 +73,8 @@ plan::ImagesOfBin images_of_bin(const PlannedImages& images, const std::filesyst
                       arch.vision ? "copy preprocessor_config.json from the model's repository"
                                   : "remove --images, or name a model with images");
   }
-  const images::ImageProcessor processor =
-      images::with_caps(images::read_processor(model), data::image_caps(config.data));
-  const int64_t tokens =
-      images.of_sequence * images::plan_image(processor, images.width, images.height).num_tokens;
+  ImagesOfModel of_model(model, arch, config);
+  const int64_t tokens = images.of_sequence * of_model.tokens(images.width, images.height);
   if (tokens > config.model.max_seq_len) {
     throw ConfigError(fmt::format("{} of {} x {} pixels {} {}, and a sequence has {}",
                                   counted(images.of_sequence, "image"), images.width, images.height,
@@ -62,8 +82,7 @@ plan::ImagesOfBin images_of_bin(const PlannedImages& images, const std::filesyst
                                   counted(tokens, "token"), config.model.max_seq_len),
                       where, "plan for fewer or smaller images, or raise model.max_seq_len");
   }
-  const data::ImageLoad image =
-      data::ImageCounter(processor, arch.vision->patches.side).of(images.width, images.height);
+  const data::ImageLoad& image = of_model.load(images.width, images.height);
   return plan::ImagesOfBin::of({.tiles = images.of_sequence * image.tiles,
                                 .patches = images.of_sequence * image.patches,
                                 .longest_tile = image.longest_tile},
@@ -74,10 +93,7 @@ namespace {
 
 bool begin_with_images(const config::RunConfig& config) {
   try {
-    return std::any_of(config.data.train.begin(), config.data.train.end(),
-                       [&](const config::DataSource& source) {
-                         return data::begins_with_images(config, source, /*is_validation=*/false);
-                       });
+    return data::begins_with_images(config, config.data.train, /*is_validation=*/false);
   } catch (const DataError&) {  // which the run will report
     return false;
   }
@@ -87,16 +103,12 @@ bool begin_with_images(const config::RunConfig& config) {
 
 void plan_images_of_data(const config::RunConfig& config, const std::filesystem::path& model,
                          const spec::ArchSpec& arch, plan::RunDevices& devices) {
-  const TrainedParts parts = config.tuning.train_parts.trained();
-  if (!arch.vision || !is_folder(model) || !data::has_image_processor(model)) return;
-  const bool has_images = begin_with_images(config);
-  devices.tower = {.is_loaded = has_images || parts.has_image_side(), .parts = parts};
+  const bool reads_images = arch.vision && is_folder(model) && data::has_image_processor(model);
+  const bool has_images = reads_images && begin_with_images(config);
+  devices.tower = plan::TowerUse::of(config.tuning, arch, has_images);
   if (!has_images) return;
   constexpr int64_t kUsualSide = 1024;  // pixels
-  const images::ImageProcessor processor =
-      images::with_caps(images::read_processor(model), data::image_caps(config.data));
-  const data::ImageLoad image =
-      data::ImageCounter(processor, arch.vision->patches.side).of(kUsualSide, kUsualSide);
+  const data::ImageLoad image = ImagesOfModel(model, arch, config).load(kUsualSide, kUsualSide);
   const int64_t side = arch.vision->merger.side;
   const int64_t patches = config.model.max_seq_len * side * side;
   const int64_t tile = std::max<int64_t>(1, image.patches / std::max<int64_t>(1, image.tiles));

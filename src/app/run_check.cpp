@@ -23,9 +23,11 @@
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/optimizer_notes.h"
 #include "sftrun/plan/quant_notes.h"
+#include "sftrun/spec/feature_projectors.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/spec/vision_tensors.h"
 #include "sftrun/weights/checkpoint.h"
+#include "sftrun/weights/projectors.h"
 #include "sftrun/weights/vllm_adapter.h"
 #include "sftrun/weights/weights_summary.h"
 #include "text_model_loader.h"
@@ -60,11 +62,8 @@ spec::ArchSpec arch_of_checkpoint(const fs::path& model) {
 /// Of the model as a run has it: with the image side if a part of it trains.
 std::vector<spec::TensorSpec> tensors_of_run(const spec::ArchSpec& arch,
                                              const TrainedParts& parts) {
-  std::vector<spec::TensorSpec> tensors = spec::tensor_specs(arch);
-  if (!arch.vision || !parts.has_image_side()) return tensors;
-  for (spec::TensorSpec& tensor : spec::vision_tensor_specs(*arch.vision, arch.hidden_size))
-    if (spec::is_read(*arch.vision, tensor)) tensors.push_back(std::move(tensor));
-  return tensors;
+  return plan::with_tower(spec::tensor_specs(arch), arch,
+                          {.is_loaded = arch.vision && parts.has_image_side()});
 }
 
 /// Of the parts that train.
@@ -167,6 +166,18 @@ ModelHeaders read_headers(const fs::path& model) {
     headers.block_kinds = weights::block_kinds(*checkpoint);
   }
   return_freed_memory();
+  return headers;
+}
+
+std::vector<FeatureProjector> projectors_of_start(const config::RunConfig& config) {
+  const std::string& start = config.tuning.lora.init_from;
+  return start.empty() ? std::vector<FeatureProjector>() : weights::read_projectors(start);
+}
+
+ModelHeaders read_headers(const fs::path& model, const config::RunConfig& config) {
+  ModelHeaders headers = read_headers(model);
+  spec::add_projectors(headers.arch, projectors_of_start(config));
+  plan::add_projectors(headers.arch, config);
   return headers;
 }
 

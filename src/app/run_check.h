@@ -30,6 +30,11 @@ struct ModelHeaders {
 };
 /// @throws as read_arch, and DataError for invalid headers of the weights
 ModelHeaders read_headers(const std::filesystem::path& model);
+/// With the projectors of the run: those of the adapter that it starts from, and of `model.projectors`.
+/// @throws ConfigError as plan::add_projectors
+ModelHeaders read_headers(const std::filesystem::path& model, const config::RunConfig& config);
+/// Those of the adapter that a run starts from.
+std::vector<FeatureProjector> projectors_of_start(const config::RunConfig& config);
 
 /// @throws DataError if the model is a local directory without weights   @param name as configured;
 /// of a model on a hub a dry run has no weights

@@ -235,7 +235,7 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
                           asks_model(config::axes_of(loaded.config.parallel, world_size,
                                                      devices.local_world_size, loaded.places))));
   const ModelHeaders model = headers != nullptr ? *headers
-                             : needs_headers    ? read_headers(model_path)
+                             : needs_headers    ? read_headers(model_path, loaded.config)
                                                 : ModelHeaders();
   resolve_strategy(loaded, model, place);
   run.batches.dp_size = static_cast<int>(loaded.config.parallel.axes.data_parts());

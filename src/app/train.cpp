@@ -110,9 +110,10 @@ config::RunConfig shown_config(const Run& run, const ModelHeaders& headers, bool
 }
 
 /// If a model cannot be read, the engine reports the error.
-std::optional<ModelHeaders> headers_if_readable(const std::filesystem::path& model) {
+std::optional<ModelHeaders> headers_if_readable(const std::filesystem::path& model,
+                                                const config::RunConfig& config) {
   try {
-    return read_headers(model);
+    return read_headers(model, config);
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -479,7 +480,8 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   const config::RunConfig asked = loaded.config;
   std::optional<ModelHeaders> headers;
   if (!worker.supervised)
-    headers = options.dry_run ? read_headers(model_path) : headers_if_readable(model_path);
+    headers =
+        options.dry_run ? read_headers(model_path, asked) : headers_if_readable(model_path, asked);
   RunPlace place = place_here(asked, worker.world_size, worker.local_world_size, options.device);
   if (options.max_micro_batch > 0) place.max_micro_batch = options.max_micro_batch;
   if (headers) plan_images_of_data(asked, model_path, headers->arch, place.devices);
@@ -620,7 +622,7 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env,
   const auto model_path = locate_model(loaded, options, /*quiet=*/false);
   const config::RunConfig asked = loaded.config;
   const std::optional<ModelHeaders> headers =
-      options.dry_run ? read_headers(model_path) : headers_if_readable(model_path);
+      options.dry_run ? read_headers(model_path, asked) : headers_if_readable(model_path, asked);
   RunPlace place =
       place_here(asked, plan.world_size(), plan.local_world_size, plan.device, options.gpus);
   if (headers) plan_images_of_data(asked, model_path, headers->arch, place.devices);

@@ -130,9 +130,9 @@ class Applier {
   Field* find_object(const std::string& key) {
     const auto found =
         std::find_if(fields_.fields.begin(), fields_.fields.end(), [&](const Field& field) {
-          const bool may_be_map = field.type == FieldType::kObject ||
-                                  field.type == FieldType::kParts ||
-                                  field.type == FieldType::kPartRates;
+          const bool may_be_map =
+              field.type == FieldType::kObject || field.type == FieldType::kParts ||
+              field.type == FieldType::kPartRates || field.type == FieldType::kProjectors;
           return may_be_map && key.starts_with(field.key + ".");
         });
     return found == fields_.fields.end() ? nullptr : &*found;

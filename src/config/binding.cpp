@@ -37,6 +37,8 @@ constexpr FieldType type_of() {
     return FieldType::kParts;
   else if constexpr (std::is_same_v<T, PartRates>)
     return FieldType::kPartRates;
+  else if constexpr (std::is_same_v<T, Projectors>)
+    return FieldType::kProjectors;
   else
     return FieldType::kObject;
 }
@@ -129,6 +131,8 @@ std::string Field::takes() const {
       return "a list of language, projector and vision, or a map of these to lora or full";
     case FieldType::kPartRates:
       return "a map of parts to numbers" + number_limits(limits);
+    case FieldType::kProjectors:
+      return "a map of names to {input_width, hidden, tokens}";
   }
   return {};
 }

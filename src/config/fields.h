@@ -73,6 +73,13 @@ void visit_fields(ModelConfig& model, Visitor&& field) {
         "or the name of a built-in one (chatml, llama3, llama2, mistral, gemma, phi3, zephyr, "
         "vicuna, alpaca).",
         "chatml");
+  field(model.projectors, "projectors", any(), kSame,
+        "Projectors of features that other encoders computed, by names that records use "
+        "(docs/images.md). Each is a linear layer of input_width to hidden (default: the model's "
+        "hidden size), GELU, and a linear layer to the model. tokens: rows in the text for the "
+        "features of one file, as means of neighbouring rows (default: one for each row). New ones "
+        "start with random weights, and tuning.train_parts must name projector.",
+        "{world: {input_width: 1024, hidden: 2048, tokens: 64}}");
 }
 
 template <class Visitor>

@@ -542,6 +542,7 @@ const std::set<std::string>& always_effective() {
       "model.max_seq_len",
       "model.dtype",
       "model.chat_template",  // it is saved with the result
+      "model.projectors",     // data without features are an error
       "tuning.mode",
       "tuning.backend",
       "tuning.quant",

@@ -134,6 +134,9 @@ std::optional<Complaint> parse_field(const Value& value, const Limits& limits, T
 /// A map of parts to learning rates.
 std::optional<Complaint> parse_field(const Value& value, const Limits& limits, PartRates& member);
 
+/// A map of names to {input_width, hidden, tokens}.
+std::optional<Complaint> parse_field(const Value& value, const Limits& limits, Projectors& member);
+
 /// A path, a map that has one, or a list of these.
 std::optional<Complaint> parse_field(const Value& value, const Limits& limits,
                                      std::vector<DataSource>& member);
@@ -209,6 +212,7 @@ nlohmann::ordered_json field_to_json(const std::optional<T>& member) {
 nlohmann::ordered_json field_to_json(const std::vector<DataSource>& member);
 nlohmann::ordered_json field_to_json(const TrainParts& member);
 nlohmann::ordered_json field_to_json(const PartRates& member);
+nlohmann::ordered_json field_to_json(const Projectors& member);
 inline nlohmann::ordered_json field_to_json(const AutoInt& member) {
   return member.value ? nlohmann::ordered_json(*member.value) : nlohmann::ordered_json("auto");
 }

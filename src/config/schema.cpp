@@ -67,6 +67,16 @@ Json parts_schema() {
   return {{"anyOf", Json::array({name, list, map_of_parts(training)})}};
 }
 
+Json projectors_schema() {
+  Json sizes = {{"type", "object"},
+                {"additionalProperties", false},
+                {"required", Json::array({"input_width"})},
+                {"properties", Json::object()}};
+  for (const char* key : {"input_width", "hidden", "tokens"})
+    sizes["properties"][key] = Json{{"type", Json::array({"integer", "null"})}, {"minimum", 1}};
+  return {{"type", "object"}, {"additionalProperties", sizes}};
+}
+
 Json type_schema(const Field& field) {
   switch (field.type) {
     case FieldType::kBool:
@@ -101,6 +111,8 @@ Json type_schema(const Field& field) {
       return parts_schema();
     case FieldType::kPartRates:
       return map_of_parts(number_schema("number", field.limits));
+    case FieldType::kProjectors:
+      return projectors_schema();
   }
   return {};
 }

@@ -213,23 +213,34 @@ int64_t BatchPlan::longest_tokens(int64_t num_bins) const {
 
 namespace {
 
-/// Of images in rows from `first_row` on.
-void append_images(std::vector<SequenceImage> images, int32_t first_row, Batch& batch) {
-  for (SequenceImage& image : images) {
-    image.begin += first_row;
-    image.end += first_row;
-    int64_t num_rows = 0;
-    for (auto row = static_cast<int32_t>(image.begin); row < image.end; ++row) {
-      const auto at = static_cast<size_t>(row);
-      if (batch.tokens[at] != image.feature) continue;
-      SFTRUN_CHECK(at == 0 || batch.labels[at - 1] == kIgnoreIndex);
-      const bool continues = num_rows > 0 && batch.image_rows.back().end == row;
-      if (!continues) batch.image_rows.push_back({row, row});
-      batch.image_rows.back().end = row + 1;
-      ++num_rows;
+void append_image(SequenceMedia image, Batch& batch) {
+  int64_t num_rows = 0;
+  for (auto row = static_cast<int32_t>(image.begin); row < image.end; ++row) {
+    const auto at = static_cast<size_t>(row);
+    if (batch.tokens[at] != image.feature) continue;
+    SFTRUN_CHECK(at == 0 || batch.labels[at - 1] == kIgnoreIndex);
+    const bool continues = num_rows > 0 && batch.image_rows.back().end == row;
+    if (!continues) batch.image_rows.push_back({row, row});
+    batch.image_rows.back().end = row + 1;
+    ++num_rows;
+  }
+  SFTRUN_CHECK_EQ(num_rows, image.num_tokens);
+  batch.images.push_back(std::move(image));
+}
+
+/// Of an example in rows from `first_row` on.
+void append_media(std::vector<SequenceMedia> media, int32_t first_row, Batch& batch) {
+  for (SequenceMedia& one : media) {
+    one.begin += first_row;
+    one.end += first_row;
+    if (one.is_image()) {
+      append_image(std::move(one), batch);
+      continue;
     }
-    SFTRUN_CHECK_EQ(num_rows, image.num_tokens);
-    batch.images.push_back(std::move(image));
+    SFTRUN_CHECK_EQ(one.end - one.begin, one.num_tokens);
+    for (int64_t row = std::max<int64_t>(one.begin, 1); row < one.end; ++row)
+      SFTRUN_CHECK(batch.labels[static_cast<size_t>(row - 1)] == kIgnoreIndex);
+    batch.features.push_back(std::move(one));
   }
 }
 
@@ -307,8 +318,8 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
         batch.labels.push_back(example.label(position));
         batch.position_ids.push_back(position);
       }
-      if (example.stored->num_images > 0)
-        append_images(examples.images_of(index), batch.cu_seqlens.back(), batch);
+      if (example.stored->num_media > 0)
+        append_media(examples.media_of(index), batch.cu_seqlens.back(), batch);
       batch.cu_seqlens.push_back(batch.cu_seqlens.back() + length);
       batch.document_keys.push_back(key++);
       batch.max_seqlen = std::max(batch.max_seqlen, length);

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "nulls.h"
-#include "record_images.h"
+#include "record_media.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 #include "tool_calls.h"
@@ -21,7 +21,7 @@ bool is_note(const std::string& key) {
   return std::find(kNotes.begin(), kNotes.end(), key) != kNotes.end();
 }
 
-/// An image's file is looked at where it is read (RecordImages).
+/// An image's file is looked at where it is read (RecordMedia).
 void check_image_part(const Json& part, const std::string& name, const std::string& where) {
   for (const auto& [key, value] : part.items()) {
     const bool has_image = std::find(kImageKeys.begin(), kImageKeys.end(), key) != kImageKeys.end();
@@ -38,7 +38,9 @@ void check_part(const Json& part, const std::string& name, const std::string& wh
   const Json type = part.is_object() ? part.value("type", Json()) : Json();
   if (type.is_string() && type != "text") {
     throw DataError(fmt::format("{} has the type {}", name, excerpt(type.dump())), where,
-                    "sftrun reads only text: remove this part, or the record");
+                    is_features_part(part)
+                        ? "set model.projectors (docs/images.md), or remove this part"
+                        : "sftrun reads only text: remove this part, or the record");
   }
   const bool is_text = part.is_object() && (type.is_null() || type.is_string()) &&
                        part.contains("text") && part["text"].is_string();
@@ -106,6 +108,8 @@ void check_parts(const Json& parts, const std::string& name, const std::string& 
     const std::string part = fmt::format("{}[{}]", name, i);
     if (kinds == PartKinds::kTextAndImages && is_image_part(parts[i]))
       check_image_part(parts[i], part, where);
+    else if (kinds == PartKinds::kTextAndImages && is_features_part(parts[i]))
+      check_features_part(parts[i], part, where);
     else
       check_part(parts[i], part, where);
   }

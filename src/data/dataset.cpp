@@ -14,6 +14,7 @@
 #include "sftrun/core/units.h"
 #include "sftrun/data/data_extensions.h"
 #include "sftrun/data/data_problems.h"
+#include "sftrun/data/features.h"
 #include "sftrun/data/image_input.h"
 #include "token_cache.h"
 #include "tokenized_source.h"
@@ -93,6 +94,11 @@ std::string cache_key(const std::string& fingerprint, const std::vector<SourceFi
   if (has_tokens_beyond_embeddings(model))  // what one model has rows for another may not
     key.add(static_cast<uint64_t>(*model.num_embeddings));
   if (model.images != nullptr) key.add(model.images->fingerprint);
+  if (model.features != nullptr)
+    for (const FeatureProjector& projector : model.features->projectors)
+      key.add(projector.name)
+          .add(static_cast<uint64_t>(projector.input_width))
+          .add(static_cast<uint64_t>(projector.tokens));
   for (const SourceFile& file : files) key.add(identity_of(file.path));
   for (const auto value :
        {static_cast<int64_t>(data.loss_on), static_cast<int64_t>(data.thinking),

@@ -19,7 +19,7 @@ constexpr std::string_view kMagic = "sftrunE2";
 constexpr size_t kFlushTokens = size_t{1} << 20;
 
 struct Footer {
-  uint64_t index_offset = 0, num_examples = 0, num_images = 0, header_offset = 0, header_size = 0,
+  uint64_t index_offset = 0, num_examples = 0, num_media = 0, header_offset = 0, header_size = 0,
            check = 0;
   std::array<char, 8> magic{};
 };
@@ -51,9 +51,9 @@ std::optional<Footer> footer_of(std::span<const std::byte> bytes) {
   const uint64_t sums = num_blocks_of(footer.index_offset) * sizeof(uint64_t),
                  between = footer.header_offset - footer.index_offset;
   const bool is_counted = footer.num_examples <= between / sizeof(StoredExample) &&
-                          footer.num_images <= between / sizeof(StoredImage);
+                          footer.num_media <= between / sizeof(StoredMedia);
   const bool is_filled = is_counted && footer.num_examples * sizeof(StoredExample) +
-                                               footer.num_images * sizeof(StoredImage) + sums ==
+                                               footer.num_media * sizeof(StoredMedia) + sums ==
                                            between;
   const uint64_t checked = end + offsetof(Footer, check);
   if (!is_filled ||
@@ -82,7 +82,7 @@ StoredExample stored_of(const Example& example, uint64_t offset) {
           .file = example.file,
           .number = static_cast<uint32_t>(
               std::min<int64_t>(example.line, std::numeric_limits<uint32_t>::max())),
-          .num_images = static_cast<uint32_t>(example.images.size())};
+          .num_media = static_cast<uint32_t>(example.media.size())};
 }
 
 std::string_view media_text(const Media& media) {
@@ -96,7 +96,7 @@ void append_bytes(std::string_view bytes, std::vector<MarkedToken>& out) {
   if (!bytes.empty()) std::memcpy(out.data() + begin, bytes.data(), bytes.size());
 }
 
-StoredImage stored_image(const SequenceImage& image, uint64_t media_offset) {
+StoredMedia stored_media_of(const SequenceMedia& image, uint64_t media_offset) {
   const auto number = [](int64_t value) {
     SFTRUN_CHECK(value >= 0 && value <= std::numeric_limits<uint32_t>::max());
     return static_cast<uint32_t>(value);
@@ -112,11 +112,13 @@ StoredImage stored_image(const SequenceImage& image, uint64_t media_offset) {
       .feature = image.feature,
       .begin = number(image.begin),
       .end = number(image.end),
-      .is_path = image.media.bytes == nullptr ? 1U : 0U};
+      .is_path = image.media.bytes == nullptr ? 1U : 0U,
+      .projector = number(image.projector + 1)};
 }
 
-SequenceImage image_of(const StoredImage& stored, std::string_view media) {
-  SequenceImage image{.width = stored.width,
+SequenceMedia image_of(const StoredMedia& stored, std::string_view media) {
+  SequenceMedia image{.projector = static_cast<int64_t>(stored.projector) - 1,
+                      .width = stored.width,
                       .height = stored.height,
                       .rows = stored.rows,
                       .num_tokens = stored.num_tokens,
@@ -138,11 +140,11 @@ struct ExampleStore::Contents {
   MappedFile file;
   std::vector<MarkedToken> held_tokens;
   std::vector<StoredExample> held_index;
-  std::vector<StoredImage> held_images;
+  std::vector<StoredMedia> held_images;
 
   std::span<const MarkedToken> tokens;  // and media
   std::span<const StoredExample> index;
-  std::span<const StoredImage> images;
+  std::span<const StoredMedia> images;
   std::span<const uint64_t> checksums;  // of the blocks of a mapped file's first part
   nlohmann::ordered_json header;
   mutable std::atomic<uint64_t> bytes_touched{0};
@@ -174,7 +176,7 @@ struct ExampleStore::Contents {
     }
   }
 
-  std::string_view media_of(const StoredImage& image) const {
+  std::string_view media_of(const StoredMedia& image) const {
     require_whole(image.media_offset, image.media_size);
     const auto* bytes = reinterpret_cast<const char*>(tokens.data());
     return {bytes + image.media_offset, image.media_size};
@@ -184,11 +186,11 @@ struct ExampleStore::Contents {
   bool holds(const StoredExample& example) const {
     const bool has_tokens =
         example.offset <= tokens.size() && example.length <= tokens.size() - example.offset;
-    if (!has_tokens || example.first_image > images.size() ||
-        example.num_images > images.size() - example.first_image)
+    if (!has_tokens || example.first_media > images.size() ||
+        example.num_media > images.size() - example.first_media)
       return false;
-    const auto own = images.subspan(example.first_image, example.num_images);
-    return std::all_of(own.begin(), own.end(), [&](const StoredImage& image) {
+    const auto own = images.subspan(example.first_media, example.num_media);
+    return std::all_of(own.begin(), own.end(), [&](const StoredMedia& image) {
       return image.begin <= image.end && image.end <= example.length &&
              image.media_offset <= tokens.size_bytes() &&
              image.media_size <= tokens.size_bytes() - image.media_offset;
@@ -209,14 +211,14 @@ struct ExampleStore::Contents {
 ExampleStore ExampleStore::in_memory(const std::vector<Example>& examples) {
   auto contents = std::make_shared<Contents>();
   for (const Example& example : examples) {
-    const auto first_image = static_cast<uint32_t>(contents->held_images.size());
-    for (const SequenceImage& image : example.images) {
+    const auto first_media = static_cast<uint32_t>(contents->held_images.size());
+    for (const SequenceMedia& image : example.media) {
       contents->held_images.push_back(
-          stored_image(image, contents->held_tokens.size() * sizeof(MarkedToken)));
+          stored_media_of(image, contents->held_tokens.size() * sizeof(MarkedToken)));
       append_bytes(media_text(image.media), contents->held_tokens);
     }
     StoredExample stored = stored_of(example, contents->held_tokens.size());
-    stored.first_image = first_image;
+    stored.first_media = first_media;
     contents->held_index.push_back(stored);
     append_marked(example, contents->held_tokens);
   }
@@ -244,7 +246,7 @@ ExampleStore ExampleStore::open(const std::filesystem::path& file, int num_threa
                       (footer.index_offset - kMagic.size()) / sizeof(MarkedToken)};
   contents->index = {reinterpret_cast<const StoredExample*>(index), footer.num_examples};
   index += contents->index.size_bytes();
-  contents->images = {reinterpret_cast<const StoredImage*>(index), footer.num_images};
+  contents->images = {reinterpret_cast<const StoredMedia*>(index), footer.num_media};
   index += contents->images.size_bytes();
   contents->checksums = {reinterpret_cast<const uint64_t*>(index),
                          num_blocks_of(footer.index_offset)};
@@ -261,8 +263,20 @@ ExampleStore ExampleStore::open(const std::filesystem::path& file, int num_threa
 }
 
 bool ExampleStore::has_images() const {
-  for (int64_t i = 0; i < size(); ++i)
-    if (stored(i).num_images > 0) return true;
+  return has_media([](const StoredMedia& media) { return media.is_image(); });
+}
+
+bool ExampleStore::has_features() const {
+  return has_media([](const StoredMedia& media) { return !media.is_image(); });
+}
+
+template <class Is>
+bool ExampleStore::has_media(const Is& is) const {
+  for (int64_t i = 0; i < size(); ++i) {
+    if (stored(i).num_media == 0) continue;
+    const auto media = stored_media(i);
+    if (std::any_of(media.begin(), media.end(), is)) return true;
+  }
   return false;
 }
 
@@ -300,15 +314,15 @@ ExampleView ExampleStore::operator[](int64_t index) const {
   return {place.contents->tokens.subspan(place.stored->offset, place.stored->length), place.stored};
 }
 
-std::span<const StoredImage> ExampleStore::stored_images(int64_t index) const {
+std::span<const StoredMedia> ExampleStore::stored_media(int64_t index) const {
   const Place place = place_of(index);
-  return place.contents->images.subspan(place.stored->first_image, place.stored->num_images);
+  return place.contents->images.subspan(place.stored->first_media, place.stored->num_media);
 }
 
-std::vector<SequenceImage> ExampleStore::images_of(int64_t index) const {
+std::vector<SequenceMedia> ExampleStore::media_of(int64_t index) const {
   const Place place = place_of(index);
-  std::vector<SequenceImage> images;
-  for (const StoredImage& image : stored_images(index)) {
+  std::vector<SequenceMedia> images;
+  for (const StoredMedia& image : stored_media(index)) {
     images.push_back(image_of(image, place.contents->media_of(image)));
     place.contents->note_touched(image.media_size);
   }
@@ -342,19 +356,19 @@ void ExampleWriter::write(const void* data, size_t num_bytes) {
 }
 
 void ExampleWriter::add(const Example& example) {
-  const auto first_image = static_cast<uint32_t>(images_.size());
-  for (const SequenceImage& image : example.images) {
+  const auto first_media = static_cast<uint32_t>(images_.size());
+  for (const SequenceMedia& image : example.media) {
     const std::string_view media = media_text(image.media);
     const auto [known, is_new] = media_.try_emplace(xxh3_128(std::as_bytes(std::span(media))),
                                                     num_tokens_ * sizeof(MarkedToken));
-    images_.push_back(stored_image(image, known->second));
+    images_.push_back(stored_media_of(image, known->second));
     if (!is_new) continue;
     const size_t before = buffer_.size();
     append_bytes(media, buffer_);
     num_tokens_ += buffer_.size() - before;
   }
   index_.push_back(stored_of(example, num_tokens_));
-  index_.back().first_image = first_image;
+  index_.back().first_media = first_media;
   append_marked(example, buffer_);
   num_tokens_ += example.tokens.size();
   if (buffer_.size() >= kFlushTokens) flush();
@@ -371,12 +385,12 @@ void ExampleWriter::finish(const nlohmann::ordered_json& header) {
   const std::string text = header.dump();
   const std::vector<uint64_t> checksums = checksums_.finish();
   const uint64_t index_bytes = index_.size() * sizeof(StoredExample),
-                 image_bytes = images_.size() * sizeof(StoredImage),
+                 image_bytes = images_.size() * sizeof(StoredMedia),
                  checksum_bytes = checksums.size() * sizeof(uint64_t);
   Footer footer;
   footer.index_offset = kMagic.size() + (num_tokens_ + num_tokens_ % 2) * sizeof(MarkedToken);
   footer.num_examples = index_.size();
-  footer.num_images = images_.size();
+  footer.num_media = images_.size();
   footer.header_offset = footer.index_offset + index_bytes + image_bytes + checksum_bytes;
   footer.header_size = text.size();
   std::string tail(reinterpret_cast<const char*>(index_.data()), index_bytes);

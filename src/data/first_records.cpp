@@ -6,7 +6,7 @@
 
 #include "bad_records.h"
 #include "dataset_checks.h"
-#include "record_images.h"
+#include "record_media.h"
 #include "roles.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
@@ -174,6 +174,8 @@ SourceLook look_at_source(const config::RunConfig& config, const config::DataSou
   return look;
 }
 
+namespace {
+
 bool begins_with_images(const config::RunConfig& config, const config::DataSource& source,
                         bool is_validation, int64_t num_records) {
   SourceRecords records(config, source, is_validation ? SplitRole::kValidation : SplitRole::kTrain);
@@ -189,6 +191,16 @@ bool begins_with_images(const config::RunConfig& config, const config::DataSourc
     }
   }
   return false;
+}
+
+}  // namespace
+
+bool begins_with_images(const config::RunConfig& config,
+                        const std::vector<config::DataSource>& sources, bool is_validation,
+                        int64_t num_records) {
+  return std::any_of(sources.begin(), sources.end(), [&](const config::DataSource& source) {
+    return begins_with_images(config, source, is_validation, num_records);
+  });
 }
 
 bool leaves_template_unused(const config::RunConfig& config, const TextModel& model) {
@@ -217,7 +229,6 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
   records.require_one_format();
   DatasetChecks checks(model, config.data, records.format().format, records.rule());
   std::vector<int64_t> lengths, numbers;
-  std::string first_images;
   int64_t number = 0;
   // With bad records left out, the rest of the file decides.
   const bool gives_up = config.data.bad_records == config::BadRecords::kError;
@@ -225,7 +236,6 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
     checks.add(*block, gives_up);
     for (size_t i = 0; i < block->records.size(); ++i) {
       for (const Outcome& outcome : block->records[i]) {
-        if (outcome.num_images > 0 && first_images.empty()) first_images = block->places[i];
         if (outcome.example.tokens.empty()) continue;
         lengths.push_back(std::ssize(outcome.example.tokens));
         numbers.push_back(number);
@@ -238,8 +248,7 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
                      .format = records.format().format,
                      .stats = checks.stats(),
                      .lengths = std::move(lengths),
-                     .records = std::move(numbers),
-                     .first_images = std::move(first_images)};
+                     .records = std::move(numbers)};
   const int64_t seen = trial.stats.num_records;
   trial.is_whole = seen < num_records || source.max_samples == seen;
   trial.num_records_estimated =

@@ -17,9 +17,9 @@ bool has_target(const Sequence& sequence, int64_t count) {
 
 /// Whether the first `count` tokens end within an image.
 bool cuts_an_image(const Sequence& sequence, int64_t count) {
-  return std::any_of(
-      sequence.images.begin(), sequence.images.end(),
-      [&](const SequenceImage& image) { return image.begin < count && count < image.end; });
+  return std::any_of(sequence.media.begin(), sequence.media.end(), [&](const SequenceMedia& image) {
+    return image.begin < count && count < image.end;
+  });
 }
 
 }  // namespace
@@ -58,8 +58,8 @@ Example to_example(const Sequence& sequence, int64_t max_seq_len, int64_t record
     example.labels[i - 1] = sequence.ids[i];
     ++example.label_tokens;
   }
-  for (const SequenceImage& image : sequence.images)
-    if (image.end <= static_cast<int64_t>(length)) example.images.push_back(image);
+  for (const SequenceMedia& image : sequence.media)
+    if (image.end <= static_cast<int64_t>(length)) example.media.push_back(image);
   return example;
 }
 

@@ -39,8 +39,8 @@ const ImageLoad& ImageCounter::of(int64_t width, int64_t height) {
 ImageLoad ImageCounter::of(const ExampleStore& examples, const Bin& bin) {
   ImageLoad load;
   for (const int64_t example : bin)
-    for (const StoredImage& image : examples.stored_images(example))
-      load.add(of(image.width, image.height));
+    for (const StoredMedia& image : examples.stored_media(example))
+      if (image.is_image()) load.add(of(image.width, image.height));
   return load;
 }
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "record_images.h"
+#include "record_media.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
 #include "sftrun/core/file.h"

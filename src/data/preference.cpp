@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "empty_thinking.h"
-#include "image_text.h"
 #include "left_out.h"
+#include "media_text.h"
 #include "roles.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/templates/chat_labels.h"
@@ -35,11 +35,10 @@ void label_answers(std::vector<Sequence>& pair, const std::vector<tokenizer::Tok
 }
 
 /// @param placed the images of each
-void note_images_of(std::vector<Sequence>& pair,
-                    const std::vector<std::vector<PlacedImage>>& placed,
-                    const RecordImages* images) {
-  if (images == nullptr) return;
-  for (size_t i = 0; i < pair.size(); ++i) note_images(pair[i], placed[i], *images);
+void note_media_of(std::vector<Sequence>& pair, const std::vector<std::vector<PlacedMedia>>& placed,
+                   const RecordMedia* media) {
+  if (media == nullptr) return;
+  for (size_t i = 0; i < pair.size(); ++i) note_media(pair[i], placed[i], *media);
 }
 
 Sequence sequence_of(tokenizer::Encoding encoding, std::string text) {
@@ -69,8 +68,8 @@ Sequence text_of_answer(const PlainText& record, const TextModel& model,
 }
 
 Sequence conversation_with_answer(const Conversation& conversation, const TextModel& model,
-                                  const SequenceOptions& options, const RecordImages* images,
-                                  std::vector<PlacedImage>& placed) {
+                                  const SequenceOptions& options, const RecordMedia* media,
+                                  std::vector<PlacedMedia>& placed) {
   const templates::RenderOptions render = render_options(conversation, model, options);
   const Json& messages = conversation.messages;
   templates::LabelledConversation rendered{.rendered =
@@ -78,7 +77,7 @@ Sequence conversation_with_answer(const Conversation& conversation, const TextMo
   for (size_t i = conversation.num_prompt_messages; i < messages.size(); ++i)
     rendered.runs.push_back({.message = static_cast<int32_t>(i)});  // the answers' messages
   const LeftOut left_out = find_left_out(rendered, messages, *model.chat_template, render);
-  if (images != nullptr) placed = place_images(rendered, messages, *images);
+  if (media != nullptr) placed = place_media(rendered, messages, *media);
   const std::string& text = rendered.rendered.text;
   Sequence sequence =
       sequence_of(model.tokenizer->encode_with_spans(text, /*add_special_tokens=*/false), text);
@@ -93,14 +92,14 @@ Sequence conversation_with_answer(const Conversation& conversation, const TextMo
 
 /// The prompt alone, as it is rendered before an answer is generated.
 std::string prompt_of(const Conversation& conversation, const TextModel& model,
-                      const SequenceOptions& options, const RecordImages* images) {
+                      const SequenceOptions& options, const RecordMedia* media) {
   templates::RenderOptions render = render_options(conversation, model, options);
   render.add_generation_prompt = true;
   Json messages = conversation.messages;
   messages.erase(messages.begin() + static_cast<std::ptrdiff_t>(conversation.num_prompt_messages),
                  messages.end());
   templates::LabelledConversation prompt{.rendered = model.chat_template->render(messages, render)};
-  if (images != nullptr) place_images(prompt, messages, *images);
+  if (media != nullptr) place_media(prompt, messages, *media);
   return std::move(prompt.rendered.text);
 }
 
@@ -131,36 +130,35 @@ void treat_empty_thinking(std::vector<Sequence>& pair, const std::string& prompt
 
 std::vector<Sequence> preference_pair_of_texts(const std::vector<NamedShape>& pair,
                                                const TextModel& model,
-                                               const SequenceOptions& options,
-                                               RecordImages* images) {
+                                               const SequenceOptions& options, RecordMedia* media) {
   std::vector<Sequence> sequences;
-  std::vector<std::vector<PlacedImage>> placed(pair.size());
+  std::vector<std::vector<PlacedMedia>> placed(pair.size());
   std::string prompt;
   for (size_t i = 0; i < pair.size(); ++i) {
     PlainText text = std::get<PlainText>(pair[i].shape);
-    if (images != nullptr) placed[i] = place_images(text, *images);
+    if (media != nullptr) placed[i] = place_media(text, *media);
     sequences.push_back(text_of_answer(text, model, options));
     prompt = std::move(text.prompt);
   }
   label_answers(sequences, encode_open_text(*model.tokenizer, prompt).ids);
-  note_images_of(sequences, placed, images);
+  note_media_of(sequences, placed, media);
   return sequences;
 }
 
 std::vector<Sequence> preference_pair_of_conversations(const std::vector<NamedShape>& pair,
                                                        const TextModel& model,
                                                        const SequenceOptions& options,
-                                                       RecordImages* images) {
+                                                       RecordMedia* media) {
   std::vector<Sequence> sequences;
-  std::vector<std::vector<PlacedImage>> placed(pair.size());
+  std::vector<std::vector<PlacedMedia>> placed(pair.size());
   for (size_t i = 0; i < pair.size(); ++i)
     sequences.push_back(conversation_with_answer(std::get<Conversation>(pair[i].shape), model,
-                                                 options, images, placed[i]));
+                                                 options, media, placed[i]));
   const std::string prompt =
-      prompt_of(std::get<Conversation>(pair.front().shape), model, options, images);
+      prompt_of(std::get<Conversation>(pair.front().shape), model, options, media);
   label_answers(sequences, model.tokenizer->encode(prompt, /*add_special_tokens=*/false));
   treat_empty_thinking(sequences, prompt, options.empty_thinking == config::EmptyThinking::kDrop);
-  note_images_of(sequences, placed, images);
+  note_media_of(sequences, placed, media);
   return sequences;
 }
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "record.h"
-#include "record_images.h"
+#include "record_media.h"
 #include "sftrun/data/sequence.h"
 #include "sftrun/templates/chat_template.h"
 
@@ -18,8 +18,7 @@ namespace sftrun::data {
 /// @return the sequence of each
 std::vector<Sequence> preference_pair_of_texts(const std::vector<NamedShape>& pair,
                                                const TextModel& model,
-                                               const SequenceOptions& options,
-                                               RecordImages* images);
+                                               const SequenceOptions& options, RecordMedia* media);
 
 /// Conversations are rendered by the chat template, the prompt alone with its generation prompt.
 /// @param pair chosen and rejected, conversations in the form of the template (MessageForm)
@@ -27,7 +26,7 @@ std::vector<Sequence> preference_pair_of_texts(const std::vector<NamedShape>& pa
 std::vector<Sequence> preference_pair_of_conversations(const std::vector<NamedShape>& pair,
                                                        const TextModel& model,
                                                        const SequenceOptions& options,
-                                                       RecordImages* images);
+                                                       RecordMedia* media);
 
 // ---- Of sequence.cpp.
 /// The template's variables for a conversation: of the model, the configuration and the record.

@@ -47,12 +47,12 @@ std::string token_html(const ShownToken& token, const std::string& origin, bool 
 }
 
 /// The image itself, if it is small enough to be in the page.
-std::string image_html(const Sequence& sequence, size_t image) {
+std::string media_html(const Sequence& sequence, size_t index) {
   constexpr size_t kMaxBytes = size_t{1} << 20;
-  const std::string caption = escape_html(image_line(sequence, image));
+  const std::string caption = escape_html(media_line(sequence, index));
   std::string file;
   try {
-    file = read_media(sequence.images[image].media);
+    if (sequence.media[index].is_image()) file = read_media(sequence.media[index].media);
   } catch (const DataError&) {  // it was there when the record was read
   }
   if (file.empty() || file.size() > kMaxBytes)
@@ -67,8 +67,8 @@ std::string sequence_html(const PreviewedSequence& previewed,
                           const tokenizer::Tokenizer& tokenizer) {
   const char* warn = previewed.left_out.empty() ? "" : " class=\"warn\"";
   std::string out = fmt::format("<h2{}>{}</h2>\n", warn, escape_html(headline(previewed)));
-  for (size_t i = 0; i < previewed.sequence.images.size(); ++i)
-    out += image_html(previewed.sequence, i);
+  for (size_t i = 0; i < previewed.sequence.media.size(); ++i)
+    out += media_html(previewed.sequence, i);
   out += "<div class=\"tokens\">";
   bool odd = false;
   for (const ShownRun& run : shown_runs(previewed, tokenizer)) {

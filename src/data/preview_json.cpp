@@ -7,14 +7,29 @@ namespace {
 
 Json images_json(const Sequence& sequence) {
   Json images = Json::array();
-  for (const SequenceImage& image : sequence.images)
+  for (const SequenceMedia& image : sequence.media) {
+    if (!image.is_image()) continue;
     images.push_back({{"file", image.media.path.empty() ? Json() : Json(image.media.path)},
                       {"width", image.width},
                       {"height", image.height},
                       {"num_tokens", image.num_tokens},
                       {"begin", image.begin},
                       {"end", image.end}});
+  }
   return images;
+}
+
+Json features_json(const Sequence& sequence) {
+  Json features = Json::array();
+  for (const SequenceMedia& media : sequence.media) {
+    if (media.is_image()) continue;
+    features.push_back({{"file", media.media.path},
+                        {"rows", media.rows},
+                        {"num_tokens", media.num_tokens},
+                        {"begin", media.begin},
+                        {"end", media.end}});
+  }
+  return features;
 }
 
 Json sequence_json(const PreviewedSequence& previewed, const tokenizer::Tokenizer& tokenizer) {
@@ -34,6 +49,7 @@ Json sequence_json(const PreviewedSequence& previewed, const tokenizer::Tokenize
           {"num_kept", previewed.num_kept},
           {"num_labels", num_labels},
           {"images", images_json(previewed.sequence)},
+          {"features", features_json(previewed.sequence)},
           {"input_ids", std::move(ids)},
           {"tokens", std::move(tokens)},
           {"labels", std::move(labels)},

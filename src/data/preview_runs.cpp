@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
 
@@ -31,13 +32,12 @@ bool is_trained_on(const PreviewedSequence& previewed, size_t i) {
          previewed.sequence.mask[i] != 0;
 }
 
-/// Whether token i gets features of an image.
+/// Whether token i gets features, of an image or from a file.
 bool is_feature(const Sequence& sequence, size_t i) {
-  return std::any_of(
-      sequence.images.begin(), sequence.images.end(), [&](const SequenceImage& image) {
-        const auto at = static_cast<int64_t>(i);
-        return image.begin <= at && at < image.end && sequence.ids[i] == image.feature;
-      });
+  return std::any_of(sequence.media.begin(), sequence.media.end(), [&](const SequenceMedia& image) {
+    const auto at = static_cast<int64_t>(i);
+    return image.begin <= at && at < image.end && sequence.ids[i] == image.feature;
+  });
 }
 
 std::string origin_at(const Sequence& sequence, const tokenizer::ByteSpan& span) {
@@ -99,9 +99,16 @@ size_t shown_as_one(const ShownRun& run, size_t first) {
   return end - first;
 }
 
-std::string image_line(const Sequence& sequence, size_t image) {
-  const SequenceImage& shown = sequence.images[image];
-  return fmt::format("image {}: {}, {} x {} pixels, {} tokens", image + 1, name_of(shown.media),
+std::string media_line(const Sequence& sequence, size_t index) {
+  const SequenceMedia& shown = sequence.media[index];
+  const auto end = sequence.media.begin() + static_cast<std::ptrdiff_t>(index) + 1;
+  const auto number = std::count_if(sequence.media.begin(), end, [&](const SequenceMedia& media) {
+    return media.is_image() == shown.is_image();
+  });
+  if (!shown.is_image())
+    return fmt::format("features {}: {}, {}, {}", number, name_of(shown.media),
+                       counted(shown.rows, "row"), counted(shown.num_tokens, "token"));
+  return fmt::format("image {}: {}, {} x {} pixels, {} tokens", number, name_of(shown.media),
                      shown.width, shown.height, shown.num_tokens);
 }
 

@@ -30,7 +30,7 @@ std::vector<ShownRun> shown_runs(const PreviewedSequence& previewed,
 std::string headline(const PreviewedSequence& previewed);
 
 /// "image 1: photos/a.png, 640 x 480 pixels, 300 tokens"
-std::string image_line(const Sequence& sequence, size_t image);
+std::string media_line(const Sequence& sequence, size_t index);
 
 /// How many tokens from `first` on are the same token of an image, which are shown as one; 1: it is none.
 size_t shown_as_one(const ShownRun& run, size_t first);

@@ -78,8 +78,8 @@ std::string preview_text(const Preview& preview, const TextModel& model, bool co
   out += legend(look);
   for (const PreviewedSequence& previewed : preview.sequences) {
     out += '\n' + look.bold(headline(previewed)) + '\n';
-    for (size_t i = 0; i < previewed.sequence.images.size(); ++i)
-      out += "   " + look.dim(image_line(previewed.sequence, i)) + '\n';
+    for (size_t i = 0; i < previewed.sequence.media.size(); ++i)
+      out += "   " + look.dim(media_line(previewed.sequence, i)) + '\n';
     for (const ShownRun& run : shown_runs(previewed, *model.tokenizer)) {
       const std::string origin =
           fmt::format("{:<{}} ", run.cut ? "(cut) " + run.origin : run.origin, kOriginWidth);

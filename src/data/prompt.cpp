@@ -4,11 +4,11 @@
 #include <variant>
 
 #include "formats/readers.h"
-#include "image_text.h"
 #include "likely_columns.h"
+#include "media_text.h"
 #include "nulls.h"
 #include "record.h"
-#include "record_images.h"
+#include "record_media.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
 #include "sftrun/data/record_error.h"
@@ -96,17 +96,20 @@ bool PromptBuilder::renders(const Json& record, const std::string& where) const 
 PromptTokens PromptBuilder::build(const Json& record, const std::string& where,
                                   const std::filesystem::path& folder) const {
   const Asked asked = asked_by(record, where);
-  const auto images = images_of_record(record, asked.format, model_, where, folder);
+  const auto media = media_of_record(record, asked.format, model_, where, folder);
+  Json room;
+  const Json& marked =
+      media != nullptr ? media->marked(asked.record, asked.format, room) : asked.record;
+  const bool reads_images = media != nullptr && media->reads_images();
   RecordShape shape = shape_of(
-      asked.record, asked.format,
-      {.exists = chat_, .writes_calls = form_.writes_calls(), .reads_images = images != nullptr},
-      where);
+      marked, asked.format,
+      {.exists = chat_, .writes_calls = form_.writes_calls(), .reads_images = reads_images}, where);
   auto* plain = std::get_if<PlainText>(&shape);
   const bool continues = plain && (!chat_ || config::format_info(asked.format).is_text);
-  std::vector<PlacedImage> placed;
+  std::vector<PlacedMedia> placed;
   Sequence sequence;
   if (continues) {
-    if (images != nullptr) placed = place_images(*plain, *images);
+    if (media != nullptr) placed = place_media(*plain, *media);
     sequence.text = plain->prompt + plain->completion;
   } else {
     if (model_.chat_template == nullptr) throw_no_template(where);
@@ -115,13 +118,13 @@ PromptTokens PromptBuilder::build(const Json& record, const std::string& where,
       conversation.messages.push_back({{"role", "user"}, {"content", plain->prompt}});
     else
       conversation = std::move(std::get<Conversation>(shape));
-    if (images != nullptr) images->take(conversation.messages);
+    if (media != nullptr) media->take(conversation.messages);
     if (!plain) {
       conversation.messages = question_of(conversation);
       form_.apply(conversation.messages);
     }
     templates::LabelledConversation asking{.rendered = render(conversation, model_, where)};
-    if (images != nullptr) placed = place_images(asking, conversation.messages, *images);
+    if (media != nullptr) placed = place_media(asking, conversation.messages, *media);
     sequence.text = std::move(asking.rendered.text);
   }
   tokenizer::Encoding encoding =
@@ -129,10 +132,10 @@ PromptTokens PromptBuilder::build(const Json& record, const std::string& where,
                 : model_.tokenizer->encode_with_spans(sequence.text, /*add_special_tokens=*/false);
   sequence.ids = std::move(encoding.ids), sequence.spans = std::move(encoding.spans);
   sequence.mask.assign(sequence.ids.size(), 0);
-  if (images != nullptr) note_images(sequence, placed, *images);
+  if (media != nullptr) note_media(sequence, placed, *media);
   require_one_bos(sequence.ids, sequence.spans, *model_.tokenizer, where);
   require_embedded(sequence.ids, model_, where);
-  return {std::move(sequence.ids), std::move(sequence.images)};
+  return {std::move(sequence.ids), std::move(sequence.media)};
 }
 
 }  // namespace sftrun::data

@@ -7,7 +7,7 @@
 #include "formats/readers.h"
 #include "likely_columns.h"
 #include "nulls.h"
-#include "record_images.h"
+#include "record_media.h"
 #include "record_values.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"

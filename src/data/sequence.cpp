@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "empty_thinking.h"
-#include "image_text.h"
 #include "left_out.h"
+#include "media_text.h"
 #include "preference.h"
 #include "record.h"
 #include "roles.h"
@@ -160,7 +160,7 @@ LabelledConversation answers_of(const LabelledConversation& all, const Json& mes
 
 Sequence render_slice(const Json& messages, const Slice& slice, const TextModel& model,
                       const templates::RenderOptions& render, const SequenceOptions& options,
-                      size_t num_prompt_messages, const RecordImages* images) {
+                      size_t num_prompt_messages, const RecordMedia* media) {
   Json shown = messages;
   shown.erase(shown.begin() + static_cast<ptrdiff_t>(slice.end), shown.end());
   LabelledConversation conversation =
@@ -179,8 +179,8 @@ Sequence render_slice(const Json& messages, const Slice& slice, const TextModel&
           : find_empty_thinking(conversation);
   if (options.empty_thinking == config::EmptyThinking::kDrop)
     drop_spans(conversation.runs, empty_thinking);
-  std::vector<PlacedImage> placed;
-  if (images != nullptr) placed = place_images(conversation, shown, *images);
+  std::vector<PlacedMedia> placed;
+  if (media != nullptr) placed = place_media(conversation, shown, *media);
   templates::LabelledTokens tokens = templates::tokenize_labelled(*model.tokenizer, conversation);
   const int64_t num_control_tokens = count_control_tokens(conversation, tokens, *model.tokenizer);
   Sequence sequence{.ids = std::move(tokens.ids),
@@ -192,7 +192,7 @@ Sequence render_slice(const Json& messages, const Slice& slice, const TextModel&
                     .left_out = left_out};
   if (options.with_parts) sequence.parts = parts_of(conversation.rendered, messages);
   sequence.text = std::move(conversation.rendered.text);
-  if (images != nullptr) note_images(sequence, placed, *images);
+  if (media != nullptr) note_media(sequence, placed, *media);
   return sequence;
 }
 
@@ -211,7 +211,7 @@ bool begins_with_answer(const Json& messages) {
 
 std::vector<Sequence> build_conversation(const Conversation& conversation, const TextModel& model,
                                          const SequenceOptions& options,
-                                         const RecordImages* images = nullptr) {
+                                         const RecordMedia* media = nullptr) {
   const templates::RenderOptions render = render_options(conversation, model, options);
   const Json& messages = conversation.messages;
   const size_t num_prompt = conversation.num_prompt_messages;
@@ -221,7 +221,7 @@ std::vector<Sequence> build_conversation(const Conversation& conversation, const
                                           : std::vector<Slice>{{num_prompt, messages.size()}};
   std::vector<Sequence> sequences;
   for (const Slice& slice : slices) {
-    Sequence sequence = render_slice(messages, slice, model, render, options, num_prompt, images);
+    Sequence sequence = render_slice(messages, slice, model, render, options, num_prompt, media);
     const bool is_last = slice.end == slices.back().end;
     if (has_label(sequence) || (is_last && sequences.empty()))
       sequences.push_back(std::move(sequence));
@@ -240,9 +240,9 @@ bool uses_tools(const Conversation& conversation) {
 }
 
 Sequence build_text(PlainText record, const TextModel& model, const SequenceOptions& options,
-                    RecordImages* images) {
-  std::vector<PlacedImage> placed;
-  if (images != nullptr) placed = place_images(record, *images);
+                    RecordMedia* media) {
+  std::vector<PlacedMedia> placed;
+  if (media != nullptr) placed = place_media(record, *media);
   Sequence sequence{.text = record.prompt + record.completion};
   const auto prompt_bytes = static_cast<uint32_t>(record.prompt.size());
   tokenizer::Encoding encoding = options.append_eos
@@ -267,7 +267,7 @@ Sequence build_text(PlainText record, const TextModel& model, const SequenceOpti
     sequence.parts.push_back(
         {{prompt_bytes, text_bytes}, prompt_bytes > 0 ? "completion" : "text"});
   }
-  if (images != nullptr) note_images(sequence, placed, *images);
+  if (media != nullptr) note_media(sequence, placed, *media);
   return sequence;
 }
 
@@ -340,27 +340,30 @@ std::vector<std::string> without_images(std::vector<std::string> columns) {
 
 }  // namespace
 
-std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record, const std::string& where,
+std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& original,
+                                                       const std::string& where,
                                                        const std::filesystem::path& folder) const {
   const config::RecordFormatInfo& info = config::format_info(format_);
   const bool has_template = model_.chat_template != nullptr;
-  const auto images = images_of_record(record, format_, model_, where, folder);
-  std::vector<NamedShape> shapes = shapes_of(record, format_,
-                                             {.exists = has_template,
-                                              .writes_calls = form_.writes_calls(),
-                                              .reads_images = images != nullptr},
-                                             where);
+  const auto media = media_of_record(original, format_, model_, where, folder);
+  Json room;
+  const Json& record = media != nullptr ? media->marked(original, format_, room) : original;
+  const bool reads_images = media != nullptr && media->reads_images();
+  std::vector<NamedShape> shapes = shapes_of(
+      record, format_,
+      {.exists = has_template, .writes_calls = form_.writes_calls(), .reads_images = reads_images},
+      where);
   RecordShape& shape = shapes.front().shape;
   std::vector<std::string> unread = unread_columns(record, format_, shape);
-  if (images != nullptr) unread = without_images(std::move(unread));
+  if (reads_images) unread = without_images(std::move(unread));
   const bool is_plain = std::holds_alternative<PlainText>(shape);
   if (is_plain && info.is_pair) {
-    std::vector<Sequence> pair = preference_pair_of_texts(shapes, model_, options_, images.get());
+    std::vector<Sequence> pair = preference_pair_of_texts(shapes, model_, options_, media.get());
     pair.front().unread_columns = std::move(unread);
     return pair;
   }
   if (const auto* plain = std::get_if<PlainText>(&shape)) {
-    Sequence sequence = build_text(*plain, model_, options_, images.get());
+    Sequence sequence = build_text(*plain, model_, options_, media.get());
     sequence.num_empty_answers = !info.is_text && trim(plain->completion).empty() ? 1 : 0;
     sequence.unread_columns = std::move(unread);
     return {std::move(sequence)};
@@ -376,13 +379,13 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& record, const
         "use the model's instruct version, or records with \"prompt\" or \"text\" strings");
   }
   for (NamedShape& one : shapes)
-    if (images != nullptr) images->take(std::get<Conversation>(one.shape).messages);
+    if (media != nullptr) media->take(std::get<Conversation>(one.shape).messages);
   try {
     for (NamedShape& one : shapes) form_.apply(std::get<Conversation>(one.shape).messages);
     std::vector<Sequence> sequences =
         info.is_pair
-            ? preference_pair_of_conversations(shapes, model_, options_, images.get())
-            : build_conversation(std::get<Conversation>(shape), model_, options_, images.get());
+            ? preference_pair_of_conversations(shapes, model_, options_, media.get())
+            : build_conversation(std::get<Conversation>(shape), model_, options_, media.get());
     sequences.front().unread_columns = std::move(unread);
     sequences.front().unread_turn_keys =
         unread_turn_keys(record, format_, model_.chat_template->source());

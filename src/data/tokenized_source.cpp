@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "image_text.h"
+#include "media_text.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/data/parallel_for.h"
 
@@ -13,7 +13,6 @@ Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextM
                    const std::string& where) {
   Outcome outcome{.fate = fate_of(sequence, rule, where),
                   .length = static_cast<int64_t>(sequence.ids.size()),
-                  .num_images = std::ssize(sequence.images),
                   .left_out = sequence.left_out,
                   .unknown_roles = sequence.unknown_roles,
                   .unread_columns = sequence.unread_columns,
@@ -44,7 +43,7 @@ void leave_out_incomplete(std::vector<Outcome>& pair) {
     one.fate = Fate::kOtherLeftOut;
     one.example.tokens.clear();
     one.example.labels.clear();
-    one.example.images.clear();
+    one.example.media.clear();
     one.num_empty_answers = one.num_control_tokens = 0;
   }
 }

@@ -16,8 +16,7 @@ namespace sftrun::data {
 struct Outcome {
   Fate fate = Fate::kKept;
   int64_t length = 0;  ///< before truncation
-  int64_t num_images = 0;
-  Example example;  ///< when kept
+  Example example;     ///< when kept
   Ending ending = Ending::kStop;
   int64_t num_empty_answers = 0, num_empty_thinking = 0, num_control_tokens = 0;
   LeftOut left_out;

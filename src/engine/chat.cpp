@@ -334,7 +334,7 @@ class Conversation {
         .run(*model_->decoder, 1,
              {.next_prompt = [&]() -> std::optional<model::Prompt> {
                 if (std::exchange(is_taken, true)) return std::nullopt;
-                return model::Prompt{0, prompt.ids, num_answers_++, prompt.images};
+                return model::Prompt{0, prompt.ids, num_answers_++, prompt.media};
               },
               .on_answer =
                   [&](size_t, Answer&& finished) {

@@ -61,10 +61,7 @@ data::Dataset load_validation_data(const config::RunConfig& config, const data::
 /// Whether a data set to evaluate on has images among its first records.
 bool begins_with_images(const config::RunConfig& config) {
   const bool is_own = !config.data.val.empty();
-  const auto& sources = is_own ? config.data.val : config.data.train;
-  return std::any_of(sources.begin(), sources.end(), [&](const config::DataSource& source) {
-    return data::begins_with_images(config, source, is_own);
-  });
+  return data::begins_with_images(config, is_own ? config.data.val : config.data.train, is_own);
 }
 
 /// Evaluates the models of a request one after the other.

@@ -138,7 +138,7 @@ int answer_prompt(const app::GenerateRequest& request, LoadedModel& model, const
   bool is_taken = false;
   AnswerHooks hooks{.next_prompt = [&]() -> std::optional<model::Prompt> {
                       if (!is_main || std::exchange(is_taken, true)) return std::nullopt;
-                      return model::Prompt{0, tokens.ids, 0, tokens.images};
+                      return model::Prompt{0, tokens.ids, 0, tokens.media};
                     },
                     .on_answer = [&](size_t, Answer&& finished) { answer = std::move(finished); }};
   if (prints) hooks.on_text = [&](std::string_view text) { printer.print(text); };

@@ -74,18 +74,30 @@ bool has_images(const PreparedRun& run) {
     return data != nullptr && data->examples().has_images();
   };
   if (has(run.data.train_or_null()) || has(run.data.val_or_null())) return true;
-  const std::vector<config::DataSource>& streamed = run.config.data.train;
-  return run.config.data.streaming &&
-         std::any_of(streamed.begin(), streamed.end(), [&](const config::DataSource& source) {
-           return data::begins_with_images(run.config, source, /*is_validation=*/false);
-         });
+  const config::DataConfig& data = run.config.data;
+  return data.streaming &&
+         data::begins_with_images(run.config, data.train, /*is_validation=*/false);
 }
 
-/// Parts that get no gradient without an image.
+/// Whether a record has features; streamed data may have some.
+bool may_have_features(const PreparedRun& run) {
+  const auto has = [](const data::Dataset* data) {
+    return data != nullptr && data->examples().has_features();
+  };
+  return run.config.data.streaming || has(run.data.train_or_null());
+}
+
+/// Parts that get no gradient without an image, or without features.
 /// @throws ConfigError naming them if no record has one
-void require_images_of_parts(const PreparedRun& run) {
+void require_inputs_of_parts(const PreparedRun& run) {
   const TrainedParts parts = run.config.tuning.train_parts.trained();
-  if (run.has_images || !parts.has_image_side()) return;
+  const bool has_projectors = !run.checkpoint->arch().projectors.empty();
+  if (has_projectors && parts.projector && !may_have_features(run))
+    throw ConfigError("the model has projectors of features, and no record has features",
+                      "model.projectors",
+                      R"(write features in records, {"type": "features", "path": "a.npy"})");
+  const bool needs_images = parts.vision || (parts.projector && !has_projectors);
+  if (run.has_images || !needs_images) return;
   throw ConfigError(
       fmt::format(
           "`tuning.train_parts` names {}, and no {} has an image",
@@ -102,13 +114,14 @@ void prepare_data(PreparedRun& run, const train::TrainState* saved,
   const std::string& configured = run.config.model.chat_template;
   data::TextModel& text = run.text.emplace(text_model_of(*run.checkpoint, configured));
   add_image_input(text, run.model_path, run.checkpoint->arch(), run.config.data);
+  add_feature_input(text, run.checkpoint->arch());
   if (!configured.empty()) run.chat_template = text.chat_template->source();
   text.render_defaults.now_unix_s = run.rendered_at_unix_s;
   data::warn_of_idle_template_variables(text, run.config.data.chat_template_kwargs);
   run.data = train::load_run_data(run.config, text, data_threads(run.config.train),
                                   saved != nullptr ? saved->data_position : nullptr);
   run.has_images = has_images(run);
-  require_images_of_parts(run);
+  require_inputs_of_parts(run);
   if (rank.is_main()) run.leaves_template_unused = data::leaves_template_unused(run.config, text);
   if (run.config.data.streaming) return;
   const std::string notice =

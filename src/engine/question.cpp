@@ -15,9 +15,9 @@ std::optional<Question> question_of(const data::ExampleStore& examples, int64_t 
   if (begin == end || begin == 1) return std::nullopt;
   Question question;
   for (int64_t i = 0; i < begin; ++i) question.prompt.ids.push_back(example.token(i));
-  if (example.stored->num_images > 0)
-    for (data::SequenceImage& image : examples.images_of(index))
-      if (image.end <= begin) question.prompt.images.push_back(std::move(image));
+  if (example.stored->num_media > 0)
+    for (data::SequenceMedia& image : examples.media_of(index))
+      if (image.end <= begin) question.prompt.media.push_back(std::move(image));
   std::vector<tokenizer::TokenId> answer;
   for (int64_t i = begin; i < end; ++i) answer.push_back(example.token(i));
   question.reference = tokenizer.decode(answer, /*skip_special_tokens=*/true);

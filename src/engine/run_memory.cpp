@@ -26,11 +26,6 @@ double tokens_of_bin(const PreparedRun& run) {
          static_cast<double>(bins);
 }
 
-plan::TowerUse tower_of(const PreparedRun& run) {
-  const TrainedParts parts = run.config.tuning.train_parts.trained();
-  return {.is_loaded = run.has_images || parts.has_image_side(), .parts = parts};
-}
-
 /// Images of the run's largest micro-batch, for each of its bins; none: the data is not read yet, or streamed.
 plan::ImagesOfBin images_of_bin(const PreparedRun& run) {
   if (!run.has_images || !run.data.batches) return {};
@@ -56,7 +51,7 @@ plan::RunDevices planned_devices(const PreparedRun& run, const Rank& rank) {
           .local_world_size = rank.env().local_world_size,
           .threads = at::get_num_threads(),
           .tokens_of_bin = tokens_of_bin(run),
-          .tower = tower_of(run),
+          .tower = plan::TowerUse::of(run.config.tuning, run.checkpoint->arch(), run.has_images),
           .images = images_of_bin(run)};
 }
 

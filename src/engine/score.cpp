@@ -27,7 +27,7 @@ struct ScoredRecord {
   data::InputRecord input;
   std::vector<int32_t> tokens;
   std::vector<uint8_t> mask;  // 1: this token's log-probability counts
-  std::vector<data::SequenceImage> images;
+  std::vector<data::SequenceMedia> media;
   double logprob = 0;
   int64_t num_labelled = 0;
 };
@@ -44,7 +44,7 @@ void tokenize(ScoredRecord& scored, const data::TextModel& text) {
         data::SequenceBuilder(format, text, options).build(record, where, folder).at(0);
     scored.tokens = sequence.ids;
     scored.mask = sequence.mask;
-    scored.images = sequence.images;
+    scored.media = sequence.media;
   } catch (const data::RecordError& error) {
     throw error.without_settings();
   }
@@ -75,7 +75,7 @@ void warn_of_idle_variables(const app::ScoreRequest& request,
 data::Example to_example(const ScoredRecord& scored) {
   data::Example example;
   example.tokens = scored.tokens;
-  example.images = scored.images;
+  example.media = scored.media;
   example.labels.assign(scored.tokens.size(), data::kIgnoreIndex);
   for (size_t i = 0; i + 1 < scored.tokens.size(); ++i) {
     if (scored.mask[i + 1]) example.labels[i] = scored.tokens[i + 1];

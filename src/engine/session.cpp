@@ -17,6 +17,7 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/data/features.h"
 #include "sftrun/data/image_input.h"
 #include "sftrun/kernels/cuda_device.h"
 #include "sftrun/kernels/memory.h"
@@ -203,6 +204,10 @@ void add_image_input(data::TextModel& text, const std::filesystem::path& folder,
   text.images = std::move(refused);
 }
 
+void add_feature_input(data::TextModel& text, const spec::ArchSpec& arch) {
+  text.features = data::feature_input_of(arch.projectors, *text.tokenizer);
+}
+
 bool reads_images(const data::TextModel& text) {
   return text.images != nullptr && !text.images->refusal;
 }
@@ -330,6 +335,7 @@ OpenedModel open_model(const app::ModelRequest& request, const Compute& compute)
   }
   loaded.text = text_model_of(*loaded.checkpoint, template_of_adapter(opened.adapter));
   add_image_input(loaded.text, request.model, loaded.checkpoint->arch(), {});
+  add_feature_input(loaded.text, loaded.checkpoint->arch());
   opened.options.with_vision = request.takes_images && reads_images(loaded.text);
   loaded.text.render_defaults.kwargs = variables_for(request);
   loaded.dtype = compute.dtype;

@@ -53,7 +53,7 @@ class SharedRun {
     if (place >= shared_.records.size()) return std::nullopt;
     const size_t record = shared_.records[place];
     data::PromptTokens prompt = shared_.prompt(record);
-    return model::Prompt{record, std::move(prompt.ids), record, std::move(prompt.images)};
+    return model::Prompt{record, std::move(prompt.ids), record, std::move(prompt.media)};
   }
 
   void take(size_t record, Answer&& answer) {

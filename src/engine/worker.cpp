@@ -21,9 +21,11 @@
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/model/base_form.h"
 #include "sftrun/plan/device_map.h"
+#include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/memory_change.h"
 #include "sftrun/train/resume.h"
 #include "sftrun/weights/adapter_base.h"
+#include "sftrun/weights/projectors.h"
 #include "sftrun/weights/weights_summary.h"
 #include "training.h"
 #include "training_answers.h"
@@ -57,6 +59,18 @@ config::RunConfig config_of(const app::WorkerRequest& request, const Rank& rank)
   return config;
 }
 
+/// The model with the projectors of the adapter that the run starts from, and those of the configuration.
+std::shared_ptr<const weights::Checkpoint> open_model(const PreparedRun& run) {
+  const config::RunConfig& config = run.config;
+  std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(run.model_path);
+  const std::string& start = config.tuning.lora.init_from;
+  if (!start.empty()) model = weights::with_projectors(model, weights::read_projectors(start));
+  spec::ArchSpec arch = model->arch();
+  plan::add_projectors(arch, config);
+  return weights::with_projectors(model, config.model.projectors,
+                                  static_cast<uint64_t>(config.train.seed));
+}
+
 /// @param run with configuration and path of the model
 int prepare_and_train(const app::WorkerRequest& request, PreparedRun& run, Rank& rank) {
   config::RunConfig& config = run.config;
@@ -67,7 +81,7 @@ int prepare_and_train(const app::WorkerRequest& request, PreparedRun& run, Rank&
   run.division = std::make_unique<ModelDivision>(rank.comm(), config, run.compute.device);
 
   rank.tell("loading");
-  run.checkpoint = weights::Checkpoint::open(run.model_path);
+  run.checkpoint = open_model(run);
   resolve_auto(config, *run.checkpoint);
   run.division->divide_matrices(*run.checkpoint, config);  // an error before the data is tokenised
   WeightHashing hashing(run.checkpoint, rank.env());

@@ -12,6 +12,7 @@
 #include "sftrun/tokenizer/tokenizer.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
+#include "sftrun/weights/projectors.h"
 #include "sftrun/weights/weights_summary.h"
 
 namespace sftrun::exporting {
@@ -73,7 +74,9 @@ Sources open_sources(const MergeOptions& options) {
     return sources;
   }
   if (options.checkpoint) {
-    Sources sources{.base = {.checkpoint = weights::Checkpoint::open(options.base)}};
+    Sources sources{.base = {.checkpoint = weights::with_projectors(
+                                 weights::Checkpoint::open(options.base),
+                                 weights::read_projectors(*options.checkpoint))}};
     sources.trained.emplace(*options.checkpoint, *sources.base.checkpoint);
     log::info("putting the weights of {} into {}", options.checkpoint->string(),
               options.base.string());

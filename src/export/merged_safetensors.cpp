@@ -3,6 +3,7 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/hf_text_files.h"
+#include "sftrun/weights/projectors.h"
 #include "stored_dtype.h"
 
 namespace sftrun::exporting {
@@ -59,6 +60,7 @@ void write_texts(const MergeOptions& options, const weights::AdapterBase& base,
   model::write_text_files(checkpoint, base.text_directory.value_or(options.base), directory,
                           chat_template);
   weights::write_template_variables(directory, template_variables_of(options));
+  weights::write_projectors(directory, base.checkpoint->arch().projectors);
   if (base.text_directory) weights::copy_generation_config(options.base, directory);
   if (base.new_eos) weights::add_eos(directory, *base.new_eos);
 }

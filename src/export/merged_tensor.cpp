@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "sftrun/core/error.h"
+#include "sftrun/layers/parameter.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/model/base_form.h"
 #include "sftrun/model/pissa.h"
@@ -14,18 +15,6 @@ namespace {
 
 at::Tensor from_file(const std::vector<float>& values, at::IntArrayRef shape) {
   return at::from_blob(const_cast<float*>(values.data()), shape, at::kFloat);
-}
-
-/// Values in a file's order in the order of memory.   @param shape of the tensor in memory
-at::Tensor in_memory_order(const std::vector<float>& values, const FileLayout& layout,
-                           at::IntArrayRef shape) {
-  if (!layout.reorders()) return from_file(values, shape);
-  std::vector<int64_t> sizes, back(layout.order.size());
-  for (size_t i = 0; i < layout.order.size(); ++i) {
-    sizes.push_back(layout.view[static_cast<size_t>(layout.order[i])]);
-    back[static_cast<size_t>(layout.order[i])] = static_cast<int64_t>(i);
-  }
-  return from_file(values, sizes).permute(back).reshape(shape);
 }
 
 /// scale * B A; of experts for each of them, as peft orders their values; of an embedding its
@@ -132,7 +121,8 @@ const weights::LoraPair* MergedWeights::update_of(const std::string& name) const
 
 at::Tensor MergedWeights::of(const weights::TensorInfo& info) {
   if (const auto saved = adapter_.saved.find(info.name); saved != adapter_.saved.end())
-    return in_memory_order(saved->second, info.layout, info.shape);
+    return layers::in_memory_order(from_file(saved->second, info.shape_in_files()), info.layout,
+                                   info.shape);
   if (name_ == info.name) return merged_;
   const at::NoGradGuard no_grad;
   merged_ = at::Tensor();  // let go before the next one takes its place

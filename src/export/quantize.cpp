@@ -7,6 +7,7 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/hf_text_files.h"
+#include "sftrun/weights/projectors.h"
 #include "stored_dtype.h"
 
 namespace sftrun::exporting {
@@ -51,6 +52,7 @@ void quantize(const QuantizeOptions& options) {
                         quantised.config(modules));
     model::write_text_files(*base, options.model, directory, std::nullopt);
     weights::write_template_variables(directory, weights::read_template_variables(options.model));
+    weights::write_projectors(directory, base->arch().projectors);
   };
   write_new_directory(options.output, "the quantised model", write,
                       existing_with(options.overwrite));

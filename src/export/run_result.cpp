@@ -9,6 +9,7 @@
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/gguf_source.h"
 #include "sftrun/weights/hf_text_files.h"
+#include "sftrun/weights/projectors.h"
 #include "sftrun/weights/safetensors.h"
 
 namespace sftrun::exporting {
@@ -98,6 +99,7 @@ void export_result(const RunResult& result, const std::vector<weights::TensorToW
   }
   model::write_text_files(result.base, result.base_path, temporary, result.chat_template);
   weights::write_template_variables(temporary, result.template_variables);
+  weights::write_projectors(temporary, result.base.arch().projectors);
   write_file_atomically(temporary / "README.md", card);
   sync_directory(temporary);
   set_aside(result.target());

@@ -33,7 +33,20 @@ at::Tensor Parameter::part_of(const at::Tensor& values) const {
 }
 
 at::Tensor Parameter::in_file_order(const at::Tensor& values) const {
+  return layers::in_file_order(values, layout);
+}
+
+at::Tensor in_file_order(const at::Tensor& values, const FileLayout& layout) {
   return layout.reorders() ? values.view(layout.view).permute(layout.order) : values;
+}
+
+at::Tensor in_memory_order(const at::Tensor& stored, const FileLayout& layout,
+                           at::IntArrayRef shape) {
+  if (!layout.reorders()) return stored.view(shape);
+  at::Tensor values = at::empty(shape, stored.options());
+  const at::Tensor ordered = in_file_order(values, layout);
+  ordered.copy_(stored.view(ordered.sizes()));
+  return values;
 }
 
 Parameter* ParameterStore::add(std::string name, std::vector<int64_t> shape, int64_t unit,

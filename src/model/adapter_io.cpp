@@ -22,6 +22,7 @@
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/spec/feature_projectors.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/spec/vision_tensors.h"
 #include "sftrun/tokenizer/tokenizer.h"
@@ -189,7 +190,8 @@ void leave_out_images(std::map<std::string, Values>& tensors, const Decoder& dec
   if (decoder.options().with_vision) return;
   std::erase_if(tensors, [&](const auto& entry) {
     const auto part = spec::part_of(decoder.arch(), entry.first + ".");
-    if (!part || *part == ModelPart::kLanguage) return false;
+    const bool is_there = spec::is_of_projectors(decoder.arch(), entry.first);
+    if (!part || *part == ModelPart::kLanguage || is_there) return false;
     if (!decoder.options().lora.parts.has(*part)) {
       throw DataError(
           fmt::format("the adapter has {}, of the {} part", entry.first, part_name(*part)),

@@ -177,7 +177,18 @@ Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)
       rope_(arch_.ropes),
       batch_target_(options_.device) {
   batch_target_.cuts_chunks = spec::any_has_state(arch_);
-  if (!options_.with_vision) return;
+  batch_target_.is_before_embedding = options_.held.first == 0;
+  for (const FeatureProjector& projector : arch_.projectors)
+    projectors_.push_back(layers::make_projector(projector));
+  batch_target_.projectors = &arch_.projectors;
+  batch_target_.features_dtype = options_.dtype;
+  if (options_.with_vision) add_tower();
+  layers::UnitRange& held = options_.held;
+  if (held.first > 0) held.first += embedding_unit();
+  if (held.end < layers::UnitRange{}.end) held.end += embedding_unit();
+}
+
+void Decoder::add_tower() {
   SFTRUN_CHECK(arch_.vision.has_value());
   tower_ = layers::make_tower(*arch_.vision);
   layers::complete(tower_, options_.dtype, options_.device);
@@ -185,7 +196,7 @@ Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)
   batch_target_.has_rope_axes =
       std::any_of(arch_.ropes.begin(), arch_.ropes.end(),
                   [](const spec::RopeSpec& of) { return !of.sections.empty(); });
-  layers::UnitRange& held = options_.held;
+  const layers::UnitRange& held = options_.held;
   const int64_t deepstack = std::ssize(tower_.deepstack);
   if (held.first == 0 && held.end < 1 + deepstack) {
     throw ConfigError(
@@ -194,9 +205,6 @@ Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)
                     deepstack),
         "parallel", "use fewer stages");
   }
-  batch_target_.is_before_embedding = held.first == 0;
-  if (held.first > 0) held.first += tower_.num_units();
-  if (held.end < layers::UnitRange{}.end) held.end += tower_.num_units();
 }
 
 void Decoder::build(const WeightSource& source) {

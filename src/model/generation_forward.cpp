@@ -17,6 +17,12 @@ at::Tensor image_rows(const GenerationInputs& inputs) {
   return images_of(inputs)->rows + inputs.decode.count();
 }
 
+/// Of the prompts in the pass.
+const std::vector<PackedFeatures>& features_of(const GenerationInputs& inputs) {
+  static const std::vector<PackedFeatures> kNone;
+  return inputs.has_prefill() ? inputs.prefill.packed.features : kNone;
+}
+
 }  // namespace
 
 at::Tensor GenerationForward::run(GenerationInputs& inputs,
@@ -42,10 +48,25 @@ at::Tensor GenerationForward::run(GenerationInputs& inputs,
 void GenerationForward::run_tower(const PackedImages* images) {
   if (images != nullptr)
     tower_ = std::make_unique<layers::TowerPass>(decoder_.tower(), images->input, images->layout);
-  for (int64_t unit = 0; unit < decoder_.embedding_unit(); ++unit)
+  for (int64_t unit = 0; unit < decoder_.num_tower_units(); ++unit)
     with_unit(unit, [&] {
       if (tower_) tower_->forward(unit, layers::TowerKeeps::kNothing);
     });
+}
+
+std::vector<at::Tensor> GenerationForward::project(const std::vector<PackedFeatures>& features) {
+  std::vector<at::Tensor> rows;
+  for (int64_t unit = decoder_.num_tower_units(); unit < decoder_.embedding_unit(); ++unit)
+    with_unit(unit, [&] {
+      const int64_t projector = unit - decoder_.num_tower_units();
+      for (const PackedFeatures& of : features) {
+        if (of.projector != projector) continue;
+        layers::ProjectorPass pass(decoder_.projectors()[static_cast<size_t>(projector)],
+                                   of.values);
+        rows.push_back(pass.forward(layers::TowerKeeps::kNothing));
+      }
+    });
+  return rows;
 }
 
 /// Embeds the tokens, or receives the hidden states of the stage before.
@@ -55,8 +76,12 @@ at::Tensor GenerationForward::input(const GenerationInputs& inputs, layers::Batc
   at::Tensor hidden;
   if (decoder_.held_units().contains(decoder_.embedding_unit())) {
     run_tower(images_of(inputs));
+    const std::vector<PackedFeatures>& features = features_of(inputs);
+    const std::vector<at::Tensor> projected = project(features);
     with_unit(decoder_.embedding_unit(), [&] {
       hidden = decoder_.embed(tokens);
+      for (size_t i = 0; i < features.size(); ++i)
+        hidden.index_copy_(0, features[i].rows + inputs.decode.count(), projected[i]);
       if (tower_) hidden.index_copy_(0, image_rows(inputs), tower_->features());
       decoder_.open_shared_state(context, tokens, hidden);
     });

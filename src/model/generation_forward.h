@@ -40,6 +40,8 @@ class GenerationForward {
   }
   at::Tensor input(const GenerationInputs& inputs, layers::BatchContext& context);
   void run_tower(const PackedImages* images);
+  /// @return the rows of each
+  std::vector<at::Tensor> project(const std::vector<PackedFeatures>& features);
 
   Decoder& decoder_;
   layers::CopyRanks* ranks_;

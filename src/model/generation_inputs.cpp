@@ -59,7 +59,7 @@ GenerationInputs::Prefill whole_sequences(std::vector<CachedSequence>& rows,
     document.tokens.insert(document.tokens.end(), sequence.result.tokens.begin(),
                            sequence.result.tokens.end());
     document.labels.assign(document.tokens.size(), data::kIgnoreIndex);
-    document.images = sequence.request.prompt.images;
+    document.media = sequence.request.prompt.media;
     sequence.length = std::ssize(document.tokens);
     prefill.longest = std::max(prefill.longest, sequence.length);
   }

@@ -58,16 +58,17 @@ SamplingOptions options_of(const json& value) {
   return options;
 }
 
-json to_json(const data::SequenceImage& image) {
+json to_json(const data::SequenceMedia& image) {
   json bytes;
   if (image.media.bytes != nullptr)
     bytes = json::binary({image.media.bytes->begin(), image.media.bytes->end()});
   return {image.media.path, bytes,          image.width, image.height, image.rows,
-          image.num_tokens, image.grid_thw, image.begin, image.end,    image.feature};
+          image.num_tokens, image.grid_thw, image.begin, image.end,    image.feature,
+          image.projector};
 }
 
-data::SequenceImage image_of(const json& value) {
-  data::SequenceImage image;
+data::SequenceMedia image_of(const json& value) {
+  data::SequenceMedia image;
   image.media.path = value[0].get<std::string>();
   if (value[1].is_binary()) {
     const auto& bytes = value[1].get_binary();
@@ -78,12 +79,13 @@ data::SequenceImage image_of(const json& value) {
   image.grid_thw = value[6].get<std::array<int64_t, 3>>();
   image.begin = value[7].get<int64_t>(), image.end = value[8].get<int64_t>();
   image.feature = value[9].get<int32_t>();
+  image.projector = value[10].get<int64_t>();
   return image;
 }
 
 json to_json(const SequenceRequest& request) {
   json images = json::array();
-  for (const data::SequenceImage& image : request.prompt.images) images.push_back(to_json(image));
+  for (const data::SequenceMedia& image : request.prompt.media) images.push_back(to_json(image));
   json num_logprobs;
   if (request.num_logprobs) num_logprobs = *request.num_logprobs;
   return {{"prompt", request.prompt.index},
@@ -100,7 +102,7 @@ SequenceRequest request_of(const json& value) {
   request.prompt = {value.at("prompt").get<size_t>(),
                     value.at("tokens").get<std::vector<int32_t>>(),
                     value.at("stream").get<uint64_t>()};
-  for (const json& image : value.at("images")) request.prompt.images.push_back(image_of(image));
+  for (const json& image : value.at("images")) request.prompt.media.push_back(image_of(image));
   request.options = std::make_shared<const SamplingOptions>(options_of(value.at("options")));
   if (!value.at("num_logprobs").is_null())
     request.num_logprobs = value.at("num_logprobs").get<size_t>();

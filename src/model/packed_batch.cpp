@@ -8,6 +8,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/data/batch_plan.h"
+#include "sftrun/data/features.h"
 #include "sftrun/kernels/delta_chunks.h"
 #include "staging.h"
 
@@ -236,6 +237,40 @@ void add_images(const data::Batch& batch, const BatchTarget& target, const Batch
     packed.tokens.index_fill_(0, images.rows, target.vision->embedded_as);
 }
 
+/// @param of the features of one projector
+at::Tensor read_values(const std::vector<const data::SequenceMedia*>& of,
+                       const FeatureProjector& projector) {
+  std::vector<at::Tensor> values;
+  for (const data::SequenceMedia* media : of) {
+    const at::Tensor rows = at::empty({media->num_tokens, projector.input_width});
+    data::read_features(*media, projector,
+                        {rows.mutable_data_ptr<float>(), static_cast<size_t>(rows.numel())});
+    values.push_back(rows);
+  }
+  return at::cat(values);
+}
+
+/// @throws DataError for files of features that changed, or cannot be read
+void add_features(const data::Batch& batch, const BatchTarget& target, const BatchOptions& options,
+                  PackedBatch& packed) {
+  if (batch.features.empty() || !target.is_before_embedding) return;
+  for (size_t i = 0; i < target.projectors->size(); ++i) {
+    const auto number = static_cast<int64_t>(i);
+    std::vector<const data::SequenceMedia*> own;
+    std::vector<data::RowSpan> rows;
+    for (const data::SequenceMedia& media : batch.features) {
+      if (media.projector != number) continue;
+      own.push_back(&media);
+      rows.push_back({static_cast<int32_t>(media.begin), static_cast<int32_t>(media.end)});
+    }
+    if (own.empty()) continue;
+    const at::Tensor values = read_values(own, (*target.projectors)[i]).to(target.features_dtype);
+    packed.features.push_back({.projector = number,
+                               .values = sent(values, target.device, options.is_pinned),
+                               .rows = sent(row_numbers(rows), target.device, options.is_pinned)});
+  }
+}
+
 /// @throws DataError if the target has no tower
 void require_tower(const data::Batch& batch, const BatchTarget& target) {
   if (target.vision != nullptr && target.images != nullptr) return;
@@ -255,13 +290,17 @@ PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const Batch
                           const Randomness& randomness, const BatchOptions& options) {
   if (batch.num_tokens() == 0) return {};
   const bool has_images = !batch.image_rows.empty();
+  PackedBatch packed;
   if (options.sizes) {
-    SFTRUN_CHECK(!has_images);
+    SFTRUN_CHECK(!has_images && batch.features.empty());
     return packed_of(filled_up(batch, *options.sizes), rope, target, randomness, options);
   }
-  if (!has_images) return packed_of(batch, rope, target, randomness, options);
+  if (!has_images) {
+    packed = packed_of(batch, rope, target, randomness, options);
+    add_features(batch, target, options, packed);
+    return packed;
+  }
   require_tower(batch, target);
-  PackedBatch packed;
   if (target.has_rope_axes && batch.rope_positions.empty()) {
     data::Batch with_axes = batch;
     data::set_rope_positions(with_axes, target.vision->merger.side);
@@ -270,6 +309,7 @@ PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const Batch
     packed = packed_of(batch, rope, target, randomness, options);
   }
   add_images(batch, target, options, packed);
+  add_features(batch, target, options, packed);
   return packed;
 }
 

@@ -124,7 +124,7 @@ void PassGraphs::turn_off(const std::string& why) {
 
 std::optional<BatchSizes> PassGraphs::sizes_for(const data::Batch& batch) const {
   if (batch.num_tokens() == 0 || batch.num_tokens() > max_tokens_) return {};
-  if (!batch.rope_positions.empty() || !batch.images.empty()) return {};
+  if (!batch.rope_positions.empty() || !batch.images.empty() || !batch.features.empty()) return {};
   const BatchSizes sizes = rounded_sizes(batch);
   const auto is_captured = [&](const auto& pass) {
     return pass.first.first == sizes && pass.second.graph != nullptr;
@@ -192,7 +192,7 @@ at::Tensor PassGraphs::forward_backward(const PackedBatch& batch, const PassOpti
   if (batch.num_tokens() > 0) ++num_passes_;
   if (!batch.sizes || max_tokens_ == 0) return stage_.forward_backward(batch, options);
   SFTRUN_CHECK(options.grad_scale == 1 && options.aux == nullptr &&
-               !options.row_factors.defined() && !batch.images);
+               !options.row_factors.defined() && !batch.images && batch.features.empty());
   decoder_.joints().refresh();
   decoder_.joints().join_prefetch();  // work in the graph does not wait for events before the graph
   Pass& pass = passes_[{*batch.sizes, batch.staged.nbytes()}];

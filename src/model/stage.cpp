@@ -107,9 +107,8 @@ void Stage::forward(MicroBatchRuns runs) const {
   }
   if (has_embedding()) {
     for (int64_t unit = 0; unit < decoder_.embedding_unit(); ++unit)
-      for_runs(runs, unit, UnitPass::kForward, [&](MicroBatchRun& run) {
-        if (run.batch.images) tower_forward(decoder_, run, unit);
-      });
+      for_runs(runs, unit, UnitPass::kForward,
+               [&](MicroBatchRun& run) { inputs_forward(decoder_, run, unit); });
     for_runs(runs, decoder_.embedding_unit(), UnitPass::kForward,
              [&](MicroBatchRun& run) { embedding_forward(decoder_, run); });
   } else if (!runs[0]->is_empty()) {
@@ -187,12 +186,11 @@ void Stage::backward(MicroBatchRuns runs) const {
     for_runs(runs, unit, UnitPass::kBackward,
              [&](MicroBatchRun& run) { embedding_backward(decoder_, run); });
   gradients_ready(last, unit);
-  for (int64_t of_tower = unit - 1; of_tower >= 0; --of_tower) {
-    if (has_backward(decoder_, last, of_tower))
-      for_runs(runs, of_tower, UnitPass::kBackward, [&](MicroBatchRun& run) {
-        if (run.batch.images) tower_backward(decoder_, run, of_tower);
-      });
-    gradients_ready(last, of_tower);
+  for (int64_t of_inputs = unit - 1; of_inputs >= 0; --of_inputs) {
+    if (has_backward(decoder_, last, of_inputs))
+      for_runs(runs, of_inputs, UnitPass::kBackward,
+               [&](MicroBatchRun& run) { inputs_backward(decoder_, run, of_inputs); });
+    gradients_ready(last, of_inputs);
   }
 }
 

@@ -261,8 +261,18 @@ void TensorDeclarer::declare_tower() {
   }
 }
 
+void TensorDeclarer::declare_projectors() {
+  for (layers::Projector& projector : d_.projectors_) {
+    const auto unit = static_cast<int64_t>(d_.units_.size());
+    d_.units_.push_back({.name = "projector " + projector.spec.name});
+    for (const auto& [name, place] : layers::members_of(projector))
+      declare_tensor(name, unit, place.weight, place.parameter);
+  }
+}
+
 void TensorDeclarer::declare() {
   declare_tower();
+  declare_projectors();
   d_.units_.push_back({.name = "embedding"});
   declare_embedding();
   uint32_t number = 0;

@@ -66,6 +66,7 @@ class TensorDeclarer {
   void divide(layers::Linear& linear, Division division) const;
   bool adapts_embedding_or_head(const std::string& module) const;
   void declare_tower();
+  void declare_projectors();
   void declare_embedding();
   int64_t first_token() const;
   /// The tokens are the inputs of the embedding and the outputs of the head.

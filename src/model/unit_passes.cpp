@@ -17,19 +17,73 @@ bool needs_input_gradient(Decoder& decoder, const MicroBatchRun& run, int64_t un
   return run.trains && decoder.trains_below(unit);
 }
 
+namespace {
+
+using layers::TowerKeeps;
+
+TowerKeeps kept_of_inputs(Decoder& decoder, const MicroBatchRun& run, int64_t unit) {
+  return !has_backward(decoder, run, unit)          ? TowerKeeps::kNothing
+         : decoder.options().gradient_checkpointing ? TowerKeeps::kInput
+                                                    : TowerKeeps::kGraph;
+}
+
 void tower_forward(Decoder& decoder, MicroBatchRun& run, int64_t unit) {
-  using layers::TowerKeeps;
   const PackedImages& images = *run.batch.images;
   if (!run.tower)
     run.tower = std::make_unique<layers::TowerPass>(decoder.tower(), images.input, images.layout);
-  const TowerKeeps keeps = !has_backward(decoder, run, unit)          ? TowerKeeps::kNothing
-                           : decoder.options().gradient_checkpointing ? TowerKeeps::kInput
-                                                                      : TowerKeeps::kGraph;
-  run.tower->forward(unit, keeps);
+  run.tower->forward(unit, kept_of_inputs(decoder, run, unit));
 }
 
-void tower_backward(Decoder& decoder, MicroBatchRun& run, int64_t unit) {
-  run.tower->backward(unit, needs_input_gradient(decoder, run, unit));
+/// The place of a projector's features in the batch; -1: it has none.
+int64_t features_of(const MicroBatchRun& run, int64_t projector) {
+  const auto& features = run.batch.features;
+  const auto found = std::find_if(features.begin(), features.end(), [&](const PackedFeatures& of) {
+    return of.projector == projector;
+  });
+  return found == features.end() ? -1 : found - features.begin();
+}
+
+void projector_forward(Decoder& decoder, MicroBatchRun& run, int64_t unit) {
+  const int64_t projector = unit - decoder.num_tower_units();
+  const int64_t i = features_of(run, projector);
+  if (i < 0) return;
+  run.projectors.emplace_back(decoder.projectors()[static_cast<size_t>(projector)],
+                              run.batch.features[static_cast<size_t>(i)].values);
+  run.projectors.back().forward(kept_of_inputs(decoder, run, unit));
+}
+
+/// Features replace the embeddings of their rows.
+void put_features(MicroBatchRun& run) {
+  for (size_t i = 0; i < run.projectors.size(); ++i)
+    run.hidden.index_copy_(0, run.batch.features[i].rows, run.projectors[i].rows());
+}
+
+/// The tokens in their place have no part in the result.
+void take_feature_gradients(MicroBatchRun& run, bool is_needed) {
+  for (const PackedFeatures& features : run.batch.features) {
+    if (is_needed) run.projector_gradients.push_back(run.grad.index_select(0, features.rows));
+    run.grad.index_fill_(0, features.rows, 0);
+  }
+}
+
+}  // namespace
+
+void inputs_forward(Decoder& decoder, MicroBatchRun& run, int64_t unit) {
+  if (unit >= decoder.num_tower_units())
+    projector_forward(decoder, run, unit);
+  else if (run.batch.images)
+    tower_forward(decoder, run, unit);
+}
+
+void inputs_backward(Decoder& decoder, MicroBatchRun& run, int64_t unit) {
+  if (unit < decoder.num_tower_units()) {
+    if (run.tower) run.tower->backward(unit, needs_input_gradient(decoder, run, unit));
+    return;
+  }
+  const int64_t i = features_of(run, unit - decoder.num_tower_units());
+  if (i < 0) return;
+  const auto at = static_cast<size_t>(i);
+  run.projectors[at].backward(std::exchange(run.projector_gradients[at], {}));
 }
 
 namespace {
@@ -56,6 +110,7 @@ void embedding_forward(Decoder& decoder, MicroBatchRun& run) {
   run.hidden = run.trains ? decoder.embed_for_training(run.batch)
                           : decoder.embed(run.batch.tokens, run.context.adapters);
   if (run.tower) run.hidden.index_copy_(0, run.batch.images->rows, run.tower->features());
+  put_features(run);
   const bool keeps = has_backward(decoder, run, decoder.embedding_unit());
   decoder.open_shared_state(run.context, run.batch.tokens, run.hidden,
                             keeps ? &run.per_layer : nullptr);
@@ -104,6 +159,7 @@ void embedding_backward(Decoder& decoder, MicroBatchRun& run) {
                                std::exchange(run.deepstack_gradients, {}));
     run.grad.index_fill_(0, rows, 0);  // the tokens in their place have no part in the result
   }
+  take_feature_gradients(run, needs_input_gradient(decoder, run, decoder.embedding_unit()));
   if (embedding.trains()) layers::embedding_backward(embedding, run.batch.tokens, run.grad);
 }
 

@@ -12,11 +12,11 @@ bool has_backward(Decoder& decoder, const MicroBatchRun& run, int64_t unit);
 /// Whether it goes on to the unit before this one.
 bool needs_input_gradient(Decoder& decoder, const MicroBatchRun& run, int64_t unit);
 
-/// A unit of the tower.   @pre the micro-batch has images
-void tower_forward(Decoder& decoder, MicroBatchRun& run, int64_t unit);
-void tower_backward(Decoder& decoder, MicroBatchRun& run, int64_t unit);
+/// A unit before the embedding: of the tower, or a projector of features. Nothing, if the micro-batch has no inputs for it.
+void inputs_forward(Decoder& decoder, MicroBatchRun& run, int64_t unit);
+void inputs_backward(Decoder& decoder, MicroBatchRun& run, int64_t unit);
 
-/// Sets `run.hidden`; the rows of images are the tower's features.
+/// Sets `run.hidden`; the rows of images and features are those of the tower and the projectors.
 void embedding_forward(Decoder& decoder, MicroBatchRun& run);
 /// From `run.hidden` to `run.hidden`. With gradient checkpointing the input is kept, else the state.
 /// @param streams of inputs that wait in the host's memory; null: they stay on the device

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "sftrun/core/error.h"
+#include "sftrun/spec/feature_projectors.h"
 #include "sftrun/spec/vision_tensors.h"
 
 namespace sftrun::plan {
@@ -19,11 +20,31 @@ spec::NamePattern pattern_of(const nlohmann::ordered_json& values) {
 
 void require_parts_exist(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
   const TrainedParts trained = tuning.train_parts.trained();
-  if (arch.vision || !trained.has_image_side()) return;
+  const bool has_projector = arch.vision || !arch.projectors.empty();
+  if ((arch.vision || !trained.vision) && (has_projector || !trained.projector)) return;
   throw ConfigError(
       fmt::format("the model has no images: it has no {} part",
                   part_name(trained.vision ? ModelPart::kVision : ModelPart::kProjector)),
-      "tuning.train_parts", "remove train_parts, or use a model that takes images");
+      "tuning.train_parts",
+      trained.vision ? "remove train_parts, or use a model that takes images"
+                     : "remove train_parts, use a model that takes images, or set model.projectors "
+                       "for features of another encoder");
+}
+
+void add_projectors(spec::ArchSpec& arch, const config::RunConfig& config) {
+  const int64_t num_new = spec::add_projectors(arch, config.model.projectors);
+  const config::TuningConfig& tuning = config.tuning;
+  if (num_new == 0 || tuning.mode == config::TuningMode::kPartial ||
+      tuning.train_parts.trains(ModelPart::kProjector))
+    return;
+  throw ConfigError(
+      fmt::format("the projector {} is new: it has random weights, and would not train",
+                  arch.projectors.back().name),
+      "model.projectors",
+      tuning.trains_adapter()
+          ? "set tuning.train_parts to {projector: full, language: lora}; or, to train projectors "
+            "alone, tuning.mode to full and train_parts to [projector]"
+          : "set tuning.train_parts to [projector], or to [projector, language]");
 }
 
 spec::LoraSpec lora_spec(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
@@ -41,10 +62,13 @@ spec::LoraSpec lora_spec(const config::TuningConfig& tuning, const spec::ArchSpe
                       .modules_to_save = lora.modules_to_save,
                       .parts = tuning.train_parts.trained()};
   for (const ModelPart part : kModelParts) {
-    if (!tuning.full_parts().has(part)) continue;
+    if (!tuning.full_parts().has(part) || !arch.vision) continue;
     std::vector<std::string> modules = spec::modules_of(arch, part);
     std::move(modules.begin(), modules.end(), std::back_inserter(spec.modules_to_save));
   }
+  if (tuning.trains_adapter() && tuning.train_parts.trains(ModelPart::kProjector))
+    for (const FeatureProjector& projector : arch.projectors)
+      spec.modules_to_save.push_back(projector.module());
   return spec;
 }
 

@@ -63,7 +63,9 @@ void add_lora(const spec::ArchSpec& arch, int64_t r, Trained& trained) {
 Trained lora_values(const spec::ArchSpec& arch, const config::RunConfig& config) {
   Trained trained(config.train);
   add_lora(arch, config.tuning.lora.r, trained);
-  trained.scale_to(spec::num_lora_values(lora_spec(config.tuning, arch), arch));
+  spec::LoraSpec lora = lora_spec(config.tuning, arch);
+  lora.parts = TrainedParts::text();
+  trained.scale_to(spec::num_lora_values(lora, arch));
   return trained;
 }
 
@@ -89,7 +91,7 @@ std::optional<spec::TrainableNames> trainable_names(const config::TuningConfig& 
 /// Of a run without an adapter.
 bool trains(const spec::TensorSpec& tensor, const std::optional<spec::TrainableNames>& names,
             const TowerUse& tower) {
-  return tensor.role != TensorRole::kBuffer && (!tower.is_loaded || tower.parts.has(tensor.part)) &&
+  return tensor.role != TensorRole::kBuffer && tower.parts.has(tensor.part) &&
          (!names || names->match(tensor.name));
 }
 
@@ -195,21 +197,30 @@ class BaseFormat {
 
 }  // namespace
 
+namespace {
+
+/// A projector trains in full beside adapters, too.
+bool is_trained_projector(const spec::TensorSpec& tensor, const TowerUse& tower) {
+  return tensor.projector >= 0 && tower.parts.projector;
+}
+
+}  // namespace
+
 int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
                    int64_t element_bytes, const StoredBytes& stored, const TowerUse& tower) {
   const BaseFormat format(arch, tuning, element_bytes, stored, tower);
   int64_t total = 0;
   for (const spec::TensorSpec& tensor : with_tower(spec::tensor_specs(arch), arch, tower))
-    total += format.bytes(tensor);
+    if (!is_trained_projector(tensor, tower)) total += format.bytes(tensor);
   return total;
 }
 
 namespace {
 
-/// Trained values of the text model, and of each unit of the tower, in a run that trains an adapter.
+/// Trained values of the text model, and of each unit before its embedding, in a run that trains an adapter.
 struct TrainedValues {
   int64_t of_text = 0;
-  std::vector<int64_t> of_tower;
+  std::vector<int64_t> of_inputs;
 };
 
 /// Bytes of the whole model on one device.
@@ -231,6 +242,8 @@ struct UnitWeights {
 /// @param embedding, head their units
 size_t unit_of(const spec::ArchSpec& arch, const spec::TensorSpec& tensor, size_t embedding,
                size_t head) {
+  if (tensor.projector >= 0)
+    return embedding - arch.projectors.size() + static_cast<size_t>(tensor.projector);
   if (tensor.unit != spec::VisionUnit::kNone)
     return static_cast<size_t>(tower_unit_of(arch, tensor));
   if (tensor.layer >= 0) return embedding + static_cast<size_t>(tensor.layer) + 1;
@@ -245,13 +258,14 @@ std::vector<UnitWeights> unit_weights(const spec::ArchSpec& arch, const config::
                                       const TrainedValues& values, const TowerUse& tower) {
   const bool trains_adapter = config.tuning.trains_adapter();
   const BaseFormat format(arch, config.tuning, element_bytes, stored, tower);
-  const auto embedding = static_cast<size_t>(num_tower_units(arch, tower));
+  const auto embedding = static_cast<size_t>(num_input_units(arch, tower));
   std::vector<UnitWeights> units(embedding + static_cast<size_t>(arch.num_layers) + 2);
   const size_t head = units.size() - 1;
   const std::vector<spec::TensorSpec> tensors = with_tower(spec::tensor_specs(arch), arch, tower);
   const std::optional<spec::TrainableNames> names = trainable_names(config.tuning, tensors);
   for (const spec::TensorSpec& tensor : tensors) {
     UnitWeights of_tensor;
+    if (trains_adapter && is_trained_projector(tensor, tower)) continue;
     if (trains_adapter)
       of_tensor.base_bytes = static_cast<double>(format.bytes(tensor));
     else if (trains(tensor, names, tower))
@@ -272,7 +286,7 @@ std::vector<UnitWeights> unit_weights(const spec::ArchSpec& arch, const config::
       units[unit].trained =
           static_cast<double>(values.of_text) / static_cast<double>(arch.num_layers);
     for (size_t unit = 0; unit < embedding; ++unit)
-      units[unit].trained = static_cast<double>(values.of_tower[unit]);
+      units[unit].trained = static_cast<double>(values.of_inputs[unit]);
   }
   return units;
 }
@@ -363,16 +377,23 @@ StoredBytes device_bytes(const spec::ArchSpec& arch, const config::Axes& axes,
 
 namespace {
 
-/// Adds what trains of the image side.   @return values of each unit
-std::vector<int64_t> add_tower(const spec::ArchSpec& arch, const config::RunConfig& config,
-                               const TowerUse& tower, Trained& trained) {
-  if (!tower.is_loaded) return {};
-  const TowerTraining training(arch, config.tuning, tower);
-  std::vector<int64_t> values(static_cast<size_t>(num_tower_units(arch, tower)));
-  for (const spec::TensorSpec& tensor : tower_tensors(arch)) {
-    const int64_t before = trained.values();
-    add_tower_tensor(tensor, training, config.tuning.lora, trained);
-    values[static_cast<size_t>(tower_unit_of(arch, tensor))] += trained.values() - before;
+/// Adds what trains of the image side, and the projectors of features.   @return values of each unit
+std::vector<int64_t> add_inputs(const spec::ArchSpec& arch, const config::RunConfig& config,
+                                const TowerUse& tower, Trained& trained) {
+  const auto embedding = static_cast<size_t>(num_input_units(arch, tower));
+  std::vector<int64_t> values(embedding);
+  if (tower.is_loaded) {
+    const TowerTraining training(arch, config.tuning, tower);
+    for (const spec::TensorSpec& tensor : tower_tensors(arch)) {
+      const int64_t before = trained.values();
+      add_tower_tensor(tensor, training, config.tuning.lora, trained);
+      values[static_cast<size_t>(tower_unit_of(arch, tensor))] += trained.values() - before;
+    }
+  }
+  for (const spec::TensorSpec& tensor : spec::tensor_specs(arch)) {
+    if (tensor.projector < 0 || !tower.parts.projector) continue;
+    trained.add(tensor.shape, tensor.role);
+    values[unit_of(arch, tensor, embedding, embedding)] += tensor.numel();
   }
   return values;
 }
@@ -384,9 +405,9 @@ WholeBytes whole_bytes(const spec::ArchSpec& arch, const config::RunConfig& conf
   Trained trained(config.train);
   TrainedValues values;
   if (config.tuning.trains_adapter()) {
-    if (device.tower.trains_language()) trained = lora_values(arch, config);
+    if (device.tower.parts.language) trained = lora_values(arch, config);
     values.of_text = trained.values();
-    values.of_tower = add_tower(arch, config, device.tower, trained);
+    values.of_inputs = add_inputs(arch, config, device.tower, trained);
     base = base_bytes(arch, config.tuning, element_bytes, stored, device.tower);
   } else {
     const TrainedTensors tensors = trained_tensors(arch, config, device.tower);
@@ -431,7 +452,7 @@ WholeBytes bytes_of_stage(const spec::ArchSpec& arch, const std::vector<UnitWeig
     sum.trained += unit.trained;
   }
   if (arch.tie_word_embeddings && num_stages == 1) {
-    const UnitWeights& embedding = stage[whole.values.of_tower.size()];
+    const UnitWeights& embedding = stage[whole.values.of_inputs.size()];
     sum.base_bytes -= embedding.base_bytes;
     sum.trained -= embedding.trained;
   }
@@ -521,7 +542,7 @@ std::vector<double> unit_bytes(const spec::ArchSpec& arch, const config::RunConf
   for (const UnitWeights& unit :
        unit_weights(arch, config, element_bytes, stored, whole.values, device.tower))
     bytes.push_back(bytes_of(unit, whole));
-  const auto embedding = bytes.begin() + num_tower_units(arch, device.tower);
+  const auto embedding = bytes.begin() + num_input_units(arch, device.tower);
   *embedding += std::accumulate(bytes.begin(), embedding, 0.0);
   bytes.erase(bytes.begin(), embedding);
   return bytes;

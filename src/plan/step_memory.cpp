@@ -102,7 +102,7 @@ int64_t first_trained_layer(const StepContext& step) {
   int64_t first = arch.num_layers;
   for (const spec::TensorSpec& tensor : tensors) {
     if (tensor.role == spec::TensorRole::kBuffer || !names.match(tensor.name)) continue;
-    if (tensor.role == spec::TensorRole::kEmbedding) return 0;
+    if (tensor.role == spec::TensorRole::kEmbedding || tensor.projector >= 0) return 0;
     if (tensor.layer >= 0) first = std::min<int64_t>(first, tensor.layer);
   }
   return first;
@@ -184,6 +184,19 @@ bool keeps_inputs_on_host(const StepContext& step) {
          step.shape.on_gpu && step.config.parallel.offload.activations == config::Offload::kCpu;
 }
 
+/// Projectors of features: at most every token of the micro-batch stands for a row of features.
+/// @param not_there what is freed before they run
+void add_projectors(const StepContext& step, int64_t not_there, TowerBytes& bytes) {
+  for (int64_t i = 0; i < std::ssize(step.arch.projectors); ++i) {
+    const TrainingBytes of = block_row("projector").training(step, i);
+    bytes.images += step.rows(step.arch.projectors[static_cast<size_t>(i)].input_width) +
+                    step.rows(step.arch.hidden_size);
+    bytes.kept += of.kept;
+    bytes.of_unit =
+        std::max({bytes.of_unit, of.in_forward - of.kept - not_there, of.in_backward - not_there});
+  }
+}
+
 /// Micro-batches whose images are there at the same time: in a pipeline those that are under way in its
 /// first stage, which has the tower.
 int64_t images_at_once(const config::RunConfig& config) {
@@ -239,7 +252,8 @@ StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& con
   const StepContext step(whole, config, shape);
   const bool frees = !keeps_inputs_on_host(step) && !config.parallel.axes.has_stages();
   const UnitsBytes units = units_bytes(step, frees);
-  const TowerBytes tower = tower_bytes(step, frees ? units.kept : 0, frees);
+  TowerBytes tower = tower_bytes(step, frees ? units.kept : 0, frees);
+  add_projectors(step, frees ? units.kept + tower.kept : 0, tower);
   const int64_t gradient = matrix_gradient_on_cpu(
       step, largest_of_layers(step.arch,
                               [&](int64_t layer) { return largest_matrix(step.arch, layer); }));

@@ -15,6 +15,13 @@ constexpr std::string_view kWeightEnding = ".weight";
 
 }  // namespace
 
+TowerUse TowerUse::of(const config::TuningConfig& tuning, const spec::ArchSpec& arch,
+                      bool has_images) {
+  const TrainedParts parts = tuning.train_parts.trained();
+  const bool trains = parts.vision || (parts.projector && arch.projectors.empty());
+  return {.is_loaded = arch.vision && (has_images || trains), .parts = parts};
+}
+
 ImageShape ImagesOfBin::times(int64_t bins) const {
   const auto all = [&](double of_bin) {
     return static_cast<int64_t>(std::ceil(static_cast<double>(bins) * of_bin));
@@ -48,6 +55,10 @@ std::vector<spec::TensorSpec> with_tower(std::vector<spec::TensorSpec> text,
 
 int64_t num_tower_units(const spec::ArchSpec& arch, const TowerUse& use) {
   return use.is_loaded ? arch.vision->num_used_layers + 2 : 0;
+}
+
+int64_t num_input_units(const spec::ArchSpec& arch, const TowerUse& use) {
+  return num_tower_units(arch, use) + std::ssize(arch.projectors);
 }
 
 int64_t tower_unit_of(const spec::ArchSpec& arch, const spec::TensorSpec& tensor) {

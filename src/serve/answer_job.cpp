@@ -43,7 +43,7 @@ std::vector<std::unique_ptr<AnswerJob>> jobs_of(const ServedModel& model,
       job->channel = channel;
       job->choice = jobs.size();
       job->request.prompt.tokens = request.prompts[i];
-      if (i < request.prompt_images.size()) job->request.prompt.images = request.prompt_images[i];
+      if (i < request.prompt_images.size()) job->request.prompt.media = request.prompt_images[i];
       job->request.prompt.stream = jobs.size();
       job->request.options = options;
       job->request.num_logprobs = request.num_logprobs;

@@ -187,8 +187,8 @@ Json with_known_roles(Json messages) {
 /// Takes the messages out of the body: they may be large.
 /// Where images are decoded for a pass, an error would end the answers to other requests.
 /// @throws DataError
-void require_decodable(const std::vector<data::SequenceImage>& images) {
-  for (const data::SequenceImage& image : images) {
+void require_decodable(const std::vector<data::SequenceMedia>& images) {
+  for (const data::SequenceMedia& image : images) {
     const std::string file = data::read_media(image.media);
     images::decode(std::as_bytes(std::span(file)), {}, "an image of the messages");
   }
@@ -219,9 +219,9 @@ void read_messages(Parameters& parameters, CompletionRequest& request, const Ser
   data::PromptTokens tokens = model.chat_prompts.build(record, "messages");
   if (tokens.ids.empty())
     throw ApiError(kBadRequest, "the chat template gives no text", "messages");
-  require_decodable(tokens.images);
+  require_decodable(tokens.media);
   request.prompts.push_back(std::move(tokens.ids));
-  request.prompt_images.push_back(std::move(tokens.images));
+  request.prompt_images.push_back(std::move(tokens.media));
   request.prompt_texts.emplace_back();
 }
 

@@ -139,6 +139,23 @@ void add_layer(std::vector<TensorSpec>& specs, const ArchSpec& arch, int64_t lay
     for (const ExpertSpec& experts : block.experts) add_experts(specs, arch, experts, layer);
 }
 
+void add_projector(std::vector<TensorSpec>& specs, const ArchSpec& arch, int64_t number) {
+  const FeatureProjector& projector = arch.projectors[static_cast<size_t>(number)];
+  const int64_t hidden = projector.hidden;
+  const auto add = [&](std::string name, std::vector<int64_t> shape, TensorRole role) {
+    specs.push_back({.name = std::move(name),
+                     .shape = std::move(shape),
+                     .role = role,
+                     .part = ModelPart::kProjector,
+                     .unit = VisionUnit::kFeatures,
+                     .projector = number});
+  };
+  add(projector.first() + ".weight", {hidden, projector.input_width}, TensorRole::kLinear);
+  add(projector.first() + ".bias", {hidden}, TensorRole::kBias);
+  add(projector.second() + ".weight", {arch.hidden_size, hidden}, TensorRole::kLinear);
+  add(projector.second() + ".bias", {arch.hidden_size}, TensorRole::kBias);
+}
+
 }  // namespace
 
 std::vector<TensorSpec> tensor_specs(const ArchSpec& arch) {
@@ -156,6 +173,7 @@ std::vector<TensorSpec> tensor_specs(const ArchSpec& arch) {
                      .shape = {arch.vocab_size, arch.hidden_size},
                      .role = TensorRole::kHead});
   }
+  for (int64_t i = 0; i < std::ssize(arch.projectors); ++i) add_projector(specs, arch, i);
   return specs;
 }
 

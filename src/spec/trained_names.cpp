@@ -67,8 +67,8 @@ std::string module_of(const TensorSpec& tensor) {
 
 /// The tensors of modules that can be fully trained, including the head even if it is tied.
 std::vector<TensorSpec> tensors_with_head(const ArchSpec& arch, const TrainedParts& parts) {
-  std::vector<TensorSpec> tensors;
-  if (parts.language) tensors = tensor_specs(arch);
+  std::vector<TensorSpec> tensors = tensor_specs(arch);
+  std::erase_if(tensors, [&](const TensorSpec& tensor) { return !parts.has(tensor.part); });
   if (arch.vision && parts.has_image_side()) {
     for (TensorSpec& tensor : vision_tensor_specs(*arch.vision, arch.hidden_size))
       if (parts.has(tensor.part) && is_read(*arch.vision, tensor))

@@ -137,12 +137,9 @@ at::Tensor parameter_in(const weights::SafetensorsFile& file, const fs::path& pa
                         const layers::Parameter& parameter) {
   const at::Tensor stored =
       values_in(file, path, parameter.name, parameter.shape_in_files(), at::kFloat);
-  if (!parameter.layout.reorders())
-    return parameter.part_of(stored.view(parameter.whole_shape())).flatten();
-  const at::Tensor values = at::empty(parameter.whole_shape(), at::kFloat),
-                   ordered = parameter.in_file_order(values);
-  ordered.copy_(stored.view(ordered.sizes()));
-  return parameter.part_of(values).flatten();
+  return parameter
+      .part_of(layers::in_memory_order(stored, parameter.layout, parameter.whole_shape()))
+      .flatten();
 }
 
 }  // namespace
@@ -208,6 +205,7 @@ CheckpointContents checkpoint_contents(model::Decoder& decoder, parallel::Strate
   // With PiSSA the trained parameters are not the exported adapter, so both are stored.
   const bool has_principal_parts = !decoder.principal_parts().empty();
   CheckpointContents contents;
+  contents.projectors = decoder.arch().projectors;
   // Nothing to put together, so rank 0 writes alone.
   if (!strategy.divides_parameters() && strategy.mesh().rank() != 0) return contents;
   // Parts are ranges of a tensor's values. Those of tensor parallelism may be columns.
@@ -277,6 +275,7 @@ void CheckpointStore::save(const CheckpointContents& contents,
   if (contents.chat_template)
     write_file_atomically(temporary / "chat_template.jinja", *contents.chat_template);
   weights::write_template_variables(temporary, contents.template_variables);
+  weights::write_projectors(temporary, contents.projectors);
   if (!contents.principal_parts.empty())
     weights::write_safetensors(temporary / kPrincipalPartsFile, contents.principal_parts);
   FileRecords records;

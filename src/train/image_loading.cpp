@@ -19,7 +19,7 @@ struct LoadedImage {
   std::vector<float> pixel_values;
 };
 
-LoadedImage load_image(const data::SequenceImage& image, const images::ImageProcessor& processor) {
+LoadedImage load_image(const data::SequenceMedia& image, const images::ImageProcessor& processor) {
   const std::string name = data::name_of(image.media), file = data::read_media(image.media);
   const images::Image pixels = images::decode(std::as_bytes(std::span(file)), {}, name);
   if (pixels.width != image.width || pixels.height != image.height) {

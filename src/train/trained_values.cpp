@@ -6,6 +6,7 @@
 #include "checkpoint_state.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/presence.h"
+#include "sftrun/layers/parameter.h"
 #include "sftrun/weights/fingerprint.h"
 
 namespace sftrun::train {
@@ -73,9 +74,7 @@ at::Tensor TrainedValues::read(const weights::TensorInfo& info) const {
   }
   const at::Tensor stored = values_in(*whole_, checkpoint_ / kTrainableFile, info.name,
                                       info.shape_in_files(), at::kFloat);
-  const FileLayout& layout = info.layout;
-  const at::Tensor ordered =
-      layout.reorders() ? values.view(layout.view).permute(layout.order) : values;
+  const at::Tensor ordered = layers::in_file_order(values, info.layout);
   ordered.copy_(stored.view(ordered.sizes()));
   return values;
 }

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <map>
 
-#include "convert.h"
+#include "forwarding_checkpoint.h"
 #include "saved_rows.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
@@ -14,7 +14,9 @@
 #include "sftrun/core/presence.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/convert.h"
 #include "sftrun/weights/hf_text_files.h"
+#include "sftrun/weights/projectors.h"
 
 namespace sftrun::weights {
 namespace {
@@ -176,13 +178,10 @@ std::optional<tokenizer::Tokenizer> own_tokenizer(const Checkpoint& base, const 
   return std::nullopt;
 }
 
-class ReplacedCheckpoint final : public Checkpoint {
+class ReplacedCheckpoint final : public ForwardingCheckpoint {
  public:
   ReplacedCheckpoint(std::shared_ptr<const Checkpoint> base, AdapterVocabulary ends)
-      : base_(std::move(base)),
-        ends_(std::move(ends)),
-        arch_(base_->arch()),
-        tensors_(base_->tensors()) {
+      : ForwardingCheckpoint(std::move(base)), ends_(std::move(ends)) {
     arch_.vocab_size = ends_.vocab_size();
     const std::vector<int64_t> shape = {arch_.vocab_size, arch_.hidden_size};
     for (const SavedRows* end : {&ends_.embedding(), &ends_.head()}) {
@@ -203,8 +202,6 @@ class ReplacedCheckpoint final : public Checkpoint {
     if (new_eos) arch_.eos_token_ids.push_back(*new_eos);
   }
 
-  const spec::ArchSpec& arch() const override { return arch_; }
-  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   bool has(const std::string& name) const override {
     return replaced_.contains(name) || base_->has(name);
   }
@@ -233,10 +230,6 @@ class ReplacedCheckpoint final : public Checkpoint {
                   bytes);
     }
   }
-  void read_part(const std::string& name, size_t part, DType dtype,
-                 void* destination) const override {
-    base_->read_part(name, part, dtype, destination);
-  }
   std::optional<uint64_t> read_range(const std::string& name, DType dtype, int64_t first,
                                      int64_t count, void* destination) const override {
     if (replaced_.contains(name)) return std::nullopt;
@@ -254,7 +247,6 @@ class ReplacedCheckpoint final : public Checkpoint {
     if (!replaced_.empty()) files.push_back({ends_.path(), ends_.file().data_begin()});
     return files;
   }
-  nlohmann::ordered_json configuration() const override { return base_->configuration(); }
   std::string sampled_fingerprint() const override {
     if (replaced_.empty()) return base_->sampled_fingerprint();
     Fingerprint print;
@@ -273,7 +265,6 @@ class ReplacedCheckpoint final : public Checkpoint {
     return text_directory_.empty() ? base_->tokenizer()
                                    : tokenizer::Tokenizer::from_directory(text_directory_);
   }
-  std::optional<std::string> chat_template() const override { return base_->chat_template(); }
   templates::RenderOptions render_defaults() const override {
     const templates::RenderOptions texts = base_->render_defaults();
     return text_directory_.empty() ? texts : joined(texts, read_special_texts(text_directory_));
@@ -290,18 +281,17 @@ class ReplacedCheckpoint final : public Checkpoint {
   void part_head() {
     TensorInfo head = tensors_.at(0);
     SFTRUN_CHECK_EQ(head.name, ends_.embedding().tensor());
-    const auto last = static_cast<ptrdiff_t>(spec::tensor_specs(arch_).size());
+    std::vector<spec::TensorSpec> of_text = spec::tensor_specs(arch_);
+    std::erase_if(of_text, [](const spec::TensorSpec& tensor) { return tensor.projector >= 0; });
+    const auto last = std::ssize(of_text);
     arch_.tie_word_embeddings = false;
     head.name = ends_.head().tensor();
     head.stored_name.clear();
     tensors_.insert(tensors_.begin() + last, std::move(head));
   }
 
-  std::shared_ptr<const Checkpoint> base_;
   AdapterVocabulary ends_;
   std::map<std::string, const SavedRows*> replaced_;
-  spec::ArchSpec arch_;
-  std::vector<TensorInfo> tensors_;
   fs::path text_directory_;
 };
 
@@ -317,7 +307,8 @@ std::optional<int64_t> new_eos(const Checkpoint& base, const tokenizer::Tokenize
 }  // namespace
 
 AdapterBase open_adapter_base(const fs::path& base_path, const fs::path& adapter) {
-  AdapterBase opened{.checkpoint = Checkpoint::open(base_path)};
+  AdapterBase opened{.checkpoint =
+                         with_projectors(Checkpoint::open(base_path), read_projectors(adapter))};
   const Checkpoint& base = *opened.checkpoint;
   AdapterVocabulary ends(base, adapter);
   const auto tokenizer = own_tokenizer(base, base_path, adapter, ends.vocab_size());

@@ -439,7 +439,7 @@ void name_linears_by_module(AdapterConfig& config, const spec::ArchSpec& arch) {
 AdapterConfig load_named_targets(const fs::path& directory, const spec::ArchSpec& arch) {
   AdapterConfig config = AdapterConfig::load(directory);
   const fs::path path = directory / kTensorsFile;
-  if (arch.vision && has_optional_file(path))
+  if ((arch.vision || !arch.projectors.empty()) && has_optional_file(path))
     config.lora.parts = parts_in(open_adapter_file(path), arch);
   name_linears_by_module(config, arch);
   keep_ends_tied(config, arch);

@@ -1,8 +1,8 @@
 #include "adapter_values.h"
 
-#include "convert.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/finite.h"
+#include "sftrun/weights/convert.h"
 #include "shape_math.h"
 
 namespace sftrun::weights {

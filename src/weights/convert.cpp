@@ -1,4 +1,4 @@
-#include "convert.h"
+#include "sftrun/weights/convert.h"
 
 #include <cstring>
 

@@ -4,8 +4,8 @@
 #include <immintrin.h>
 #endif
 
-#include "convert.h"
 #include "sftrun/core/error.h"
+#include "sftrun/weights/convert.h"
 #include "sftrun/weights/gguf.h"
 
 namespace sftrun::weights {

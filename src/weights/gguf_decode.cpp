@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "convert.h"
+#include "sftrun/weights/convert.h"
 
 namespace sftrun::weights {
 namespace {

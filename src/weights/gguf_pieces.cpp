@@ -60,6 +60,7 @@ std::vector<GgufPiece> gguf_pieces(const spec::ArchSpec& arch) {
   std::vector<GgufPiece> pieces;
   for (size_t source = 0; source < specs.size(); ++source) {
     const spec::TensorSpec& spec = specs[source];
+    if (spec.projector >= 0) continue;  // llama.cpp has no such part
     if (!belongs_to_experts(spec)) {
       pieces.push_back(piece_of(arch, spec, names.at(spec.name)));
       pieces.back().source = source;

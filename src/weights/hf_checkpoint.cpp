@@ -4,7 +4,6 @@
 #include <map>
 
 #include "checkpoint_base.h"
-#include "convert.h"
 #include "hf_files.h"
 #include "hf_mxfp4.h"
 #include "hf_quantised.h"
@@ -13,9 +12,12 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/optional_file.h"
 #include "sftrun/core/python_json.h"
+#include "sftrun/spec/feature_projectors.h"
 #include "sftrun/spec/vision_tensors.h"
 #include "sftrun/tokenizer/tokenizer.h"
+#include "sftrun/weights/convert.h"
 #include "sftrun/weights/hf_text_files.h"
+#include "sftrun/weights/projectors.h"
 #include "tensor_check.h"
 
 namespace sftrun::weights {
@@ -74,6 +76,7 @@ spec::ArchSpec read_arch(const json& config, const fs::path& directory) {
     const auto known = std::find(arch.eos_token_ids.begin(), arch.eos_token_ids.end(), id);
     if (known == arch.eos_token_ids.end()) arch.eos_token_ids.push_back(id);
   }
+  spec::add_projectors(arch, read_projectors(directory));
   return arch;
 }
 
@@ -86,6 +89,7 @@ std::string name_on_its_own(const std::string& stored) {
 /// Parts other than the text model: image and audio encoders, and layers for multi-token
 /// prediction.
 bool is_of_another_part(const std::string& name, const spec::ArchSpec& arch) {
+  if (spec::is_of_projectors(arch, name)) return false;
   if (arch.is_text_part()) return !name.starts_with(arch.prefix) && name != kHead;
   return name.starts_with("mtp.") || name.starts_with("model.visual.");
 }

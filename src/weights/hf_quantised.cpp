@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "convert.h"
+#include "sftrun/weights/convert.h"
 #include "sftrun/weights/stored_layout.h"
 
 namespace sftrun::weights {

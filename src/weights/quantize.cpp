@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "convert.h"
 #include "half.h"
 #include "sftrun/core/error.h"
+#include "sftrun/weights/convert.h"
 #include "sftrun/weights/gguf_quantize.h"
 
 /// Bit-equal to ggml's reference quantisers (ggml/src/ggml-quants.c): fp32, with their order of

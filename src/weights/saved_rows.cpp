@@ -4,12 +4,12 @@
 #include <array>
 #include <cstring>
 
-#include "convert.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/finite.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/trained_names.h"
+#include "sftrun/weights/convert.h"
 #include "shape_math.h"
 
 namespace sftrun::weights {

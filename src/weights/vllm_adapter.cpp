@@ -354,6 +354,7 @@ std::optional<VllmRefusal> vllm_refusal(const spec::LoraSpec& lora, bool has_who
                                         const spec::ArchSpec& arch,
                                         const std::function<bool(const std::string&)>& is_adapted) {
   if (lora.dora) return VllmRefusal{"DoRA"};
+  if (!arch.projectors.empty()) return VllmRefusal{"projectors of features"};
   if (lora.parts.has_image_side()) return VllmRefusal{"weights of the image side"};
   if (has_whole_modules) return VllmRefusal{"modules_to_save"};
   for (const std::string& module : {spec::embedding_module(arch), std::string(spec::kHeadModule)}) {

@@ -84,7 +84,7 @@ TEST(ImageRecords, GiveTheTokensAndPositionsOfTransformers) {
       EXPECT_EQ(Json(sequence.ids), record.at("input_ids"));
       EXPECT_EQ(labelled_text(sequence), answers_of(record.at("messages")));
       Json sizes = Json::array();
-      for (const SequenceImage& image : sequence.images)
+      for (const SequenceMedia& image : sequence.media)
         sizes.push_back({image.width, image.height});
       EXPECT_EQ(sizes, record.at("images"));
       for (const Json& row : record.at("feature_rows")) rows.push_back(offset + row.get<int32_t>());
@@ -105,7 +105,7 @@ TEST(ImageRecords, GiveTheTokensAndPositionsOfTransformers) {
 }
 
 /// An image of `num_tokens` tokens 7 in an example.
-SequenceImage stored_at(int64_t begin, int64_t num_tokens, Media media) {
+SequenceMedia stored_at(int64_t begin, int64_t num_tokens, Media media) {
   return {.media = std::move(media),
           .width = 3,
           .height = 2,
@@ -119,8 +119,8 @@ SequenceImage stored_at(int64_t begin, int64_t num_tokens, Media media) {
 Media held(const std::string& bytes) {
   return {.bytes = std::make_shared<const std::string>(bytes)};
 }
-Example pictured_example(std::vector<int32_t> tokens, std::vector<SequenceImage> images) {
-  Example example{.tokens = std::move(tokens), .images = std::move(images)};
+Example pictured_example(std::vector<int32_t> tokens, std::vector<SequenceMedia> images) {
+  Example example{.tokens = std::move(tokens), .media = std::move(images)};
   example.labels.assign(example.tokens.size(), kIgnoreIndex);
   return example;
 }
@@ -149,7 +149,7 @@ TEST_F(ImagesOfStores, AreKept) {
         ExampleStore::concatenate({ExampleStore::open(file)}).select({0, 1, 2, 3})}) {
     for (size_t i = 0; i < examples.size(); ++i) {
       const auto index = static_cast<int64_t>(i);
-      EXPECT_EQ(store.images_of(index), examples[i].images);
+      EXPECT_EQ(store.media_of(index), examples[i].media);
       EXPECT_EQ(store[index].size(), std::ssize(examples[i].tokens));
       EXPECT_EQ(store[index].token(0), examples[i].tokens[0]);
     }
@@ -165,7 +165,7 @@ TEST_F(ImagesOfStores, AreCheckedWhereTheyAreRead) {
   damaged.seekp(20);
   damaged.put('y');
   damaged.close();
-  EXPECT_THROW(store.images_of(0), DataError);
+  EXPECT_THROW(store.media_of(0), DataError);
   EXPECT_THROW(ExampleStore::open(file), DataError);
 }
 
@@ -174,7 +174,7 @@ TEST(ImagesOfBatches, HaveRowsOfTheBatch) {
       {pictured_example({1, 7, 7, 2}, {stored_at(1, 2, held("a"))}), pictured_example({5, 5}, {}),
        pictured_example({7, 6, 7, 4}, {stored_at(0, 3, held("b"))})});
   EXPECT_THROW(make_batch(store, {{2}}, 0, 1), std::logic_error) << "the third has two such tokens";
-  SequenceImage with_marker = stored_at(0, 2, held("b"));
+  SequenceMedia with_marker = stored_at(0, 2, held("b"));
   with_marker.end = 3;
   const ExampleStore good = ExampleStore::in_memory(
       {pictured_example({1, 7, 7, 2}, {stored_at(1, 2, held("a"))}), pictured_example({5, 5}, {}),
@@ -191,7 +191,7 @@ TEST(ImagesOfBatches, HaveRowsOfTheBatch) {
 }
 
 TEST(ImagesOfBatches, SetPositionsOfTheirGrids) {
-  SequenceImage wide = stored_at(3, 6, held("a"));
+  SequenceMedia wide = stored_at(3, 6, held("a"));
   wide.grid_thw = {1, 4, 6};
   Batch batch = make_batch(
       ExampleStore::in_memory({pictured_example({1, 2, 3, 7, 7, 7, 7, 7, 7, 4, 5}, {wide}),
@@ -210,7 +210,7 @@ TEST(ImagesOfBatches, SetPositionsOfTheirGrids) {
 
 TEST(ImagesOfLongSequences, AreNeverCut) {
   Sequence sequence{.ids = {1, 2, 7, 7, 7, 3, 4, 7}, .mask = {0, 1, 0, 0, 0, 1, 1, 0}};
-  sequence.images = {stored_at(2, 3, held("a")), stored_at(7, 1, held("b"))};
+  sequence.media = {stored_at(2, 3, held("a")), stored_at(7, 1, held("b"))};
   const auto fate = [&](int64_t length, config::TooLong too_long = config::TooLong::kTruncate) {
     return fate_of(sequence, {length, too_long}, "data.jsonl:3");
   };
@@ -223,9 +223,9 @@ TEST(ImagesOfLongSequences, AreNeverCut) {
   EXPECT_EQ(fate(4, config::TooLong::kDrop), Fate::kTooLong);
   test::expect_error([&] { fate(4, config::TooLong::kError); },
                      {"the record has 8 tokens", "data.jsonl:3"});
-  EXPECT_EQ(to_example(sequence, 8, 0).images.size(), 2U);
-  EXPECT_EQ(to_example(sequence, 7, 0).images.size(), 1U);
-  EXPECT_EQ(to_example(sequence, 2, 0).images.size(), 0U);
+  EXPECT_EQ(to_example(sequence, 8, 0).media.size(), 2U);
+  EXPECT_EQ(to_example(sequence, 7, 0).media.size(), 1U);
+  EXPECT_EQ(to_example(sequence, 2, 0).media.size(), 0U);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ images::ImageProcessor processor_of(images::ProcessorKind kind) {
 Example with_images(const std::vector<std::pair<int64_t, int64_t>>& sizes) {
   Example example{.tokens = {1, 2}, .labels = {2, kIgnoreIndex}, .label_tokens = 1};
   for (const auto& [width, height] : sizes)
-    example.images.push_back({.media = {.path = "a.png"}, .width = width, .height = height});
+    example.media.push_back({.media = {.path = "a.png"}, .width = width, .height = height});
   return example;
 }
 

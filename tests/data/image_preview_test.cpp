@@ -56,14 +56,14 @@ TEST_F(PicturedData, IsPreviewed) {
 }
 
 TEST_F(PicturedData, IsCachedByTheProcessorsSettings) {
-  EXPECT_EQ(load(model_).examples().images_of(0).at(0).num_tokens, 20);
+  EXPECT_EQ(load(model_).examples().media_of(0).at(0).num_tokens, 20);
   test::VisionFamily coarse = test::toy_qwen();
   coarse.files["preprocessor_config.json"]["max_pixels"] = 256;
   const Dataset again = load(test::toy_vision_model(coarse));
-  EXPECT_LT(again.examples().images_of(0).at(0).num_tokens, 20);
+  EXPECT_LT(again.examples().media_of(0).at(0).num_tokens, 20);
   std::filesystem::remove(dir_ / "a.png");  // it is in the cache
-  EXPECT_EQ(load(model_).examples().images_of(0).at(0).media.path, (dir_ / "a.png").string());
-  EXPECT_THROW(read_media(load(model_).examples().images_of(0).at(0).media), DataError);
+  EXPECT_EQ(load(model_).examples().media_of(0).at(0).media.path, (dir_ / "a.png").string());
+  EXPECT_THROW(read_media(load(model_).examples().media_of(0).at(0).media), DataError);
 }
 
 TEST_F(PicturedData, WithoutItsImageIsABadRecord) {
@@ -77,21 +77,13 @@ TEST_F(PicturedData, WithoutItsImageIsABadRecord) {
   EXPECT_EQ(data.stats().num_bad, 1);
 }
 
-TEST_F(PicturedData, IsNamedByATrial) {
-  const DatasetTrial trial = try_dataset(config_, source_, /*is_validation=*/false, model_);
-  EXPECT_NE(trial.first_images.find("data.jsonl:1"), std::string::npos);
-  write(
-      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})");
-  EXPECT_EQ(try_dataset(config_, source_, /*is_validation=*/false, model_).first_images, "");
-}
-
 /// Columns of datasets' images: scripts/fixtures/make_records.py.
 TEST_F(PicturedData, OfTablesHoldsItsFiles) {
   const std::string file = read_text_file(dir_ / "a.png");
   for (const char* name : {"images.parquet", "images.arrow"}) {
     source_.path = SFTRUN_TEST_DATA "/records/" + std::string(name);
     const Dataset data = load(model_);
-    const SequenceImage image = data.examples().images_of(0).at(0);
+    const SequenceMedia image = data.examples().media_of(0).at(0);
     EXPECT_EQ(image.width, 37) << name;
     EXPECT_EQ(image.media.path, "");
     EXPECT_EQ(read_media(image.media), file);
@@ -106,7 +98,7 @@ TEST_F(PicturedData, IsFoundBehindOtherRecords) {
   std::string many;
   for (int i = 0; i < 200; ++i) many += words;
   const auto begins = [&](int64_t num_records) {
-    return begins_with_images(config_, source_, false, num_records);
+    return begins_with_images(config_, {source_}, false, num_records);
   };
   write(many);
   EXPECT_FALSE(begins(1000));

@@ -2,7 +2,7 @@
 
 #include "content_parts.h"
 #include "data/toy_vision_model.h"
-#include "image_text.h"
+#include "media_text.h"
 #include "sftrun/core/base64.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
@@ -110,8 +110,8 @@ TEST(ImageParts, OfEveryFormAreRead) {
     const Sequence sequence = built(asked({form, text("What colour?")}));
     EXPECT_EQ(qwen_text(sequence), kSmallText);
     EXPECT_EQ(trained_text(sequence), "It is red.<|im_end|>");
-    ASSERT_EQ(sequence.images.size(), 1U);
-    const SequenceImage& image = sequence.images[0];
+    ASSERT_EQ(sequence.media.size(), 1U);
+    const SequenceMedia& image = sequence.media[0];
     EXPECT_EQ(image.width, 37);
     EXPECT_EQ(image.height, 29);
     EXPECT_EQ(image.num_tokens, 20);
@@ -126,7 +126,7 @@ TEST(ImageParts, OfEveryFormAreRead) {
 }
 
 TEST(ImageParts, HaveTheSizeThatExifTurnsThemTo) {
-  const SequenceImage image = built(asked({part("path", kTurnedJpeg), text("q")})).images.at(0);
+  const SequenceMedia image = built(asked({part("path", kTurnedJpeg), text("q")})).media.at(0);
   const std::string file = file_of(kTurnedJpeg);
   const images::ImageHeader header =
       images::read_header(std::as_bytes(std::span(file)), kTurnedJpeg);
@@ -146,11 +146,11 @@ TEST(ImageParts, OfSeveralTurnsKeepTheirOrder) {
         {{"role", "assistant"}, {"content", {part("path", kSmallPng), text("d")}}}}}};
   const Sequence sequence = built(record);
   std::vector<int64_t> widths;
-  for (const SequenceImage& image : sequence.images) widths.push_back(image.width);
-  EXPECT_EQ(widths, (std::vector<int64_t>{37, 129, sequence.images.at(2).width, 37, 37}));
+  for (const SequenceMedia& image : sequence.media) widths.push_back(image.width);
+  EXPECT_EQ(widths, (std::vector<int64_t>{37, 129, sequence.media.at(2).width, 37, 37}));
   EXPECT_EQ(trained_text(sequence), "b<|im_end|>|d<|im_end|>");
   int64_t at = 0;
-  for (const SequenceImage& image : sequence.images) {
+  for (const SequenceMedia& image : sequence.media) {
     EXPECT_GE(image.begin, at);
     at = image.end;
     EXPECT_EQ(std::count(sequence.ids.begin() + image.begin, sequence.ids.begin() + image.end,
@@ -196,9 +196,9 @@ TEST(ImageColumns, FillPlaceholdersInOrder) {
            {{"type", "image"}, {"text", ""}}}}},
         {{"role", "assistant"}, {"content", "a"}}}}};
   const Sequence sequence = built(record);
-  ASSERT_EQ(sequence.images.size(), 3U);
-  EXPECT_EQ(sequence.images[0].width, 37);
-  EXPECT_EQ(sequence.images[2].width, 129);
+  ASSERT_EQ(sequence.media.size(), 3U);
+  EXPECT_EQ(sequence.media[0].width, 37);
+  EXPECT_EQ(sequence.media[2].width, 129);
   EXPECT_TRUE(sequence.unread_columns.empty());
 }
 
@@ -217,7 +217,7 @@ TEST(ImageColumns, FillLlavasMarkers) {
   Json two = record;
   two["image"] = {kSmallPng, kSmallPng};
   two["conversations"][0]["value"] = "<image> and <image>";
-  EXPECT_EQ(built(two, RecordFormat::kShareGpt).images.size(), 2U);
+  EXPECT_EQ(built(two, RecordFormat::kShareGpt).media.size(), 2U);
 }
 
 TEST(ImageColumns, GoBeforeTheFirstQuestionAsInTrl) {
@@ -263,7 +263,7 @@ TEST(ImageTexts, ThatStandForImagesAreNoText) {
                 .find("contains `<image_soft_token>`"),
             std::string::npos);
   // A marker that stands for no image of the record: text for Qwen, an image for LLaVA's template.
-  EXPECT_EQ(built(asked("<image>")).images.size(), 0U);
+  EXPECT_EQ(built(asked("<image>")).media.size(), 0U);
   EXPECT_NE(error_of(asked("<image>"), RecordFormat::kMessages,
                      test::toy_vision_model(test::toy_smolvlm()))
                 .find("messages[0].content contains `<image>`"),
@@ -294,7 +294,7 @@ TEST(ImageTexts, OfGemmaHaveLineBreaksWithoutLabels) {
             "<|im_start|>assistant\nIt is red.<|im_end|>\n");
   EXPECT_EQ(trained_text(sequence),
             "<|im_start|>user\na|b<|im_end|>\n<|im_start|>assistant\nIt is red.<|im_end|>\n");
-  EXPECT_EQ(sequence.images.at(0).end - sequence.images.at(0).begin, 3 + 2 + 4);
+  EXPECT_EQ(sequence.media.at(0).end - sequence.media.at(0).begin, 3 + 2 + 4);
   std::string of_image;
   for (const Sequence::Part& one : sequence.parts)
     if (one.name == "image")
@@ -317,7 +317,7 @@ TEST(ImageTexts, OfTilesHaveTheirMarkers) {
                 .find("<fake_token_around_image><row_1_col_1>{2}<fake_token_around_image>"
                       "<row_1_col_2>{2}\n"),
             std::string::npos);
-  const SequenceImage& image = sequence.images.at(0);
+  const SequenceMedia& image = sequence.media.at(0);
   EXPECT_EQ(image.num_tokens, 2 * image.rows);
   for (int64_t i = image.begin; i < image.end; ++i)
     EXPECT_EQ(sequence.mask[static_cast<size_t>(i)], 0);
@@ -350,8 +350,8 @@ TEST(ImageTexts, OfSlicesHaveTheirOwnImages) {
                                          {.thinking = config::Thinking::kSplit})
                              .build(record, "data.jsonl:3", image_folder());
   ASSERT_EQ(sequences.size(), 2U);
-  EXPECT_EQ(sequences[0].images.size(), 1U);
-  EXPECT_EQ(sequences[1].images.size(), 2U);
+  EXPECT_EQ(sequences[0].media.size(), 1U);
+  EXPECT_EQ(sequences[1].media.size(), 2U);
   EXPECT_EQ(trained_text(sequences[1]), "d<|im_end|>");
 }
 
@@ -373,15 +373,15 @@ TEST(ImagePairs, HaveTheImagesOfTheirPrompt) {
   EXPECT_EQ(trained_text(pair[0]), "good<|im_end|>\n");
   EXPECT_EQ(trained_text(pair[1]), "bad<|im_end|>\n");
   for (const Sequence& sequence : pair) {
-    ASSERT_EQ(sequence.images.size(), 1U);
-    EXPECT_EQ(sequence.images[0].width, 37);
+    ASSERT_EQ(sequence.media.size(), 1U);
+    EXPECT_EQ(sequence.media[0].width, 37);
   }
-  EXPECT_EQ(pair[0].images[0].begin, pair[1].images[0].begin);
+  EXPECT_EQ(pair[0].media[0].begin, pair[1].media[0].begin);
   const Json texts = {
       {"image", kSmallPng}, {"prompt", "<image>q"}, {"chosen", " a"}, {"rejected", " b"}};
   const auto of_texts = build_pair(texts);
   EXPECT_EQ(trained_text(of_texts.at(0)), " a</s>");
-  EXPECT_EQ(of_texts.at(1).images.size(), 1U);
+  EXPECT_EQ(of_texts.at(1).media.size(), 1U);
 }
 
 TEST(ImagesInPlainTexts, StandAtTheirMarkers) {
@@ -390,7 +390,7 @@ TEST(ImagesInPlainTexts, StandAtTheirMarkers) {
                        {"completion", " a"}};
   const Sequence sequence = built(record, RecordFormat::kPromptCompletion);
   EXPECT_EQ(qwen_text(sequence), "<|vision_start|>{20}<|vision_end|>q {20} a");
-  EXPECT_EQ(sequence.images.size(), 2U);
+  EXPECT_EQ(sequence.media.size(), 2U);
   const Json whole = {{"image", kSmallPng}, {"text", "a<image>b"}};
   const Sequence of_text = built(whole, RecordFormat::kText);
   EXPECT_EQ(qwen_text(of_text), "a<|vision_start|>{20}<|vision_end|>b");
@@ -407,7 +407,7 @@ TEST(TextsOfVisionModels, AreAsBefore) {
   const Sequence sequence = built(asked("q"));
   EXPECT_EQ(sequence.text,
             "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\nIt is red.<|im_end|>\n");
-  EXPECT_TRUE(sequence.images.empty());
+  EXPECT_TRUE(sequence.media.empty());
   EXPECT_EQ(trained_text(sequence), "It is red.<|im_end|>");
 }
 
@@ -433,7 +433,7 @@ TEST(ImagePrompts, AreThoseOfTraining) {
   EXPECT_TRUE(std::equal(prompt.ids.begin(), prompt.ids.end(), trained.ids.begin()));
   EXPECT_EQ(trained.mask[prompt.ids.size() - 1], 0);
   EXPECT_EQ(trained.mask[prompt.ids.size()], 1);
-  EXPECT_EQ(prompt.images, trained.images);
+  EXPECT_EQ(prompt.media, trained.media);
 }
 
 TEST(ImagePrompts, ReadNoFilesForOthers) {
@@ -455,7 +455,7 @@ TEST(ImageInput, IsRefusedWhereARecordNeedsIt) {
   unknown.files["preprocessor_config.json"]["image_processor_type"] = "OtherImageProcessor";
   const TextModel model = test::toy_vision_model(unknown);
   ASSERT_NE(model.images, nullptr);
-  EXPECT_EQ(built(asked("q"), RecordFormat::kMessages, model).images.size(), 0U);
+  EXPECT_EQ(built(asked("q"), RecordFormat::kMessages, model).media.size(), 0U);
   test::expect_error(
       [&] {
         built(asked({part("path", kSmallPng), text("q")}), RecordFormat::kMessages, model);

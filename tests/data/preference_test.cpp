@@ -265,8 +265,7 @@ TEST_F(PreferenceData, APairIsLeftOutAsAWhole) {
   EXPECT_EQ(data.stats().num_dropped_too_long, 2);
   const DatasetTrial trial = try_dataset(config_, source, false, model_);
   EXPECT_TRUE(std::any_of(trial.warnings.begin(), trial.warnings.end(), [](const auto& warning) {
-    return warning.find(
-               "2 examples left out, because the other answer of the pair is left out") !=
+    return warning.find("2 examples left out, because the other answer of the pair is left out") !=
            std::string::npos;
   })) << join(trial.warnings, "\n");
   config_.data.too_long = config::TooLong::kTruncate;

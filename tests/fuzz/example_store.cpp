@@ -59,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (int64_t i = 0; i < store.size() && num_tokens < kMaxTokens; ++i) {
       num_tokens += store[i].size();
       examples.push_back(example_of(store[i]));
-      for (const sftrun::data::SequenceImage& image : store.images_of(i))
+      for (const sftrun::data::SequenceMedia& image : store.media_of(i))
         if (image.media.path.empty() == (image.media.bytes == nullptr)) __builtin_trap();
     }
     const ExampleStore again = ExampleStore::in_memory(examples);

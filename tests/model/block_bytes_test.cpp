@@ -1,5 +1,4 @@
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
@@ -16,6 +15,8 @@
 #include "sftrun/model/stage.h"
 #include "sftrun/plan/step_memory.h"
 #include "sftrun/spec/blocks.h"
+#include "support/memory_since.h"
+#include "support/one_thread.h"
 #include "support/reference.h"
 
 // The rows of src/plan/blocks/ beside the allocator. A model has one layer, and one of its blocks needs
@@ -84,41 +85,12 @@ TEST(BlockCases, HaveEveryMixer) {
 #undef SFTRUN_EXPECT_CASE
 }
 
-int64_t allocated() {
-  return static_cast<int64_t>(kernels::cpu_memory_stats().allocated_bytes);
-}
-
-/// Bytes beside those that were allocated when the object was made.
-class MemorySince {
- public:
-  MemorySince() : before_(allocated()) { kernels::reset_cpu_peak(); }
-  int64_t held() const { return allocated() - before_; }
-  int64_t peak() const {
-    return static_cast<int64_t>(kernels::cpu_memory_stats().peak_bytes) - before_;
-  }
-
- private:
-  int64_t before_;
-};
-
 /// @param below, above shares of the measured bytes
 void expect_planned(int64_t planned, int64_t measured, double below, double above,
                     const char* what) {
   EXPECT_GE(static_cast<double>(planned), (1 - below) * static_cast<double>(measured)) << what;
   EXPECT_LE(static_cast<double>(planned), (1 + above) * static_cast<double>(measured)) << what;
 }
-
-/// Threads have working memory of their own, which depends on their number.
-class OneThread {
- public:
-  OneThread() : before_(at::get_num_threads()) { at::set_num_threads(1); }
-  ~OneThread() { at::set_num_threads(before_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  int before_;
-};
 
 /// A model of one layer and its plan.
 class Planned {

@@ -109,14 +109,9 @@ class Families : public ::testing::TestWithParam<std::string> {
       }
       return whole;
     }
-    return in_memory_order(parameter, expected("grad." + parameter.name, at::kFloat));
-  }
-  static at::Tensor in_memory_order(const layers::Parameter& parameter, const at::Tensor& values) {
-    if (!values.defined()) return values;
-    at::Tensor whole = at::zeros(parameter.shape);
-    at::Tensor in_file_order = parameter.in_file_order(whole);
-    in_file_order.copy_(values.view(in_file_order.sizes()));
-    return whole;
+    const at::Tensor stored = expected("grad." + parameter.name, at::kFloat);
+    return stored.defined() ? layers::in_memory_order(stored, parameter.layout, parameter.shape)
+                            : stored;
   }
   /// Element by element, each relative to the largest of its tensor.
   template <class Expected>
@@ -178,7 +173,8 @@ TEST_P(Families, AdaptersLossAndGradients) {
   const weights::SafetensorsFile file(directory_of(GetParam()) / "lora.safetensors");
   const auto expected_gradient = [&](const layers::Parameter& p) {
     const auto* entry = file.find(p.name);
-    return entry ? in_memory_order(p, tensor_of(*entry, at::kFloat)) : at::Tensor();
+    return entry ? layers::in_memory_order(tensor_of(*entry, at::kFloat), p.layout, p.shape)
+                 : at::Tensor();
   };
   Worst worst;
   std::vector<at::Tensor> grads;

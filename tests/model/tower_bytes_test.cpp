@@ -1,5 +1,4 @@
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
@@ -16,6 +15,8 @@
 #include "sftrun/layers/tower.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/plan/step_memory.h"
+#include "support/memory_since.h"
+#include "support/one_thread.h"
 
 // The rows of the image side (src/plan/blocks/tower_*.cpp) beside the allocator, for towers that are wide and have two layers.
 namespace sftrun::model {
@@ -85,23 +86,6 @@ spec::ArchSpec arch_of_tower(const TowerCase& tower) {
   return spec::ArchSpec::from_hf_config(config, "config.json");
 }
 
-int64_t bytes_in_use() {
-  return static_cast<int64_t>(kernels::cpu_memory_stats().allocated_bytes);
-}
-
-/// Bytes beside those that were allocated when the object was made.
-class BytesSince {
- public:
-  BytesSince() : before_(bytes_in_use()) { kernels::reset_cpu_peak(); }
-  int64_t held() const { return bytes_in_use() - before_; }
-  int64_t peak() const {
-    return static_cast<int64_t>(kernels::cpu_memory_stats().peak_bytes) - before_;
-  }
-
- private:
-  int64_t before_;
-};
-
 /// @param below, above shares of the measured bytes
 void expect_near(int64_t planned, int64_t measured, double below, double above,
                  const std::string& what) {
@@ -117,8 +101,7 @@ void expect_near(int64_t planned, int64_t measured, double below, double above,
 class PlannedTower {
  public:
   PlannedTower(const TowerCase& tower, at::ScalarType dtype, Trains trains, TrainedParts parts)
-      : arch_(arch_of_tower(tower)), threads_(at::get_num_threads()) {
-    at::set_num_threads(1);
+      : arch_(arch_of_tower(tower)) {
     kernels::install_cpu_allocator();
     config_.tuning.mode =
         trains == Trains::kFull ? config::TuningMode::kFull : config::TuningMode::kLora;
@@ -144,7 +127,6 @@ class PlannedTower {
               .tower = {.is_loaded = true, .parts = parts},
               .images = images};
   }
-  ~PlannedTower() { at::set_num_threads(threads_); }
   PlannedTower(const PlannedTower&) = delete;
   PlannedTower& operator=(const PlannedTower&) = delete;
 
@@ -162,8 +144,8 @@ class PlannedTower {
   at::Tensor gradient_of(const at::Tensor& features) const { return at::full_like(features, 0.01); }
 
  private:
+  OneThread one_thread_;
   spec::ArchSpec arch_;
-  int threads_;
   config::RunConfig config_;
   plan::MicroBatchShape shape_;
   std::unique_ptr<Decoder> decoder_;
@@ -200,7 +182,7 @@ TEST_P(TowerUnitBytes, AreThoseOfAFrozenPass) {
   for (const bool is_first : {true, false}) {  // the first one makes what stays
     layers::TowerPass pass = model.pass();
     for (int64_t unit = 0; unit < model.tower().num_units(); ++unit) {
-      const BytesSince forward;
+      const MemorySince forward;
       pass.forward(unit, layers::TowerKeeps::kNothing);
       if (!is_first)
         expect_near(model.row(unit).in_forward, forward.peak(), 0.05, 0.12,
@@ -225,7 +207,7 @@ UnitMemory train_tower(const PlannedTower& model, layers::TowerKeeps keeps, int6
                     std::vector<int64_t>(static_cast<size_t>(units))};
   layers::TowerPass pass = model.pass();
   for (int64_t unit = 0; unit < units; ++unit) {
-    const BytesSince forward;
+    const MemorySince forward;
     pass.forward(unit, unit < first_unit ? layers::TowerKeeps::kNothing : keeps);
     memory.kept[static_cast<size_t>(unit)] = forward.held();
   }
@@ -238,7 +220,7 @@ UnitMemory train_tower(const PlannedTower& model, layers::TowerKeeps keeps, int6
   const auto hidden = static_cast<int64_t>(model.step().shape.images.patches) * kTowerHidden *
                       model.step().shape.element_bytes;
   for (int64_t unit = units - 1; unit >= first_unit; --unit) {
-    const BytesSince backward;
+    const MemorySince backward;
     pass.backward(unit, unit > first_unit);
     memory.in_backward[static_cast<size_t>(unit)] =
         backward.peak() + (unit == units - 1 ? outputs : hidden * num_gradients(model, unit));
@@ -278,6 +260,47 @@ TEST_P(TowerUnitBytes, AreThoseOfATrainedPass) {
                 unit_name(model, unit) + ", backward");
     expect_near(std::max(row.kept + row.in_backward, row.in_forward) + output,
                 again.in_backward[at], 0.05, 0.10, unit_name(model, unit) + ", computed again");
+  }
+}
+
+// ---- Projectors of features
+
+class ProjectorBytes : public testing::TestWithParam<at::ScalarType> {};
+INSTANTIATE_TEST_SUITE_P(Cpu, ProjectorBytes, testing::Values(at::kFloat, at::kBFloat16),
+                         [](const auto& info) { return c10::toString(info.param); });
+
+/// Every row of the micro-batch stands for features, as the plan supposes.
+TEST_P(ProjectorBytes, AreThoseOfItsPasses) {
+  constexpr int64_t kRows = 2048;
+  const OneThread one_thread;
+  kernels::install_cpu_allocator();
+  spec::ArchSpec arch = arch_of_tower(kTowerCases[0]);
+  arch.vision.reset();
+  arch.projectors = {{.name = "world", .input_width = 320, .hidden = 768}};
+  DecoderOptions options;
+  options.dtype = GetParam(), options.trains = Trains::kFull;
+  options.parts = {.language = false, .projector = true, .vision = false};
+  const std::unique_ptr<Decoder> decoder = Decoder::random(arch, options);
+  config::RunConfig config;
+  config.tuning.mode = config::TuningMode::kFull;
+  const plan::StepContext step(arch, config,
+                               {.tokens = kRows,
+                                .element_bytes = static_cast<int64_t>(c10::elementSize(GetParam())),
+                                .tower = {.is_loaded = false, .parts = options.parts}});
+  const plan::TrainingBytes planned = plan::block_row("projector").training(step, 0);
+  const at::Tensor features = at::rand({kRows, 320}).to(GetParam());
+  for (const bool is_first : {true, false}) {  // the first one makes what stays
+    const MemorySince all;
+    layers::ProjectorPass pass(decoder->projectors()[0], features);
+    const at::Tensor rows = pass.forward(layers::TowerKeeps::kGraph);
+    const int64_t in_forward = all.peak(), kept = all.held() - rows.nbytes();
+    const at::Tensor grad = at::full_like(rows, 0.01);
+    const MemorySince backward;
+    pass.backward(grad);
+    if (is_first) continue;
+    expect_near(planned.in_forward, in_forward, 0.05, 0.1, "forward");
+    expect_near(planned.kept, kept, 0.05, 0.1, "kept");
+    expect_near(planned.in_backward, backward.peak() + grad.nbytes(), 0.05, 0.1, "backward");
   }
 }
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from harness import Measured  # noqa: I001  (sets sys.path)
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from vision_models import MODELS, load, turn, write_folder, write_pictures
@@ -26,6 +27,7 @@ ACCELERATE = "configs/accelerate/multi_gpu_{}.yaml"
 CASES = {
     "projection": ({"projector"}, ACCELERATE.format("ddp")),
     "vision": ({"projector", "vision"}, ACCELERATE.format("ddp")),
+    "features": ({"projector", "features"}, ACCELERATE.format("ddp")),
     "full_fsdp": ({"projector", "vision", "language"}, ACCELERATE.format("fsdp")),
 }
 STEPS, RECORDS = 2, 24
@@ -40,6 +42,20 @@ def write_records(folder: Path) -> Path:
     return path
 
 
+def write_features(folder: Path, records: Path) -> Path:
+    """The same records with features of 80 rows."""
+    (folder / "world").mkdir()
+    lines = []
+    for number, line in enumerate(records.read_text().splitlines()):
+        np.save(folder / f"world/{number}.npy", np.random.default_rng(number).standard_normal((80, 1024)).astype(np.float16))
+        record = json.loads(line)
+        record["messages"][0]["content"].insert(0, {"type": "features", "path": f"world/{number}.npy"})
+        lines.append(json.dumps(record) + "\n")
+    path = folder / "features.jsonl"
+    path.write_text("".join(lines))
+    return path
+
+
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     found = {}
     for file in sorted(folder.glob("*.safetensors")):
@@ -49,10 +65,12 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 
 def changed_parts(before: Path, after: Path) -> set[str]:
     was, now = weights_of(before), weights_of(after)
-    assert was.keys() == now.keys(), was.keys() ^ now.keys()
+    new = now.keys() - was.keys()
+    assert was.keys() <= now.keys() and all(name.startswith("projectors.world.") for name in new), was.keys() ^ now.keys()
     part_of = MODELS["gemma3"].part_of
     named = lambda name: name if name.startswith("model.") else f"model.{name}"  # noqa: E731
-    return {part_of(named(name)) for name in was if not torch.equal(was[name].float(), now[name].float())}
+    changed = {part_of(named(name)) for name in was if not torch.equal(was[name].float(), now[name].float())}
+    return changed | ({"features"} if new else set())
 
 
 def check(name: str, sftrun: str, folder: Path, records: Path, verdicts: Measured) -> None:
@@ -81,8 +99,9 @@ def main() -> int:
         folder = Path(temporary)
         write_folder(MODELS["gemma3"], folder / "base", MODELS["gemma3"].kind.seed)
         records = write_records(folder)
+        features = write_features(folder, records)
         for name in CASES:
-            check(name, sftrun, folder, records, verdicts)
+            check(name, sftrun, folder, features if name == "features" else records, verdicts)
     return verdicts.exit_code()
 
 

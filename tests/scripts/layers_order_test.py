@@ -16,7 +16,7 @@ ROWS = (
      "joint linears": ("joint_linears", "dequant_prefetcher")},
     {"inputs": ("per_layer_inputs", "inputs/"), "experts": ("mixture", "experts/")},
     {"members": ("members",), "generation pass": ("generation_pass",)},
-    {"tower": ("tower", "tower/")},
+    {"tower": ("tower", "tower/", "projector")},
     {"mixer": ("mixer",)},
     {"layer": ("layer",)},
     {"block": ("fused_block",)},

@@ -88,7 +88,7 @@ TEST_F(CompletionRequests, ImagesComeWithTheRequest) {
   const std::string encoding = "data:image/png;base64,";
   const CompletionRequest request = asked(encoding + encode_base64(file));
   ASSERT_EQ(request.prompt_images.at(0).size(), 1U);
-  const data::SequenceImage& image = request.prompt_images[0][0];
+  const data::SequenceMedia& image = request.prompt_images[0][0];
   EXPECT_EQ(image.width, 37);
   EXPECT_EQ(std::count(request.prompts[0].begin(), request.prompts[0].end(), test::kImagePad),
             image.num_tokens);

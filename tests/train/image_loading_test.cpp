@@ -31,7 +31,7 @@ data::Batch batch_of(const std::vector<std::pair<fs::path, int64_t>>& images,
     const std::string file = read_text_file(path);
     const images::Image pixels = images::decode(std::as_bytes(std::span(file)));
     const images::ImagePlan plan = images::plan_image(processor, pixels.width, pixels.height);
-    data::SequenceImage image;
+    data::SequenceMedia image;
     image.media.path = path.string();
     image.width = pixels.width, image.height = pixels.height;
     image.begin = row, image.end = row + plan.num_tokens;

@@ -25,7 +25,8 @@ enum class FieldType {
   kDeviceMap,
   kSources,
   kParts,
-  kPartRates
+  kPartRates,
+  kProjectors
 };
 
 /// Why a value is refused: the end of a sentence that begins with the field's name.

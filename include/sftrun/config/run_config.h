@@ -16,6 +16,7 @@
 #include "sftrun/config/record_formats.h"
 #include "sftrun/config/strategies.h"
 #include "sftrun/config/train_parts.h"
+#include "sftrun/core/feature_projector.h"
 #include "sftrun/core/quant_format.h"
 
 /// The typed configuration of a run. Names are those of the YAML, and defaults are only here.
@@ -83,6 +84,9 @@ enum class SaveInBackground { kAuto, kOn, kOff };
 enum class LongestBatchFirst { kAuto, kOn, kOff };
 enum class CheckpointFormat { kAuto, kWhole };  ///< auto: in parts where ranks own parts
 
+/// `model.projectors`, in the order of the configuration.
+using Projectors = std::vector<FeatureProjector>;
+
 struct ModelConfig {
   std::string name;
   std::string revision;  ///< of a model on the hub; empty: main
@@ -90,6 +94,7 @@ struct ModelConfig {
   DTypeChoice dtype = DTypeChoice::kAuto;
   AttentionChoice attention = AttentionChoice::kAuto;
   std::string chat_template;  ///< a file, or the template itself; empty: the model's own
+  Projectors projectors;      ///< of features that other encoders computed
 };
 
 struct LoraConfig {

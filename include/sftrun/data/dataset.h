@@ -113,10 +113,11 @@ SourceLook look_at_source(const config::RunConfig& config, const config::DataSou
 /// decides.   @throws DataError as load_dataset, for files that cannot be read
 bool leaves_template_unused(const config::RunConfig& config, const TextModel& model);
 
-/// Whether one of the first records has images. Bad records have none.
+/// Whether one of the first records of a data set has images. Bad records have none.
 /// @throws DataError as load_dataset, for files that cannot be read
-bool begins_with_images(const config::RunConfig& config, const config::DataSource& source,
-                        bool is_validation, int64_t num_records = 1000);
+bool begins_with_images(const config::RunConfig& config,
+                        const std::vector<config::DataSource>& sources, bool is_validation,
+                        int64_t num_records = 1000);
 
 /// The first records of a data set, rendered, tokenized and masked as in training.
 struct DatasetTrial {
@@ -129,7 +130,6 @@ struct DatasetTrial {
   bool is_whole = false;              ///< the data set has no other records
   int64_t num_records_estimated = 0;  ///< in the whole data set
   std::vector<std::string> warnings;  ///< warnings that training would log
-  std::string first_images;           ///< the place of the first record with images; empty: none
 };
 /// @throws DataError as load_dataset, and if none of these records can be trained on
 DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSource& source,

@@ -20,7 +20,7 @@ struct Example {
   int32_t file = 0;          ///< index of its file in the data set
   int64_t line = 0;          ///< line or row of the record in its file, from 1, for messages
   int64_t label_tokens = 0;  ///< count of labels != kIgnoreIndex
-  std::vector<SequenceImage> images;  ///< in order
+  std::vector<SequenceMedia> media;  ///< in order
 };
 
 /// Rows [begin, end) of a batch.
@@ -39,10 +39,12 @@ struct Batch {
   std::vector<int32_t> cu_seqlens;  ///< [n + 1], starts with 0, ends with T; no empty documents
   std::vector<int64_t>
       document_keys;  ///< [n] identity of each document in this step, for counter-based dropout
-  std::vector<SequenceImage> images;  ///< in order; their `begin` and `end` are rows of the batch
+  std::vector<SequenceMedia> images;  ///< in order; their `begin` and `end` are rows of the batch
   /// Runs of rows that get features, in order: features of all images one after another are those of
   /// all runs one after another. A run is of one image, whose rows may see each other both ways.
   std::vector<RowSpan> image_rows;
+  /// In order; rows [begin, end) are those that get them.
+  std::vector<SequenceMedia> features;
   int32_t max_seqlen = 0;
   int64_t label_tokens = 0;
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }

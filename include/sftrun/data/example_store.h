@@ -29,23 +29,25 @@ struct StoredExample {
   uint32_t label_tokens = 0;  ///< number of tokens with a label
   /// Number over all files of the data set; several examples may come from one record
   int64_t record = 0;
-  int32_t file = 0;                          ///< index of its file in the data set
-  uint32_t number = 0;                       ///< line or row in that file, from 1
-  uint32_t first_image = 0, num_images = 0;  ///< in the index of images
+  int32_t file = 0;                         ///< index of its file in the data set
+  uint32_t number = 0;                      ///< line or row in that file, from 1
+  uint32_t first_media = 0, num_media = 0;  ///< in the index of images
 };
 static_assert(sizeof(StoredExample) == 40);
 
-/// A SequenceImage; an entry of the index of images in the file.
-struct StoredImage {
+/// A SequenceMedia; an entry of the index of images in the file.
+struct StoredMedia {
   uint64_t media_offset = 0,
            media_size = 0;  ///< in bytes from the first token: its path, or its encoded file
   uint32_t width = 0, height = 0, rows = 0, num_tokens = 0;
   std::array<uint32_t, 3> grid_thw = {};
   int32_t feature = -1;
   uint32_t begin = 0, end = 0;
-  uint32_t is_path = 0, unused = 0;
+  uint32_t is_path = 0;
+  uint32_t projector = 0;  ///< its number, from 1; 0: an image
+  bool is_image() const { return projector == 0; }
 };
-static_assert(sizeof(StoredImage) == 64);
+static_assert(sizeof(StoredMedia) == 64);
 
 struct ExampleView {
   std::span<const MarkedToken> tokens;
@@ -77,12 +79,13 @@ class ExampleStore {
   /// a mapped file may be read from disk again. @throws DataError if they are damaged
   ExampleView operator[](int64_t index) const;
   const StoredExample& stored(int64_t index) const;
-  /// The sizes of an example's images, without reading their files.
-  std::span<const StoredImage> stored_images(int64_t index) const;
-  /// The images of an example, with the encoded files that records held.
+  /// The sizes of an example's images and features, without reading their files.
+  std::span<const StoredMedia> stored_media(int64_t index) const;
+  /// The images and features of an example, with the encoded files that records held.
   /// @throws DataError as operator[]
-  std::vector<SequenceImage> images_of(int64_t index) const;
-  bool has_images() const;  ///< whether an example has one
+  std::vector<SequenceMedia> media_of(int64_t index) const;
+  bool has_images() const;    ///< whether an example has one
+  bool has_features() const;  ///< likewise
   /// Concatenates stores.
   static ExampleStore concatenate(const std::vector<ExampleStore>& stores);
   /// The examples at `indices`, in this order.
@@ -101,6 +104,8 @@ class ExampleStore {
     const StoredExample* stored = nullptr;
   };
   Place place_of(int64_t index) const;
+  template <class Is>
+  bool has_media(const Is& is) const;
 
   std::vector<Part> parts_;
   std::shared_ptr<const std::vector<int64_t>> selected_;  // null: all examples
@@ -113,7 +118,7 @@ class ExampleStore {
 ///     tokens, uint32, and before those of an example with images their media (paths, and encoded
 ///       files that records held, each once), padded to a multiple of 4 bytes; all padded to one of 8
 ///     index of StoredExample
-///     index of StoredImage
+///     index of StoredMedia
 ///     BlockChecksums of everything before the index, uint64
 ///     header as JSON
 ///     footer, uint64: index offset, number of examples, number of images, header offset, header
@@ -135,7 +140,7 @@ class ExampleWriter {
   BlockChecksums checksums_;
   std::vector<MarkedToken> buffer_;
   std::vector<StoredExample> index_;
-  std::vector<StoredImage> images_;
+  std::vector<StoredMedia> images_;
   std::map<std::string, uint64_t> media_;  // offset by hash
   uint64_t num_tokens_ = 0;                // with media
 };

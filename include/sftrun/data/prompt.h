@@ -14,7 +14,7 @@ namespace sftrun::data {
 
 struct PromptTokens {
   std::vector<tokenizer::TokenId> ids;
-  std::vector<SequenceImage> images;  ///< in order
+  std::vector<SequenceMedia> media;  ///< in order
 };
 
 /// The prompt of each record format; an answer in the record is ignored:

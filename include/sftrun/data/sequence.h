@@ -55,11 +55,11 @@ struct Sequence {
     std::string name;      ///< "user content", "template", "completion", …
     int32_t message = -1;  ///< index into the record's messages, -1 for none
   };
-  std::vector<Part> parts;            ///< in order, covering `text`; only when asked for
-  std::vector<SequenceImage> images;  ///< in order
-  int64_t num_empty_answers = 0;      ///< empty answers that are trained on
-  int64_t num_empty_thinking = 0;     ///< answers that begin with empty reasoning
-  int64_t num_control_tokens = 0;     ///< messages whose own text holds control tokens of the model
+  std::vector<Part> parts;           ///< in order, covering `text`; only when asked for
+  std::vector<SequenceMedia> media;  ///< in order
+  int64_t num_empty_answers = 0;     ///< empty answers that are trained on
+  int64_t num_empty_thinking = 0;    ///< answers that begin with empty reasoning
+  int64_t num_control_tokens = 0;    ///< messages whose own text holds control tokens of the model
   LeftOut left_out;
   // Of the record; on its first sequence.
   std::vector<std::string> unknown_roles, unread_columns, unread_turn_keys;
@@ -127,7 +127,7 @@ class SequenceBuilder {
                               const std::filesystem::path& folder = {}) const;
 
  private:
-  std::vector<Sequence> build_unchecked(const Json& record, const std::string& where,
+  std::vector<Sequence> build_unchecked(const Json& original, const std::string& where,
                                         const std::filesystem::path& folder) const;
 
   RecordFormat format_;

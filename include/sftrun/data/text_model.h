@@ -13,6 +13,7 @@
 
 namespace sftrun::data {
 
+struct FeatureInput;
 struct ImageInput;
 
 /// Tokenizer, chat template and special tokens of a model, for the data pipeline.
@@ -21,8 +22,9 @@ struct TextModel {
   std::shared_ptr<const templates::ChatTemplate> chat_template;  ///< null: the model has none
   templates::RenderOptions render_defaults;                      ///< bos/eos texts
   std::vector<tokenizer::TokenId> stop_ids;                      ///< tokens that end generation
-  std::optional<int64_t> num_embeddings;     ///< rows of the model's embedding, if known
-  std::shared_ptr<const ImageInput> images;  ///< null: the model reads text alone (image_input.h)
+  std::optional<int64_t> num_embeddings;         ///< rows of the model's embedding, if known
+  std::shared_ptr<const ImageInput> images;      ///< null: it reads no images (image_input.h)
+  std::shared_ptr<const FeatureInput> features;  ///< null: it has no projectors (features.h)
 };
 
 /// Tokens of a text that goes on, as a prompt does: what the tokenizer puts before texts (BOS), and

@@ -55,6 +55,13 @@ struct Parameter {
   at::Tensor in_file_order(const at::Tensor& values) const;
 };
 
+/// A view of `values` with the elements in the files' order.
+at::Tensor in_file_order(const at::Tensor& values, const FileLayout& layout);
+/// Values that lie as in a file, in the order of memory.   @param shape of the tensor in memory
+/// @return a view of `stored` if both orders are the same
+at::Tensor in_memory_order(const at::Tensor& stored, const FileLayout& layout,
+                           at::IntArrayRef shape);
+
 /// Flat buffers of parameters, whose values lie one after the other. Between two parameters may be
 /// padding, whose values are zero.
 struct FlatValues {

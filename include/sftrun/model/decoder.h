@@ -19,6 +19,7 @@
 #include "sftrun/layers/layer.h"
 #include "sftrun/layers/parameter.h"
 #include "sftrun/layers/per_layer_inputs.h"
+#include "sftrun/layers/projector.h"
 #include "sftrun/layers/tower.h"
 #include "sftrun/layers/unit.h"
 #include "sftrun/model/decoder_joints.h"
@@ -111,11 +112,12 @@ class Decoder {
   /// Random weights (benchmarks): uniform with standard deviation 0.02.
   static std::unique_ptr<Decoder> random(const spec::ArchSpec& arch, const DecoderOptions& options);
 
-  /// The units in order of use: those of the tower, the embedding, each layer, the final norm with the
-  /// head.
+  /// The units in order of use: those of the tower, the projectors of features, the embedding, each
+  /// layer, the final norm with the head.
   std::vector<layers::Unit>& units() { return units_; }
   const std::vector<layers::Unit>& units() const { return units_; }
-  int64_t embedding_unit() const { return tower_.is_defined() ? tower_.num_units() : 0; }
+  int64_t embedding_unit() const { return num_tower_units() + std::ssize(projectors_); }
+  int64_t num_tower_units() const { return tower_.is_defined() ? tower_.num_units() : 0; }
   int64_t layer_unit(int64_t layer) const { return layers_[static_cast<size_t>(layer)].unit; }
   int64_t head_unit() const { return static_cast<int64_t>(units_.size()) - 1; }
   /// Whether a parameter of this unit or of one before it trains.
@@ -149,6 +151,8 @@ class Decoder {
   layers::Head& head() { return head_; }
   layers::Embedding& embedding() { return embedding_; }
   const layers::Tower& tower() const { return tower_; }
+  /// Of features that other encoders computed, in the order of `ArchSpec::projectors`.
+  const std::vector<layers::Projector>& projectors() const { return projectors_; }
   /// Products of several linears that are computed as one.
   DecoderJoints& joints() { return joints_; }
   /// @param adapters false: without the embedding's adapter
@@ -181,6 +185,7 @@ class Decoder {
 
  private:
   Decoder(spec::ArchSpec arch, DecoderOptions options);
+  void add_tower();
   void build(const WeightSource& source);
   /// Rounds to the compute dtype, as Gemma does with the scale of embeddings.
   double rounded(double scale) const;
@@ -194,6 +199,7 @@ class Decoder {
   std::vector<layers::Unit> units_;
   std::shared_ptr<const weights::Checkpoint> checkpoint_;
   layers::Tower tower_;
+  std::vector<layers::Projector> projectors_;
   layers::Embedding embedding_;
   layers::PerLayerInputs per_layer_;
   bool shares_keys_ = false;

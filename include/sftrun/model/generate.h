@@ -42,10 +42,10 @@ class NotFiniteError : public DataError {
 using OnToken = std::function<bool(size_t, int32_t)>;
 
 struct Prompt {
-  size_t index = 0;                              ///< names it in the hooks
-  std::vector<int32_t> tokens;                   ///< not empty
-  uint64_t stream = 0;                           ///< of its random numbers
-  std::vector<data::SequenceImage> images = {};  ///< in order
+  size_t index = 0;                             ///< names it in the hooks
+  std::vector<int32_t> tokens;                  ///< not empty
+  uint64_t stream = 0;                          ///< of its random numbers
+  std::vector<data::SequenceMedia> media = {};  ///< in order
 };
 
 /// Where prompts come from, and where answers go.

@@ -2,12 +2,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "sftrun/core/activity.h"
 #include "sftrun/layers/backend.h"
+#include "sftrun/layers/projector.h"
 #include "sftrun/model/packed_batch.h"
 #include "sftrun/model/saved_inputs.h"
 
@@ -63,6 +65,9 @@ struct MicroBatchRun {
   layers::PerLayerRun per_layer;
   /// Of the batch's images; null: it has none.
   std::unique_ptr<layers::TowerPass> tower;
+  /// Of the batch's features, in the order of `PackedBatch::features`.
+  std::deque<layers::ProjectorPass> projectors;
+  std::vector<at::Tensor> projector_gradients;
   /// Gradients of the features that DeepStack added to the outputs of the first layers.
   std::vector<at::Tensor> deepstack_gradients;
 };

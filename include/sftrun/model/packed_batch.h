@@ -27,6 +27,7 @@ struct PackedBatch {
   at::Tensor grad_factor;           ///< [1] fp32: multiplies the loss's gradient; undefined: 1
   std::optional<BatchSizes> sizes;  ///< sizes that the batch was padded to
   std::optional<PackedImages> images;
+  std::vector<PackedFeatures> features;  ///< one for each projector that the batch has features of
   layers::BatchContext context;
   int64_t num_tokens() const { return tokens.defined() ? tokens.size(0) : 0; }
 };
@@ -49,7 +50,9 @@ struct BatchTarget {
   const spec::VisionSpec* vision = nullptr;
   bool is_before_embedding = true;  ///< false: a stage of a pipeline that gets hidden states
   bool has_rope_axes = false;       ///< M-RoPE: rows of images have positions on three axes
-  std::shared_ptr<ImageSource> images = {};  ///< null: micro-batches have none
+  std::shared_ptr<ImageSource> images = {};                   ///< null: micro-batches have none
+  const std::vector<FeatureProjector>* projectors = nullptr;  ///< of the model; null: none
+  at::ScalarType features_dtype = at::kFloat;
 };
 
 /// How a batch is copied to a GPU.

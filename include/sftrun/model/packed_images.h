@@ -5,7 +5,7 @@
 #include "sftrun/data/example.h"
 #include "sftrun/layers/tower.h"
 
-/// Images of a micro-batch on its device.
+/// Images and features of a micro-batch on its device.
 namespace sftrun::model {
 
 /// Gives the images of micro-batches.
@@ -22,6 +22,13 @@ struct PackedImages {
   layers::TowerInput input;
   layers::TowerLayout layout;
   at::Tensor rows;  ///< [N] int64, in the images' order. Each merged square of patches has one.
+};
+
+/// The embeddings of `rows` are replaced by what a projector makes of features.
+struct PackedFeatures {
+  int64_t projector = 0;  ///< number in `ArchSpec::projectors`
+  at::Tensor values;      ///< [N, input_width] in the compute dtype
+  at::Tensor rows;        ///< [N] int64
 };
 
 }  // namespace sftrun::model

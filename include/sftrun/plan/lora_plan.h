@@ -8,6 +8,10 @@ namespace sftrun::plan {
 
 /// The run's `tuning.lora`, for everything that follows the configuration. Parts of a model with images that train in full beside LoRA
 /// are in its `modules_to_save`.   @pre require_parts_exist(tuning, arch)
+/// Adds `model.projectors`.
+/// @throws ConfigError as spec::add_projectors, and for a new one in a part that does not train
+void add_projectors(spec::ArchSpec& arch, const config::RunConfig& config);
+
 spec::LoraSpec lora_spec(const config::TuningConfig& tuning, const spec::ArchSpec& arch);
 /// @throws ConfigError if `tuning.train_parts` names a part that the model does not have
 void require_parts_exist(const config::TuningConfig& tuning, const spec::ArchSpec& arch);

@@ -16,9 +16,11 @@ namespace sftrun::plan {
 
 /// Whether a run has the tower with its projector, and what trains. A run of texts has none.
 struct TowerUse {
+  /// Of a run, which has the tower for images, or where a part of it trains.
+  static TowerUse of(const config::TuningConfig& tuning, const spec::ArchSpec& arch,
+                     bool has_images);
   bool is_loaded = false;
   TrainedParts parts = TrainedParts::text();
-  bool trains_language() const { return !is_loaded || parts.language; }
 };
 
 /// Images of a micro-batch, in patches of the tower. A tile is what attends to itself: an image, a part
@@ -46,6 +48,8 @@ std::vector<spec::TensorSpec> with_tower(std::vector<spec::TensorSpec> text,
                                          const spec::ArchSpec& arch, const TowerUse& use);
 /// Units of the tower: the patches, each layer, the mergers. 0: the run has none.
 int64_t num_tower_units(const spec::ArchSpec& arch, const TowerUse& use);
+/// Units before the embedding: those of the tower, and the projectors of features.
+int64_t num_input_units(const spec::ArchSpec& arch, const TowerUse& use);
 /// The unit of one of `tower_tensors`.
 int64_t tower_unit_of(const spec::ArchSpec& arch, const spec::TensorSpec& tensor);
 /// Whether it is the weight of a linear module, which may be quantised and have an adapter.

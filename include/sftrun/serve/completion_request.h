@@ -20,7 +20,7 @@ struct CompletionRequest {
   bool is_chat = false;
   std::vector<std::vector<int32_t>> prompts;  ///< none empty
   /// Of each prompt of a chat; their files can be decoded. Empty: there are none.
-  std::vector<std::vector<data::SequenceImage>> prompt_images;
+  std::vector<std::vector<data::SequenceMedia>> prompt_images;
   std::vector<std::string> prompt_texts;  ///< of each prompt, for `echo`
   int64_t num_choices = 1;                ///< answers to each prompt: `n`
   model::SamplingOptions sampling;        ///< without stop tokens

@@ -32,6 +32,7 @@ struct ServedModel {
  private:
   /// Who asks must not read the files of this machine.
   static data::TextModel without_files(data::TextModel text) {
+    text.features = nullptr;  // they are in files alone
     if (text.images == nullptr) return text;
     auto images = std::make_shared<data::ImageInput>(*text.images);
     images->reads_files = false;

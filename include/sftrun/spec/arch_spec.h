@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/core/feature_projector.h"
 #include "sftrun/core/file_layout.h"
 #include "sftrun/core/tensor_role.h"
 #include "sftrun/spec/vision_spec.h"
@@ -135,6 +136,8 @@ struct ArchSpec {
   bool is_text_part() const { return prefix != ArchSpec{}.prefix; }
   std::string whole_model;           ///< HF model_type of that larger model: "gemma3"; else empty
   std::optional<VisionSpec> vision;  ///< its image side, if it has one
+  /// Of features that other encoders computed. config.json does not have them: `add_projectors`, weights::read_projectors.
+  std::vector<FeatureProjector> projectors;
   int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_layers = 0;
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0, max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
@@ -223,11 +226,13 @@ struct TensorSpec {
   ModelPart part = ModelPart::kLanguage;
   /// Tensors of the image side: where in it they compute; `layer` is the tower's, or the DeepStack merger's number.
   VisionUnit unit = VisionUnit::kNone;
+  int64_t projector = -1;  ///< VisionUnit::kFeatures: the number in `ArchSpec::projectors`
   const std::vector<int64_t>& shape_in_files() const {
     return layout.shape.empty() ? shape : layout.shape;
   }
   int64_t numel() const;
 };
+/// Of the text model, and then those of its `projectors`.
 std::vector<TensorSpec> tensor_specs(const ArchSpec& arch);
 
 /// Whether files of such a model may contain this tensor although it is never used: the key

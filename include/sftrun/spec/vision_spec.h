@@ -20,6 +20,7 @@ enum class VisionUnit : uint8_t {
   kLayer,      ///< one of the tower's layers
   kOutput,     ///< what follows the tower's last layer before the projector
   kProjector,  ///< a merger: the last one, or one of DeepStack
+  kFeatures,   ///< a projector of features that were computed elsewhere
 };
 
 /// How a patch's values lie in the rows that the image processor makes.

@@ -14,6 +14,7 @@
 #include "sftrun/train/loss_scale.h"
 #include "sftrun/train/optimizer.h"
 #include "sftrun/weights/peft.h"
+#include "sftrun/weights/projectors.h"
 #include "sftrun/weights/safetensors.h"
 
 /// Training state on disk. checkpoints/step-000100/ holds the trained parameters (adapters in
@@ -67,6 +68,7 @@ struct CheckpointContents {
 
   std::optional<std::string> chat_template;   ///< of the run; nullopt: the model's own
   nlohmann::ordered_json template_variables;  ///< of the run; null or empty: none
+  std::vector<FeatureProjector> projectors;   ///< of the model
 
   /// Where base weights train and ranks own parts of them: each rank writes its own part, and
   /// nothing is put together. Then `trainable` and `optimizer` have what this rank writes: flat

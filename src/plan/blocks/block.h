@@ -33,7 +33,8 @@ inline int64_t norm_backward(const StepContext& step) {
 }
 
 /// Rows of what is in no layer of the text model.
-#define SFTRUN_OTHER_ROWS(X) X(embedding) X(head) X(tower_patches) X(tower_layer) X(tower_mergers)
+#define SFTRUN_OTHER_ROWS(X) \
+  X(embedding) X(head) X(tower_patches) X(tower_layer) X(tower_mergers) X(projector)
 
 #define SFTRUN_DECLARE_ROW(name) \
   namespace name {               \

@@ -16,13 +16,13 @@ constexpr std::array kRows = {SFTRUN_BLOCKS(SFTRUN_ADDRESS_OF_ROW)
 
 /// Whether the text model has adapters.
 bool has_adapters(const config::RunConfig& run, const TowerUse& tower) {
-  return run.tuning.trains_adapter() && tower.trains_language();
+  return run.tuning.trains_adapter() && tower.parts.language;
 }
 
 spec::LoraSpec text_lora(const config::RunConfig& run, const spec::ArchSpec& arch,
                          const TowerUse& tower) {
   spec::LoraSpec lora = lora_spec(run.tuning, arch);
-  if (!tower.trains_language()) lora.target_modules = lora.target_parameters = {};
+  if (!tower.parts.language) lora.target_modules = lora.target_parameters = {};
   return lora;
 }
 
@@ -34,7 +34,7 @@ StepContext::StepContext(const spec::ArchSpec& whole, const config::RunConfig& r
       config(run),
       shape(micro_batch),
       lora(text_lora(run, whole, micro_batch.tower)),
-      trains_base(!run.tuning.trains_adapter() && micro_batch.tower.trains_language()),
+      trains_base(!run.tuning.trains_adapter() && micro_batch.tower.parts.language),
       trains_all(trains_base && run.tuning.mode == config::TuningMode::kFull),
       has_dora(has_adapters(run, micro_batch.tower) && run.tuning.lora.dora),
       has_dropout(has_adapters(run, micro_batch.tower) && run.tuning.lora.dropout > 0),

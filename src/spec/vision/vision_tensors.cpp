@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "sftrun/core/error.h"
+#include "sftrun/spec/feature_projectors.h"
 
 namespace sftrun::spec {
 namespace {
@@ -152,6 +153,7 @@ std::vector<TensorSpec> vision_tensor_specs(const VisionSpec& vision, int64_t te
 
 std::optional<ModelPart> part_of(const ArchSpec& arch, std::string_view name) {
   if (name.starts_with(arch.prefix) || name.starts_with("lm_head.")) return ModelPart::kLanguage;
+  if (is_of_projectors(arch, name)) return ModelPart::kProjector;
   if (!arch.vision) return std::nullopt;
   if (is_projectors(*arch.vision, name)) return ModelPart::kProjector;
   if (name.starts_with(arch.vision->prefix)) return ModelPart::kVision;

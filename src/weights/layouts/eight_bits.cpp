@@ -5,11 +5,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "convert.h"
 #include "layouts.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/weights/convert.h"
 #include "shape_math.h"
 
 /// The tensors of a matrix in 8 bits: MODULE.weight, and in bitsandbytes' LLM.int8 MODULE.SCB and

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "convert.h"
 #include "sftrun/core/error.h"
+#include "sftrun/weights/convert.h"
 
 namespace sftrun::weights {
 namespace {

@@ -1,4 +1,4 @@
-#include "record_images.h"
+#include "record_media.h"
 
 #include <algorithm>
 #include <utility>
@@ -97,13 +97,20 @@ void refuse_image_parts(const Json& record, RecordFormat format, const std::stri
   });
 }
 
-RecordImages::RecordImages(const ImageInput& input, const Json& record,
-                           std::filesystem::path folder, std::string where)
+RecordMedia::RecordMedia(const ImageInput* input, const FeatureInput* features, const Json& record,
+                         std::filesystem::path folder, std::string where)
     : input_(input), folder_(std::move(folder)), where_(std::move(where)) {
-  find_columns(record);
+  if (input_ != nullptr) find_columns(record);
+  if (features != nullptr) features_.emplace(*features, folder_, where_);
 }
 
-void RecordImages::find_columns(const Json& record) {
+const Json& RecordMedia::marked(const Json& record, RecordFormat format, Json& room) {
+  if (!features_) return record;
+  room = features_->mark(record, format);
+  return room;
+}
+
+void RecordMedia::find_columns(const Json& record) {
   for (const char* key : {"images", "image"}) {
     const Json* value = value_of(record, key);
     if (value == nullptr || is_nothing(*value)) continue;
@@ -118,11 +125,12 @@ void RecordImages::find_columns(const Json& record) {
   }
 }
 
-void RecordImages::refuse(const std::string& what, const std::string& fix) const {
+void RecordMedia::refuse(const std::string& what, const std::string& fix) const {
   throw DataError(what, where_, fix);
 }
 
-void RecordImages::take(Json& messages) {
+void RecordMedia::take(Json& messages) {
+  if (input_ == nullptr) return;
   num_used_ = num_markers_ = 0;
   for (size_t i = 0; i < messages.size(); ++i) {
     const auto content = messages[i].find("content");
@@ -134,8 +142,11 @@ void RecordImages::take(Json& messages) {
     if (!content->is_array()) continue;
     for (size_t j = 0; j < content->size(); ++j) {
       Json& part = (*content)[j];
-      if (!is_image_part(part)) continue;
       const std::string name = fmt::format("messages[{}].content[{}]", i, j);
+      if (is_features_part(part))
+        refuse(name + " has features, and the model has no projector for them",
+               "set model.projectors (docs/images.md), or remove the part");
+      if (!is_image_part(part)) continue;
       const auto key = std::find_if(kImageKeys.begin(), kImageKeys.end(), [&](const char* k) {
         const Json* value = value_of(part, k);
         return value != nullptr && !is_nothing(*value);
@@ -149,7 +160,7 @@ void RecordImages::take(Json& messages) {
 }
 
 /// LLaVA's layout. A line break between a text and an image belongs to the marker.
-Json RecordImages::split_at_markers(const std::string& text) {
+Json RecordMedia::split_at_markers(const std::string& text) {
   Json parts = Json::array();
   size_t begin = 0;
   while (begin <= text.size()) {
@@ -165,7 +176,7 @@ Json RecordImages::split_at_markers(const std::string& text) {
   return parts;
 }
 
-Json RecordImages::next_of_columns(const std::string& place) {
+Json RecordMedia::next_of_columns(const std::string& place) {
   ++num_markers_;
   if (num_used_ < columns_.size()) {
     const Column& column = columns_[num_used_++];
@@ -177,7 +188,7 @@ Json RecordImages::next_of_columns(const std::string& place) {
 }
 
 /// As TRL's prepare_multimodal_messages.
-void RecordImages::put_before_text(Json& messages) {
+void RecordMedia::put_before_text(Json& messages) {
   for (Json& message : messages) {
     const auto content = message.find("content");
     if (message["role"] != "user" || content == message.end() || !content->is_string()) continue;
@@ -189,14 +200,14 @@ void RecordImages::put_before_text(Json& messages) {
   }
 }
 
-void RecordImages::require_all_used(const std::string& place) const {
+void RecordMedia::require_all_used(const std::string& place) const {
   if (num_markers_ == columns_.size()) return;
   refuse(fmt::format("the record's columns have {} images, and its texts have {} {}",
                      columns_.size(), num_markers_, place),
          R"(write one {"type": "image"} part, or one <image> in a text, for each image)");
 }
 
-std::vector<size_t> RecordImages::take_for_text(size_t num_markers) {
+std::vector<size_t> RecordMedia::take_for_text(size_t num_markers) {
   num_used_ = 0;
   num_markers_ = num_markers;
   require_all_used("markers for them");
@@ -206,15 +217,15 @@ std::vector<size_t> RecordImages::take_for_text(size_t num_markers) {
   return taken;
 }
 
-size_t RecordImages::add(const Json& value, const std::string& key, const std::string& name) {
+size_t RecordMedia::add(const Json& value, const std::string& key, const std::string& name) {
   Media media = media_of(value, key, name);
   for (size_t i = 0; i < images_.size(); ++i)
-    if (images_[i].image.media == media) return i;
+    if (images_[i].media.media == media) return i;
   images_.push_back(read(std::move(media), name));
   return images_.size() - 1;
 }
 
-ReadImage RecordImages::read(Media media, const std::string& name) const {
+ReadMedia RecordMedia::read(Media media, const std::string& name) const {
   try {
     const MappedFile file =
         media.bytes == nullptr ? MappedFile(std::filesystem::path(media.path)) : MappedFile();
@@ -222,15 +233,15 @@ ReadImage RecordImages::read(Media media, const std::string& name) const {
         media.bytes == nullptr ? file.bytes() : std::as_bytes(std::span(*media.bytes));
     const images::ImageHeader header = images::read_header_within(bytes, {}, media.path);
     const images::ImagePlan plan =
-        images::plan_image(input_.processor, header.width(), header.height());
-    ReadImage read{.text = images::text_of_image(input_.prompt, plan)};
-    read.image = {.media = std::move(media),
+        images::plan_image(input_->processor, header.width(), header.height());
+    ReadMedia read{.text = images::text_of_image(input_->prompt, plan)};
+    read.media = {.media = std::move(media),
                   .width = header.width(),
                   .height = header.height(),
                   .rows = plan.rows,
                   .num_tokens = plan.num_tokens,
                   .grid_thw = plan.grid_thw,
-                  .feature = input_.feature};
+                  .feature = input_->feature};
     return read;
   } catch (const DataError& error) {
     throw DataError(fmt::format("{}: {}", name, error.message()),
@@ -239,8 +250,8 @@ ReadImage RecordImages::read(Media media, const std::string& name) const {
   }
 }
 
-Media RecordImages::media_of(const Json& value, const std::string& key,
-                             const std::string& name) const {
+Media RecordMedia::media_of(const Json& value, const std::string& key,
+                            const std::string& name) const {
   if (is_bytes(value) || key == "bytes" || key == "base64") return media_in(value, name);
   if (value.is_string()) return media_at(value.get_ref<const std::string&>(), name);
   if (value.is_object()) {  // OpenAI's image_url, or a row of datasets' Image
@@ -255,10 +266,10 @@ Media RecordImages::media_of(const Json& value, const std::string& key,
          kImageFix);
 }
 
-Media RecordImages::media_at(const std::string& path_or_url, const std::string& name) const {
+Media RecordMedia::media_at(const std::string& path_or_url, const std::string& name) const {
   constexpr std::string_view kData = "data:";
   if (std::string_view(path_or_url).starts_with(kData)) return media_in(path_or_url, name);
-  if (!input_.reads_files)
+  if (!input_->reads_files)
     refuse(name + " is not a data: URL, and neither files are read here nor URLs followed",
            "send the image itself: data:image/png;base64,…");
   if (!scheme_of(path_or_url).empty())
@@ -269,7 +280,7 @@ Media RecordImages::media_at(const std::string& path_or_url, const std::string& 
   return {.path = (path.is_absolute() ? path : folder_ / path).string()};
 }
 
-Media RecordImages::media_in(const Json& bytes, const std::string& name) const {
+Media RecordMedia::media_in(const Json& bytes, const std::string& name) const {
   const auto held = [](std::string_view file) {
     return Media{.bytes = std::make_shared<const std::string>(file)};
   };
@@ -292,16 +303,18 @@ Media RecordImages::media_in(const Json& bytes, const std::string& name) const {
   return held(*decoded);
 }
 
-std::unique_ptr<RecordImages> images_of_record(const Json& record, RecordFormat format,
-                                               const TextModel& model, const std::string& where,
-                                               const std::filesystem::path& folder) {
-  if (model.images == nullptr) return nullptr;
-  const auto& refusal = model.images->refusal;
-  if (!refusal) return std::make_unique<RecordImages>(*model.images, record, folder, where);
-  if (has_image_parts(record, format))
-    throw DataError(refusal->message(), fmt::format("{}, {}", where, refusal->where()),
-                    refusal->fix());
-  return nullptr;
+std::unique_ptr<RecordMedia> media_of_record(const Json& record, RecordFormat format,
+                                             const TextModel& model, const std::string& where,
+                                             const std::filesystem::path& folder) {
+  const ImageInput* input = model.images.get();
+  if (input != nullptr && input->refusal) {
+    if (has_image_parts(record, format))
+      throw DataError(input->refusal->message(),
+                      fmt::format("{}, {}", where, input->refusal->where()), input->refusal->fix());
+    input = nullptr;
+  }
+  if (input == nullptr && model.features == nullptr) return nullptr;
+  return std::make_unique<RecordMedia>(input, model.features.get(), record, folder, where);
 }
 
 }  // namespace sftrun::data

@@ -1,8 +1,9 @@
-#include "image_text.h"
+#include "media_text.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "content_parts.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::data {
@@ -56,6 +57,31 @@ std::string name_of_origin(const Origin& origin) {
              : "a variable of the chat template";
 }
 
+/// What stands in a text in place of an image or of features.
+struct FoundMedia {
+  FoundMarker marker;
+  const ReadMedia* media;
+};
+
+void sort_by_place(std::vector<FoundMedia>& found) {
+  std::sort(found.begin(), found.end(), [](const FoundMedia& a, const FoundMedia& b) {
+    return a.marker.begin < b.marker.begin;
+  });
+}
+
+void add_features(std::string_view text, const RecordMedia& media, std::vector<FoundMedia>& found) {
+  if (!media.reads_features()) return;
+  for (const FeatureMark& mark : find_feature_marks(text))
+    found.push_back({{mark.begin, mark.size}, &media.features_of(mark)});
+}
+
+size_t count_features(const Json& messages) {
+  size_t count = 0;
+  for (const Json& message : messages)
+    for (const std::string* text : texts_of(message)) count += find_feature_marks(*text).size();
+  return count;
+}
+
 /// The images of messages, in order.
 std::vector<size_t> images_of(const Json& messages) {
   std::vector<size_t> images;
@@ -107,7 +133,7 @@ class Replacement {
 
 /// An image's text is no part of what the template wrote around it.
 std::vector<OriginSpan> with_images(const std::vector<OriginSpan>& moved,
-                                    const std::vector<PlacedImage>& placed) {
+                                    const std::vector<PlacedMedia>& placed) {
   std::vector<OriginSpan> origins;
   const auto add = [&](uint32_t begin, uint32_t end, const Origin& origin) {
     if (begin < end) origins.push_back({begin, end, origin});
@@ -118,7 +144,8 @@ std::vector<OriginSpan> with_images(const std::vector<OriginSpan>& moved,
     for (; next < placed.size() && placed[next].span.begin < span.end; ++next) {
       const ByteSpan image = placed[next].span;
       add(at, image.begin, span.origin);
-      Origin own{.kind = Origin::Kind::kOther, .field = "image"};
+      const bool is_image = placed[next].media->media.is_image();
+      Origin own{.kind = Origin::Kind::kOther, .field = is_image ? "image" : "features"};
       add(image.begin, image.end, own);
       at = image.end;
     }
@@ -127,37 +154,53 @@ std::vector<OriginSpan> with_images(const std::vector<OriginSpan>& moved,
   return origins;
 }
 
-void require_whole_count(size_t written, size_t wanted, const std::string& where) {
+void require_whole_count(size_t written, size_t wanted, const char* what, const char* fix,
+                         const std::string& where) {
   if (written == wanted) return;
-  throw DataError(fmt::format("the chat template writes {} of the {} images", written, wanted),
-                  where,
-                  "write images in turns of a role for which the template writes them, such as "
-                  "user; or set model.chat_template to that of the model's processor");
+  throw DataError(fmt::format("the chat template writes {} of the {} {}", written, wanted, what),
+                  where, fix);
+}
+
+/// What the template wrote for images.
+void add_images(const templates::Rendered& rendered, const Json& messages, const RecordMedia& media,
+                std::vector<FoundMedia>& found) {
+  if (!media.reads_images()) return;
+  const images::ImagePrompt& prompt = media.input().prompt;
+  const Origins origins(rendered.origins);
+  const auto refuse_texts = [&](const std::string& marker) {
+    std::vector<FoundMarker> markers = find_markers(rendered.text, marker);
+    for (const FoundMarker& one : markers)
+      if (const Origin* origin = origins.foreign(one.begin, one.begin + one.size))
+        refuse_marker(name_of_origin(*origin), marker, media.where());
+    return markers;
+  };
+  if (prompt.feature != prompt.placeholder) refuse_texts(prompt.feature);
+  const std::vector<FoundMarker> written = refuse_texts(prompt.placeholder);
+  const std::vector<size_t> wanted = images_of(messages);
+  require_whole_count(written.size(), wanted.size(), "images",
+                      "write images in turns of a role for which the template writes them, such as "
+                      "user; or set model.chat_template to that of the model's processor",
+                      media.where());
+  for (size_t i = 0; i < written.size(); ++i) found.push_back({written[i], &media[wanted[i]]});
 }
 
 }  // namespace
 
-std::vector<PlacedImage> place_images(LabelledConversation& conversation, const Json& messages,
-                                      const RecordImages& images) {
-  const images::ImagePrompt& prompt = images.input().prompt;
+std::vector<PlacedMedia> place_media(LabelledConversation& conversation, const Json& messages,
+                                     const RecordMedia& media) {
   templates::Rendered& rendered = conversation.rendered;
-  const Origins origins(rendered.origins);
-  const auto refuse_texts = [&](const std::string& marker) {
-    std::vector<FoundMarker> found = find_markers(rendered.text, marker);
-    for (const FoundMarker& one : found)
-      if (const Origin* origin = origins.foreign(one.begin, one.begin + one.size))
-        refuse_marker(name_of_origin(*origin), marker, images.where());
-    return found;
-  };
-  if (prompt.feature != prompt.placeholder) refuse_texts(prompt.feature);
-  const std::vector<FoundMarker> found = refuse_texts(prompt.placeholder);
-  const std::vector<size_t> wanted = images_of(messages);
-  require_whole_count(found.size(), wanted.size(), images.where());
+  std::vector<FoundMedia> found;
+  add_features(rendered.text, media, found);
+  require_whole_count(
+      found.size(), media.reads_features() ? count_features(messages) : 0, "parts of features",
+      "write features in turns of a role that the template writes, such as user", media.where());
+  add_images(rendered, messages, media, found);
   if (found.empty()) return {};
+  sort_by_place(found);
   Replacement replacement(rendered.text);
-  std::vector<PlacedImage> placed;
-  for (size_t i = 0; i < found.size(); ++i)
-    placed.push_back({wanted[i], replacement.replace(found[i], images[wanted[i]].text)});
+  std::vector<PlacedMedia> placed;
+  for (const FoundMedia& one : found)
+    placed.push_back({one.media, replacement.replace(one.marker, one.media->text)});
   for (LabelledConversation::Run& run : conversation.runs)
     run.span = {replacement.moved(run.span.begin), replacement.moved(run.span.end)};
   for (OriginSpan& span : rendered.origins)
@@ -181,71 +224,95 @@ std::vector<FoundMarker> markers_of_text(std::string_view text, std::string_view
 }
 
 /// Replaces the markers of one text.
-/// @param taken the images, of which the first are the text's   @return the number of them
-std::vector<PlacedImage> place_in_text(std::string& text, uint32_t offset,
-                                       std::span<const size_t> taken, const RecordImages& images) {
-  const images::ImagePrompt& prompt = images.input().prompt;
-  const std::vector<FoundMarker> found = markers_of_text(text, prompt.placeholder);
-  const bool encloses = prompt.around.size() == 2;
+/// @param images what the text's markers stand for, in order
+std::vector<PlacedMedia> place_in_text(std::string& text, uint32_t offset,
+                                       std::span<const size_t> images, const RecordMedia& media) {
+  std::vector<FoundMedia> found;
+  add_features(text, media, found);
+  if (!images.empty()) {
+    const std::vector<FoundMarker> markers =
+        markers_of_text(text, media.input().prompt.placeholder);
+    for (size_t i = 0; i < markers.size(); ++i) found.push_back({markers[i], &media[images[i]]});
+  }
+  sort_by_place(found);
   Replacement replacement(text);
-  std::vector<PlacedImage> placed;
-  for (size_t i = 0; i < found.size(); ++i) {
-    const bool is_own = text.compare(found[i].begin, found[i].size, prompt.placeholder) == 0;
-    const std::string& image = images[taken[i]].text;
-    const ByteSpan span = replacement.replace(
-        found[i], encloses && !is_own ? prompt.around[0] + image + prompt.around[1] : image);
-    placed.push_back({taken[i], {span.begin + offset, span.end + offset}});
+  std::vector<PlacedMedia> placed;
+  for (const FoundMedia& one : found) {
+    std::string by = one.media->text;
+    if (one.media->media.is_image()) {
+      const images::ImagePrompt& prompt = media.input().prompt;
+      const bool is_own = text.compare(one.marker.begin, one.marker.size, prompt.placeholder) == 0;
+      if (prompt.around.size() == 2 && !is_own) by = prompt.around[0] + by + prompt.around[1];
+    }
+    const ByteSpan span = replacement.replace(one.marker, by);
+    placed.push_back({one.media, {span.begin + offset, span.end + offset}});
   }
   text = replacement.finish();
   return placed;
 }
 
-}  // namespace
-
-std::vector<PlacedImage> place_images(PlainText& text, RecordImages& images) {
-  const images::ImagePrompt& prompt = images.input().prompt;
+/// The images of a text's markers: those of its prompt, then those of its completion.
+struct ImagesOfText {
+  std::vector<size_t> images;
+  size_t in_prompt = 0;
+};
+ImagesOfText take_images(const PlainText& text, RecordMedia& media) {
+  if (!media.reads_images()) return {};
+  const images::ImagePrompt& prompt = media.input().prompt;
   for (const std::string* piece : {&text.prompt, &text.completion}) {
     for (const std::string& marker : {prompt.placeholder, prompt.feature}) {
-      const bool may_stand = images.has_columns() && marker == prompt.placeholder;
+      const bool may_stand = media.has_columns() && marker == prompt.placeholder;
       if (!may_stand && piece->find(marker) != std::string::npos)
-        refuse_marker("the text", marker, images.where());
+        refuse_marker("the text", marker, media.where());
     }
   }
-  if (!images.has_columns()) return {};
+  if (!media.has_columns()) return {};
   const size_t in_prompt = markers_of_text(text.prompt, prompt.placeholder).size(),
                in_completion = markers_of_text(text.completion, prompt.placeholder).size();
-  const std::vector<size_t> taken = images.take_for_text(in_prompt + in_completion);
-  std::vector<PlacedImage> placed = place_in_text(text.prompt, 0, taken, images);
-  const std::vector<PlacedImage> behind =
+  return {media.take_for_text(in_prompt + in_completion), in_prompt};
+}
+
+}  // namespace
+
+std::vector<PlacedMedia> place_media(PlainText& text, RecordMedia& media) {
+  const ImagesOfText taken = take_images(text, media);
+  const std::span<const size_t> images(taken.images);
+  std::vector<PlacedMedia> placed =
+      place_in_text(text.prompt, 0, images.first(taken.in_prompt), media);
+  const std::vector<PlacedMedia> behind =
       place_in_text(text.completion, static_cast<uint32_t>(text.prompt.size()),
-                    std::span(taken).subspan(in_prompt), images);
+                    images.subspan(taken.in_prompt), media);
   placed.insert(placed.end(), behind.begin(), behind.end());
   return placed;
 }
 
-void note_images(Sequence& sequence, const std::vector<PlacedImage>& placed,
-                 const RecordImages& images) {
-  const std::vector<tokenizer::TokenId>& markers = images.input().tokens;
-  for (size_t i = 0; i < sequence.ids.size(); ++i)
-    if (std::binary_search(markers.begin(), markers.end(), sequence.ids[i])) sequence.mask[i] = 0;
-  for (const PlacedImage& one : placed) {
-    SequenceImage image = images[one.image].image;
+void note_media(Sequence& sequence, const std::vector<PlacedMedia>& placed,
+                const RecordMedia& media) {
+  if (media.reads_images()) {
+    const std::vector<tokenizer::TokenId>& markers = media.input().tokens;
+    for (size_t i = 0; i < sequence.ids.size(); ++i)
+      if (std::binary_search(markers.begin(), markers.end(), sequence.ids[i])) sequence.mask[i] = 0;
+  }
+  for (const PlacedMedia& placing : placed) {
+    SequenceMedia one = placing.media->media;
     const auto is_before = [](const ByteSpan& span, uint32_t at) { return span.end <= at; };
-    const auto first =
-        std::lower_bound(sequence.spans.begin(), sequence.spans.end(), one.span.begin, is_before);
-    image.begin = image.end = first - sequence.spans.begin();
+    const auto first = std::lower_bound(sequence.spans.begin(), sequence.spans.end(),
+                                        placing.span.begin, is_before);
+    one.begin = one.end = first - sequence.spans.begin();
     int64_t num_features = 0;
-    for (auto i = static_cast<size_t>(image.begin);
-         i < sequence.ids.size() && sequence.spans[i].begin < one.span.end; ++i) {
+    for (auto i = static_cast<size_t>(one.begin);
+         i < sequence.ids.size() && sequence.spans[i].begin < placing.span.end; ++i) {
       sequence.mask[i] = 0;
-      num_features += sequence.ids[i] == image.feature ? 1 : 0;
-      image.end = static_cast<int64_t>(i) + 1;
+      num_features += sequence.ids[i] == one.feature ? 1 : 0;
+      one.end = static_cast<int64_t>(i) + 1;
     }
-    if (num_features != image.num_tokens)
-      throw DataError(fmt::format("the tokenizer makes {} tokens of an image's {}", num_features,
-                                  image.num_tokens),
-                      images.where(), "copy the tokenizer's files from the model's repository");
-    sequence.images.push_back(std::move(image));
+    const bool is_whole =
+        num_features == one.num_tokens && (one.is_image() || one.end - one.begin == num_features);
+    if (!is_whole)
+      throw DataError(fmt::format("the tokenizer makes {} tokens of {}'s {}", num_features,
+                                  one.is_image() ? "an image" : "features", one.num_tokens),
+                      media.where(), "copy the tokenizer's files from the model's repository");
+    sequence.media.push_back(std::move(one));
   }
 }
 

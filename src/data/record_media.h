@@ -1,13 +1,16 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "record.h"
+#include "record_features.h"
 #include "sftrun/data/image_input.h"
 #include "sftrun/data/media.h"
 
@@ -30,22 +33,23 @@ bool has_image_columns(const Json& record);
 /// @throws DataError for a record with an image in a conversation, which the model does not read
 void refuse_image_parts(const Json& record, RecordFormat format, const std::string& where);
 
-/// An image, with the text that stands for it.
-struct ReadImage {
-  SequenceImage image;  ///< without its place in the tokens
-  std::string text;
-};
-
-/// The images of one record.
+/// The images and features of one record.
 ///
 /// An image is a part of a message's content, with its file (`path`, `url`, `image`, `image_url`, `bytes`, `base64`) or without. Those
 /// without take the images of the columns `images` or `image` in order, and so does each `<image>` in a message that is a string.
 /// Where nothing stands for the columns' images, they are put before the text of the first user's turn, as TRL does.
-class RecordImages {
+class RecordMedia {
  public:
+  /// @param input null: the model reads no images   @param features null: the model has no projectors
   /// @param folder of the record's file: paths are relative to it
-  RecordImages(const ImageInput& input, const Json& record, std::filesystem::path folder,
-               std::string where);
+  RecordMedia(const ImageInput* input, const FeatureInput* features, const Json& record,
+              std::filesystem::path folder, std::string where);
+
+  /// The record with marks in place of its features (RecordFeatures::mark); `record` itself if the model has no projectors.
+  /// @param room receives the record with marks
+  const Json& marked(const Json& record, RecordFormat format, Json& room);
+  /// Of a mark in a text.   @pre the model has projectors
+  const ReadMedia& features_of(const FeatureMark& mark) const { return features_->of(mark); }
 
   /// Reads the headers of the images of a conversation, and replaces each by {"type": "image", "image": N}, of which N is its index here.
   /// @throws DataError for images that cannot be read, that the processor refuses, or without a file, and for other numbers of images than
@@ -58,9 +62,11 @@ class RecordImages {
   std::vector<size_t> take_for_text(size_t num_markers);
 
   bool has_columns() const { return !columns_.empty(); }
-  const ReadImage& operator[](size_t index) const { return images_[index]; }
-  size_t size() const { return images_.size(); }
-  const ImageInput& input() const { return input_; }
+  const ReadMedia& operator[](size_t index) const { return images_[index]; }
+  bool reads_images() const { return input_ != nullptr; }
+  bool reads_features() const { return features_.has_value(); }
+  /// @pre reads_images()
+  const ImageInput& input() const { return *input_; }
   const std::string& where() const { return where_; }
 
  private:
@@ -74,24 +80,25 @@ class RecordImages {
   void put_before_text(Json& messages);
   void require_all_used(const std::string& place) const;
   size_t add(const Json& value, const std::string& key, const std::string& name);
-  ReadImage read(Media media, const std::string& name) const;
+  ReadMedia read(Media media, const std::string& name) const;
   Media media_of(const Json& value, const std::string& key, const std::string& name) const;
   Media media_at(const std::string& path_or_url, const std::string& name) const;
   Media media_in(const Json& bytes, const std::string& name) const;
   [[noreturn]] void refuse(const std::string& what, const std::string& fix) const;
 
-  const ImageInput& input_;
+  const ImageInput* input_;
+  std::optional<RecordFeatures> features_;
   std::filesystem::path folder_;
   std::string where_;
   std::vector<Column> columns_;
   size_t num_used_ = 0, num_markers_ = 0;  // of the columns, in the conversation that is read
-  std::vector<ReadImage> images_;
+  std::deque<ReadMedia> images_;           // places refer to them
 };
 
-/// The images of a record.   @return null: the model reads text alone
+/// The images and features of a record.   @return null: the model reads text alone
 /// @throws DataError for a record with images in a conversation, which the model's files make unreadable
-std::unique_ptr<RecordImages> images_of_record(const Json& record, RecordFormat format,
-                                               const TextModel& model, const std::string& where,
-                                               const std::filesystem::path& folder);
+std::unique_ptr<RecordMedia> media_of_record(const Json& record, RecordFormat format,
+                                             const TextModel& model, const std::string& where,
+                                             const std::filesystem::path& folder);
 
 }  // namespace sftrun::data

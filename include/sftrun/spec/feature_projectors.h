@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sftrun/core/feature_projector.h"
+#include "sftrun/spec/arch_spec.h"
+
+namespace sftrun::spec {
+
+/// Adds projectors to those that the model's files have; with the name of one of these it must be the same.
+/// @return the number of new ones
+/// @throws ConfigError naming model.projectors for another of the same name, and for models with inputs for each layer
+int64_t add_projectors(ArchSpec& arch, const std::vector<FeatureProjector>& projectors);
+
+/// Whether it is a tensor of one of the model's projectors.
+bool is_of_projectors(const ArchSpec& arch, std::string_view tensor);
+
+/// The number of a projector in `ArchSpec::projectors`; -1: there is none of this name.
+int64_t projector_named(const ArchSpec& arch, const std::string& name);
+
+}  // namespace sftrun::spec

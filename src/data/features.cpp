@@ -1,0 +1,276 @@
+#include "sftrun/data/features.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/plural.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/weights/convert.h"
+#include "sftrun/weights/safetensors.h"
+
+namespace sftrun::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFeaturesFix =
+    "save the features as [rows, width] with numpy.save or safetensors' save_file";
+
+[[noreturn]] void refuse_file(const fs::path& path, const std::string& what,
+                              const std::string& fix = kFeaturesFix) {
+  throw DataError(what, path.string(), fix);
+}
+
+enum class FeatureType : uint8_t { kF16, kBF16, kF32, kF64 };
+constexpr std::array<int64_t, 4> kFeatureBytes = {2, 2, 4, 8};
+
+int64_t size_of_type(FeatureType type) {
+  return kFeatureBytes[static_cast<size_t>(type)];
+}
+
+/// The values of a file, and their shape.
+struct FeatureValues {
+  FeatureType type = FeatureType::kF32;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+
+// ---- NumPy's format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+
+constexpr std::string_view kNpyMagic = "\x93NUMPY";
+
+/// Reads the header's dict, a literal of Python as numpy.save writes it.
+class NpyHeader {
+ public:
+  NpyHeader(std::string_view text, const fs::path& path) : text_(text), path_(path) {}
+
+  FeatureType type() const {
+    const std::string_view descr = text_of("descr");
+    constexpr std::array<std::pair<std::string_view, FeatureType>, 3> kTypes = {
+        {{"<f2", FeatureType::kF16}, {"<f4", FeatureType::kF32}, {"<f8", FeatureType::kF64}}};
+    for (const auto& [name, type] : kTypes)
+      if (descr == name) return type;
+    refuse_file(path_, fmt::format("the array has values of type {}", excerpt(std::string(descr))),
+                "save it as float32: numpy.save(path, features.astype('<f4'))");
+  }
+  bool is_fortran() const { return value_of("fortran_order").starts_with("True"); }
+  std::vector<int64_t> shape() const {
+    std::string_view rest = value_of("shape");
+    if (!rest.starts_with('(')) refuse_header();
+    rest.remove_prefix(1);
+    std::vector<int64_t> sizes;
+    while (true) {
+      rest.remove_prefix(std::min(rest.find_first_not_of(" ,"), rest.size()));
+      if (rest.starts_with(')')) return sizes;
+      int64_t size = 0;
+      const auto [end, code] = std::from_chars(rest.data(), rest.data() + rest.size(), size);
+      if (code != std::errc() || size < 0) refuse_header();
+      sizes.push_back(size);
+      rest.remove_prefix(static_cast<size_t>(end - rest.data()));
+    }
+  }
+
+ private:
+  [[noreturn]] void refuse_header() const {
+    refuse_file(path_, "the header of the array is damaged");
+  }
+  /// What follows a key.
+  std::string_view value_of(std::string_view key) const {
+    const std::string quoted = fmt::format("'{}':", key);
+    const size_t at = text_.find(quoted);
+    if (at == std::string_view::npos) refuse_header();
+    std::string_view value = text_.substr(at + quoted.size());
+    value.remove_prefix(std::min(value.find_first_not_of(' '), value.size()));
+    return value;
+  }
+  std::string_view text_of(std::string_view key) const {
+    std::string_view value = value_of(key);
+    if (!value.starts_with('\'')) refuse_header();
+    value.remove_prefix(1);
+    return value.substr(0, value.find('\''));
+  }
+
+  std::string_view text_;
+  const fs::path& path_;
+};
+
+FeatureValues npy_values(std::span<const std::byte> bytes, const fs::path& path) {
+  constexpr size_t kVersion = 6, kShortLength = 8, kShortBegin = 10, kLongBegin = 12;
+  const auto byte = [&](size_t at) { return static_cast<size_t>(bytes[at]); };
+  if (bytes.size() < kLongBegin) refuse_file(path, "the file ends within its header");
+  const bool is_long = byte(kVersion) > 1;  // version 1 has two bytes of length, later ones four
+  size_t length = byte(kShortLength) | byte(kShortLength + 1) << 8;
+  if (is_long) length |= byte(kShortLength + 2) << 16 | byte(kShortLength + 3) << 24;
+  const size_t begin = is_long ? kLongBegin : kShortBegin;
+  if (length > bytes.size() - begin) refuse_file(path, "the file ends within its header");
+  const NpyHeader header({reinterpret_cast<const char*>(bytes.data()) + begin, length}, path);
+  if (header.is_fortran())
+    refuse_file(path, "the array is in Fortran's order",
+                "save it in C's order: numpy.save(path, numpy.ascontiguousarray(features))");
+  return {header.type(), header.shape(), bytes.subspan(begin + length)};
+}
+
+// ---- safetensors
+
+FeatureValues safetensors_values(const weights::SafetensorsFile& file, const fs::path& path) {
+  const weights::SafetensorsEntry* entry = file.find("features");
+  if (entry == nullptr && file.entries().size() == 1) entry = file.entries().data();
+  if (entry == nullptr)
+    refuse_file(path,
+                fmt::format("the file has {}, and none is named `features`",
+                            counted(std::ssize(file.entries()), "tensor")),
+                "name the tensor of the features `features`");
+  constexpr std::array<std::pair<std::string_view, FeatureType>, 4> kTypes = {
+      {{"F16", FeatureType::kF16},
+       {"BF16", FeatureType::kBF16},
+       {"F32", FeatureType::kF32},
+       {"F64", FeatureType::kF64}}};
+  for (const auto& [name, type] : kTypes)
+    if (entry->dtype == name) return {type, entry->shape, entry->bytes};
+  refuse_file(path, fmt::format("the tensor has values of type {}", entry->dtype),
+              "save it as float32");
+}
+
+/// An opened file of features.
+class FeatureFile {
+ public:
+  explicit FeatureFile(const fs::path& path) : path_(path) {
+    if (path.extension() == ".safetensors") {
+      safetensors_.emplace(path);
+      values_ = safetensors_values(*safetensors_, path);
+    } else {
+      file_ = MappedFile(path);
+      const auto bytes = file_.bytes();
+      const bool is_npy = bytes.size() > kNpyMagic.size() &&
+                          std::memcmp(bytes.data(), kNpyMagic.data(), kNpyMagic.size()) == 0;
+      if (!is_npy) refuse_file(path, "the file is neither .npy nor .safetensors");
+      values_ = npy_values(bytes, path);
+    }
+  }
+
+  /// @throws DataError unless the file fits the projector
+  int64_t num_rows(const FeatureProjector& projector) const {
+    const std::vector<int64_t>& shape = values_.shape;
+    if (shape.empty() || shape.back() != projector.input_width)
+      refuse_file(path_,
+                  fmt::format("the features have the shape [{}], and the projector {} takes a "
+                              "width of {}",
+                              fmt::join(shape, ", "), projector.name, projector.input_width),
+                  "give the projector other features, or set its input_width");
+    int64_t rows = 1;
+    constexpr int64_t kMaxRows = 1 << 24;
+    for (size_t i = 0; i + 1 < shape.size(); ++i)
+      rows = shape[i] > kMaxRows ? kMaxRows + 1 : std::min(rows * shape[i], kMaxRows + 1);
+    if (rows == 0 || rows > kMaxRows)
+      refuse_file(path_, fmt::format("the features have the shape [{}]", fmt::join(shape, ", ")));
+    const int64_t bytes = rows * projector.input_width * size_of_type(values_.type);
+    if (std::ssize(values_.bytes) != bytes)
+      refuse_file(path_, fmt::format("the file has {} bytes of values, and its shape asks for {}",
+                                     values_.bytes.size(), bytes));
+    if (rows < projector.tokens)
+      refuse_file(
+          path_,
+          fmt::format("the features have {}, and the projector {} makes {} of them",
+                      counted(rows, "row"), projector.name, counted(projector.tokens, "token")),
+          fmt::format("set its `tokens` to at most {}", rows));
+    return rows;
+  }
+
+  std::vector<float> values(int64_t count) const {
+    std::vector<float> all(static_cast<size_t>(count));
+    if (values_.type == FeatureType::kF64) {
+      for (size_t i = 0; i < all.size(); ++i) {
+        double wide = 0;
+        std::memcpy(&wide, values_.bytes.data() + i * sizeof(wide), sizeof(wide));
+        all[i] = static_cast<float>(wide);
+      }
+    } else {
+      const DType from = values_.type == FeatureType::kF16    ? DType::kF16
+                         : values_.type == FeatureType::kBF16 ? DType::kBF16
+                                                              : DType::kF32;
+      weights::convert(from, values_.bytes.data(), DType::kF32,
+                       reinterpret_cast<std::byte*>(all.data()), count);
+    }
+    if (!std::all_of(all.begin(), all.end(), [](float value) { return std::isfinite(value); }))
+      refuse_file(path_, "the features have NaN or infinite values", "compute them again");
+    return all;
+  }
+
+ private:
+  fs::path path_;
+  MappedFile file_;
+  std::optional<weights::SafetensorsFile> safetensors_;
+  FeatureValues values_;
+};
+
+/// Means of neighbouring rows.   @param to [tokens, width]
+void pool(std::span<const float> values, int64_t rows, int64_t width, int64_t tokens,
+          std::span<float> to) {
+  std::vector<double> sums(static_cast<size_t>(width));
+  for (int64_t token = 0; token < tokens; ++token) {
+    const int64_t begin = token * rows / tokens, end = ((token + 1) * rows + tokens - 1) / tokens;
+    std::fill(sums.begin(), sums.end(), 0.0);
+    for (int64_t row = begin; row < end; ++row)
+      for (int64_t i = 0; i < width; ++i)
+        sums[static_cast<size_t>(i)] += values[static_cast<size_t>(row * width + i)];
+    for (int64_t i = 0; i < width; ++i)
+      to[static_cast<size_t>(token * width + i)] =
+          static_cast<float>(sums[static_cast<size_t>(i)] / static_cast<double>(end - begin));
+  }
+}
+
+/// Whether texts of the token alone become the token, once for each.
+bool stands_alone(tokenizer::TokenId id, const tokenizer::Tokenizer& tokenizer) {
+  const std::string text = tokenizer.id_to_token(id);
+  if (text.empty()) return false;
+  return tokenizer.encode("a " + text + text + " a", /*add_special_tokens=*/false).size() ==
+             tokenizer.encode("a  a", /*add_special_tokens=*/false).size() + 2 &&
+         tokenizer.encode(text + text, /*add_special_tokens=*/false) == std::vector{id, id};
+}
+
+}  // namespace
+
+std::shared_ptr<const FeatureInput> feature_input_of(
+    const std::vector<FeatureProjector>& projectors, const tokenizer::Tokenizer& tokenizer) {
+  if (projectors.empty()) return nullptr;
+  std::vector<tokenizer::TokenId> candidates;
+  if (const auto eos = tokenizer.eos_id()) candidates.push_back(*eos);
+  for (tokenizer::TokenId id = 0; id < tokenizer.vocab_size(); ++id)
+    if (tokenizer.is_special(id) && tokenizer.is_added(id)) candidates.push_back(id);
+  for (const tokenizer::TokenId id : candidates)
+    if (stands_alone(id, tokenizer))
+      return std::make_shared<const FeatureInput>(
+          FeatureInput{.projectors = projectors, .token = id, .text = tokenizer.id_to_token(id)});
+  throw ConfigError("the tokenizer has no special token that could stand for features in a text",
+                    "model.projectors", "use a model with special tokens");
+}
+
+int64_t num_feature_rows(const fs::path& path, const FeatureProjector& projector) {
+  return FeatureFile(path).num_rows(projector);
+}
+
+void read_features(const SequenceMedia& media, const FeatureProjector& projector,
+                   std::span<float> to) {
+  const fs::path path(media.media.path);
+  const FeatureFile file(path);
+  const int64_t rows = file.num_rows(projector), width = projector.input_width;
+  if (rows != media.rows)
+    refuse_file(path,
+                fmt::format("the features have {}; they had {} when the data were tokenised",
+                            counted(rows, "row"), media.rows),
+                "keep files of features unchanged during a run, or start the run again");
+  SFTRUN_CHECK_EQ(std::ssize(to), media.num_tokens * width);
+  const std::vector<float> values = file.values(rows * width);
+  if (rows == media.num_tokens)
+    std::copy(values.begin(), values.end(), to.begin());
+  else
+    pool(values, rows, width, media.num_tokens, to);
+}
+
+}  // namespace sftrun::data
