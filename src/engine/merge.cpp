@@ -53,8 +53,9 @@ int run_merge(const app::MergeRequest& request) {
   const exporting::MergedModel merged = exporting::merge(options);
   const auto measured = measured_difference(options, merged, request);
   if (request.json) {
-    const auto description = weights::describe_written(merged.written.path, options.format,
-                                                       merged.written.dtype, measured);
+    auto description = weights::describe_written(merged.written.path, options.format,
+                                                 merged.written.dtype, measured);
+    if (merged.written.images) description["mmproj"] = merged.written.images->string();
     std::printf("%s\n", description.dump().c_str());
   }
   return 0;

@@ -43,8 +43,6 @@ Sources open_adapter(const MergeOptions& options) {
   model::warn_of_another_base(adapter, base);
   const auto config = weights::load_adapter_config(adapter, base.arch());
   sources.adapter = weights::load_adapter(adapter, config, base.arch());
-  if (options.format == "gguf")
-    weights::require_text_adapter(sources.adapter, base.arch(), adapter);
   sources.pissa = config.lora.pissa;
   sources.held_in = weights::packed_format(base);
   if (options.as_stored) return sources;
@@ -103,6 +101,10 @@ void log_replaced_weights(const weights::AdapterBase& base) {
 void log_written(const MergeOptions& options, const Sources& sources, const WrittenModel& written) {
   log::info("wrote {} ({}, {})", written.path.string(), written.stored,
             format_bytes(weights::summarize_weights(written.path).bytes));
+  if (written.images) {
+    log::info("wrote {} (the image side: llama.cpp's --mmproj; {})", written.images->string(),
+              format_bytes(weights::summarize_weights(*written.images).bytes));
+  }
   if (!sources.held_in.empty() && written.in_more_than_base) {
     log::info(
         "the base was in {}; the merged model is {}; --dtype {} stores fewer bits and changes more",
@@ -133,13 +135,28 @@ void write_merged_directory(const MergeOptions& options,
   write_new_directory(options.output, "the merged model", write, existing_with(options.overwrite));
 }
 
+/// The image side of a model that is written for llama.cpp.   @throws DataError where it is not written and the adapter changes it
+std::optional<ImageSide> image_side_of(const MergeOptions& options, const Sources& sources) {
+  const weights::Checkpoint& base = *sources.base.checkpoint;
+  if (options.format != "gguf" || !base.arch().vision) return std::nullopt;
+  ImageSide images = plan_image_side(options, base);
+  if (images.plan.refused.empty()) return images;
+  log::warn("no file of the image side, so the model will read texts alone: {}",
+            images.plan.refused);
+  if (options.adapter)
+    weights::require_text_adapter(sources.adapter, base.arch(), *options.adapter);
+  return std::nullopt;
+}
+
 MergedModel merge(const MergeOptions& options) {
   const Sources sources = open_sources(options);
+  const std::optional<ImageSide> images = image_side_of(options, sources);
   MergedWeights merged(sources.base, sources.adapter, sources.pissa, sources.quantised,
                        sources.trained ? &*sources.trained : nullptr);
-  WrittenModel written = options.format == "gguf"
-                             ? write_gguf_model(options, sources.base, merged)
-                             : write_safetensors_model(options, sources.base, merged);
+  WrittenModel written =
+      options.format == "gguf"
+          ? write_gguf_model(options, sources.base, merged, images ? &*images : nullptr)
+          : write_safetensors_model(options, sources.base, merged);
   log_written(options, sources, written);
   return {.base = sources.base.checkpoint, .written = std::move(written)};
 }

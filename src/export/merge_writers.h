@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "image_side.h"
 #include "merged_tensor.h"
 #include "sftrun/export/merge.h"
 #include "sftrun/weights/adapter_base.h"
@@ -16,8 +17,12 @@ WrittenModel write_safetensors_model(const MergeOptions& options, const weights:
                                      MergedWeights& merged);
 
 /// The file that `output` names, or a directory with a GGUF file and a Modelfile for Ollama.
+/// @param images is written beside the file; null: there is no image side that llama.cpp reads
 WrittenModel write_gguf_model(const MergeOptions& options, const weights::AdapterBase& base,
-                              MergedWeights& merged);
+                              MergedWeights& merged, const ImageSide* images);
+
+/// A model's name: "mine" of models/mine, of models/mine/ and of mine.gguf.
+std::string name_of_output(const MergeOptions& options);
 
 /// The chat template that the directory of the adapter or checkpoint has; nullopt: none.
 std::optional<std::string> chat_template_of(const MergeOptions& options);

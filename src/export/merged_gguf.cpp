@@ -1,57 +1,22 @@
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 
+#include "computed_piece.h"
+#include "image_side.h"
 #include "merge_writers.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
-#include "sftrun/core/finite.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/gguf_export.h"
-#include "sftrun/weights/gguf_quantize.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/ollama_modelfile.h"
 
 namespace sftrun::exporting {
 namespace fs = std::filesystem;
 namespace {
-
-/// Blocks have no codes for anything else.   @param values fp32, contiguous
-void require_finite(const std::string& name, const at::Tensor& values) {
-  if (all_finite({values.const_data_ptr<float>(), static_cast<size_t>(values.numel())})) return;
-  throw DataError(fmt::format("the merged tensor `{}` has NaN or infinite values", name), {},
-                  "the base, or the adapter's training, is broken: look at the run's losses");
-}
-
-/// Rows by rows on all threads: each quantises whole rows.
-void quantize_piece(const weights::GgufPiece& piece, const weights::GgmlTypeInfo& type,
-                    const at::Tensor& source, std::byte* destination) {
-  constexpr int64_t kNumbersAtATime = 1 << 16;
-  const int64_t row_size = piece.row_size,
-                row_bytes = row_size / type.block_size * type.block_bytes,
-                grain = std::max<int64_t>(1, kNumbersAtATime / std::max<int64_t>(1, row_size));
-  at::parallel_for(0, piece.num_rows(), grain, [&](int64_t begin, int64_t end) {
-    std::vector<float> rows(static_cast<size_t>(std::min(grain, end - begin) * row_size));
-    for (int64_t row = begin; row < end; row += grain) {
-      const int64_t count = std::min(grain, end - row);
-      weights::fill_rows(piece, source.const_data_ptr<float>(), row, count, rows.data());
-      weights::quantize(type, rows.data(), count * row_size, destination + row * row_bytes);
-    }
-  });
-}
-
-/// "mine" of models/mine, of models/mine/ and of mine.gguf.
-std::string name_of_output(const MergeOptions& options) {
-  const fs::path path = absolute_path(options.output).lexically_normal();
-  const fs::path name = options.writes_file() ? path.stem()
-                        : path.has_filename() ? path.filename()
-                                              : path.parent_path().filename();
-  return name.empty() ? "model" : name.string();
-}
 
 weights::GgufPlan plan_file(const MergeOptions& options, const weights::AdapterBase& base,
                             const MergedWeights& merged) {
@@ -64,16 +29,6 @@ weights::GgufPlan plan_file(const MergeOptions& options, const weights::AdapterB
        .is_changed = [&](const std::string& tensor) { return merged.is_changed(tensor); },
        .unties_head = merged.unties_head(),
        .has_own_tokens = base.text_directory.has_value() || base.is_resized});
-}
-
-weights::GgufTensorToWrite computed(const weights::GgufPiece& piece,
-                                    const weights::GgmlTypeInfo& type, const std::string& name,
-                                    const std::function<at::Tensor()>& values) {
-  return {piece.name, piece.shape, type, [&piece, &type, name, values](std::byte* destination) {
-            const at::Tensor computed_values = values();
-            require_finite(name, computed_values);
-            quantize_piece(piece, type, computed_values, destination);
-          }};
 }
 
 void write_modelfile(const weights::GgufPlan& plan, const weights::Checkpoint& base,
@@ -93,7 +48,7 @@ void write_file(const weights::GgufPlan& plan, const weights::Checkpoint& base,
     const weights::GgmlTypeInfo& type = plan.types[i];
     if (merged.unties_head() && i + 1 == plan.pieces.size()) {
       tensors.push_back(
-          computed(piece, type, spec::kHeadTensor, [&] { return merged.head_values(); }));
+          computed_piece(piece, type, spec::kHeadTensor, [&] { return merged.head_values(); }));
       continue;
     }
     const weights::TensorInfo& info = base.tensors().at(piece.source);
@@ -104,7 +59,7 @@ void write_file(const weights::GgufPlan& plan, const weights::Checkpoint& base,
                            plan.base->release(stored);
                          }});
     } else {
-      tensors.push_back(computed(piece, type, info.name, [&] { return merged.of(info); }));
+      tensors.push_back(computed_piece(piece, type, info.name, [&] { return merged.of(info); }));
     }
   }
   make_directories(absolute_path(file).parent_path());
@@ -157,8 +112,16 @@ WrittenModel describe(const weights::GgufPlan& plan, const MergeOptions& options
 
 }  // namespace
 
+std::string name_of_output(const MergeOptions& options) {
+  const fs::path path = absolute_path(options.output).lexically_normal();
+  const fs::path name = options.writes_file() ? path.stem()
+                        : path.has_filename() ? path.filename()
+                                              : path.parent_path().filename();
+  return name.empty() ? "model" : name.string();
+}
+
 WrittenModel write_gguf_model(const MergeOptions& options, const weights::AdapterBase& base,
-                              MergedWeights& merged) {
+                              MergedWeights& merged, const ImageSide* images) {
   const weights::GgufPlan plan = plan_file(options, base, merged);
   WrittenModel written = describe(plan, options);
   written.path = options.output;
@@ -170,15 +133,22 @@ WrittenModel write_gguf_model(const MergeOptions& options, const weights::Adapte
         options.output, "the merged model",
         [&](const fs::path& file) { write_file(plan, *base.checkpoint, merged, file); },
         existing_with(options.overwrite));
+    if (images)
+      written.images = write_image_side_beside(*images, options, *base.checkpoint, merged);
     return written;
   }
   const std::string name = name_of_output(options),
                     file = fmt::format("{}-{}.gguf", name, plan.type_name);
   write_merged_directory(options, [&](const fs::path& directory) {
     write_file(plan, *base.checkpoint, merged, directory / file);
+    if (images) {
+      written.images = images->name_in(name);
+      write_image_side(*images, *base.checkpoint, merged, directory / *written.images);
+    }
     write_modelfile(plan, *base.checkpoint, options, directory, file);
   });
   written.path /= file;
+  if (written.images) written.images = options.output / *written.images;
   log::info("Ollama: `ollama create {} -f {}`", name, (options.output / "Modelfile").string());
   return written;
 }

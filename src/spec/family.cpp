@@ -36,6 +36,7 @@ const Family* family_of_gguf(const std::string& architecture, bool has_experts) 
   }
   for (const Family* family : families()) {
     if (!family->gguf.empty() && family->gguf == architecture) return family;
+    if (!architecture.empty() && family->gguf_of_axes.name == architecture) return family;
   }
   return nullptr;
 }

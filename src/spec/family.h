@@ -30,6 +30,14 @@ class GgufMetadataWriter {
   std::string prefix_;
 };
 
+/// The architecture under which llama.cpp stores a family's text model where its tokens have positions of three axes
+/// (M-RoPE), as in a model that also takes images.
+struct GgufOfAxes {
+  std::string_view name;       ///< general.architecture; empty: there is none
+  bool alternates = false;     ///< `RopeSpec::sections_alternate` of such a model
+  bool has_deepstack = false;  ///< the number of DeepStack's layers is written
+};
+
 struct Family {
   std::string_view model_type;   ///< "gemma2"
   std::string_view model_class;  ///< "Gemma2ForCausalLM"
@@ -50,7 +58,8 @@ struct Family {
   /// The inverse: adds to a config.json that has the common keys.
   void (*write)(const ArchSpec& arch, nlohmann::json& config) = nullptr;
 
-  std::string_view gguf = {};     ///< general.architecture; empty: see `gguf_relative`
+  std::string_view gguf = {};  ///< general.architecture; empty: see `gguf_relative`
+  GgufOfAxes gguf_of_axes = {};
   bool gguf_interleaves = false;  ///< stores rows of q and k interleaved per head
   /// llama.cpp's name of the norm before the MLP.
   std::string_view gguf_feed_forward_norm = "ffn_norm";
@@ -72,7 +81,7 @@ extern const Family kLlama, kSmolLm3, kMistral, kQwen2, kQwen3, kGemma2, kGemma3
     kOlmo3, kGranite, kMixtral, kQwen3Moe, kGptOss, kQwen3_5, kQwen3_5Moe, kGemma4;
 
 const std::vector<const Family*>& families();
-/// nullptr: no family uses this general.architecture. llama.cpp stores some mixtures of experts
+/// nullptr: no family uses this general.architecture, also not for positions of three axes. llama.cpp stores some mixtures of experts
 /// under the name of a family without experts (Mixtral as llama).
 const Family* family_of_gguf(const std::string& architecture, bool has_experts);
 /// @throws DataError listing the known families, and the known larger models of which they are a part

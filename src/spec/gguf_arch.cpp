@@ -23,6 +23,7 @@ const Family& family_of(const JsonFields& general) {
   for (const Family* family : families()) {
     const bool is_new = std::find(known.begin(), known.end(), family->gguf) == known.end();
     if (!family->gguf.empty() && is_new) known.emplace_back(family->gguf);
+    if (!family->gguf_of_axes.name.empty()) known.emplace_back(family->gguf_of_axes.name);
   }
   throw DataError(fmt::format("the architecture \"{}\" is not supported", name), general.where(),
                   "supported GGUF architectures: " + join(known, ", "));
@@ -118,6 +119,16 @@ RopeSpec read_rope(const JsonFields& meta, const ArchSpec& arch) {
   return rope;
 }
 
+/// Text has the same position on every axis, so only an export of the same architecture reads them.
+void read_axes(const JsonFields& meta, RopeSpec& rope, bool alternates) {
+  constexpr size_t kAxes = 3;
+  rope.sections = meta.get_ids("rope.dimension_sections");
+  if (rope.sections.size() < kAxes)
+    meta.fail("rope.dimension_sections", "a list of the frequencies of time, height and width");
+  rope.sections.resize(kAxes);
+  rope.sections_alternate = alternates;
+}
+
 void read_special_tokens(const JsonFields& general, ArchSpec& arch) {
   if (general.has("tokenizer.ggml.bos_token_id")) {
     arch.bos_token_id = general.require_int("tokenizer.ggml.bos_token_id", 0, kMaxSize);
@@ -173,6 +184,8 @@ ArchSpec ArchSpec::from_gguf(const json& metadata, const std::string& where) {
   refuse_unsupported(meta, family, arch);
   arch.rms_norm_eps = meta.require_positive("attention.layer_norm_rms_epsilon");
   arch.ropes = {read_rope(meta, arch)};
+  if (general.get_string("general.architecture", "") == family.gguf_of_axes.name)
+    read_axes(meta, arch.ropes[0], family.gguf_of_axes.alternates);
   if (family.read_gguf) family.read_gguf(meta, arch);
   read_special_tokens(general, arch);
   check_arch(arch, where);

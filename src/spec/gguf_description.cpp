@@ -19,6 +19,12 @@ const Family& stored_family(const ArchSpec& arch, const std::string& where) {
   return family.gguf_relative == nullptr ? family : *family.gguf_relative;
 }
 
+/// general.architecture.
+std::string_view architecture_of(const Family& family, const ArchSpec& arch) {
+  const bool has_axes = !arch.ropes.at(0).sections.empty() && !family.gguf_of_axes.name.empty();
+  return has_axes ? family.gguf_of_axes.name : family.gguf;
+}
+
 /// One number if all layers have the same, else one per layer.
 json by_layer(const ArchSpec& arch, const std::function<int64_t(int64_t layer)>& value_of) {
   std::vector<int64_t> sizes;
@@ -77,6 +83,15 @@ void write_rope(const RopeSpec& rope, GgufMetadataWriter& meta) {
     meta.set("rope.scaling.attn_factor",
              static_cast<double>(rope_table(rope, 1).attention_scaling));
   }
+}
+
+/// M-RoPE's frequencies of time, height and width; files have a fourth axis.
+void write_axes(const ArchSpec& arch, const GgufOfAxes& stored, GgufMetadataWriter& meta) {
+  std::vector<int64_t> sections = arch.ropes[0].sections;
+  sections.push_back(0);
+  meta.set("rope.dimension_sections", sections);
+  if (!stored.has_deepstack) return;
+  meta.set("n_deepstack_layers", arch.vision ? std::ssize(arch.vision->deepstack) : 0);
 }
 
 /// The divisor of each frequency relative to RoPE without scaling.
@@ -221,7 +236,7 @@ void check_is_held(GgufDescription& description, const ArchSpec& arch, const std
 }  // namespace
 
 std::string gguf_architecture(const ArchSpec& arch) {
-  return std::string(stored_family(arch, {}).gguf);
+  return std::string(architecture_of(stored_family(arch, {}), arch));
 }
 
 bool gguf_reads_head(const ArchSpec& arch) {
@@ -247,10 +262,12 @@ GgufDescription describe_in_gguf(const ArchSpec& arch, const std::string& where)
   description.arch = arch;
   description.arch.family = family.model_type;
   description.arch.prefix = ArchSpec{}.prefix;
-  description.metadata["general.architecture"] = family.gguf;
-  GgufMetadataWriter meta(description.metadata, std::string(family.gguf) + ".");
+  const std::string_view architecture = architecture_of(family, arch);
+  description.metadata["general.architecture"] = architecture;
+  GgufMetadataWriter meta(description.metadata, std::string(architecture) + ".");
   write_sizes(arch, meta);
   write_rope(arch.ropes[0], meta);
+  if (architecture == family.gguf_of_axes.name) write_axes(arch, family.gguf_of_axes, meta);
   description.tensors = rope_tensors(arch.ropes[0]);
   if (family.write_gguf) family.write_gguf(arch, meta);
   check_is_held(description, arch, where);

@@ -35,7 +35,9 @@ struct MergeOptions {
 
 /// A model that was written.
 struct WrittenModel {
-  std::filesystem::path path;      ///< a directory, or a .gguf file
+  std::filesystem::path path;  ///< a directory, or a .gguf file
+  /// llama.cpp's file of the image side, beside a .gguf file; nullopt: there is none
+  std::optional<std::filesystem::path> images = std::nullopt;
   std::string dtype;               ///< as --dtype names it; "auto": every tensor keeps its type
   std::string stored;              ///< how the weights are stored, in words
   bool is_below_8_bits = false;    ///< some matrices have fewer than 8 bits

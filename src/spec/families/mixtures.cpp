@@ -145,6 +145,7 @@ const Family kQwen3Moe = {
     .read = read_qwen3_moe,
     .write = write_qwen3_moe,
     .gguf = "qwen3moe",
+    .gguf_of_axes = {.name = "qwen3vlmoe", .alternates = true, .has_deepstack = true},
     .read_gguf = read_qwen3_moe_gguf,
     .write_gguf = write_qwen3_moe_gguf,
 };

@@ -51,6 +51,7 @@ const Family kQwen2 = {
     .read = read_upper_windows,
     .write = write_windows,
     .gguf = "qwen2",
+    .gguf_of_axes = {.name = "qwen2vl"},
     .gguf_is_70b = [](const ArchSpec& arch) { return arch.num_layers == 80; },
 };
 
@@ -62,6 +63,7 @@ const Family kQwen3 = {
     .read = read_qwen3,
     .write = write_qwen3,
     .gguf = "qwen3",
+    .gguf_of_axes = {.name = "qwen3vl", .alternates = true, .has_deepstack = true},
 };
 
 }  // namespace sftrun::spec

@@ -115,8 +115,10 @@ void read_qwen3_5_moe_gguf(const JsonFields& meta, ArchSpec& arch) {
 }
 
 /// M-RoPE sections: how many rotated pairs use the time, height and width position. For text all
-/// three positions are equal, so any sections give the same result.
+/// three positions are equal, so any sections give the same result where the model has none.
 json parts_of_positions(const ArchSpec& arch) {
+  const std::vector<int64_t>& sections = arch.ropes[0].sections;
+  if (sections.size() == 3) return {sections[0], sections[1], sections[2], 0};
   const int64_t pairs = arch.ropes[0].rotary_dim / 2;
   return {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0};
 }
