@@ -466,7 +466,8 @@ TEST(FromGguf, NamesWhatIsWrong) {
   const std::vector<BadConfig> cases = {
       {"general.architecture",
        "mamba",
-       {"\"mamba\" is not supported", "llama, qwen2, qwen3, gemma2, gemma3, phi3, smollm3"}},
+       {"\"mamba\" is not supported",
+        "llama, qwen2, qwen2vl, qwen3, qwen3vl, gemma2, gemma3, phi3, smollm3"}},
       {"general.architecture", nullptr, {"`general.architecture` is missing"}},
       {"llama.block_count", nullptr, {"`llama.block_count` is missing"}},
       {"llama.attention.head_count_kv",

@@ -8,7 +8,9 @@
 
 #include "read_f32.h"
 #include "sftrun/core/file.h"
+#include "sftrun/spec/gguf_description.h"
 #include "sftrun/weights/gguf_quantize.h"
+#include "support/expect_error.h"
 #include "support/temporary_directory.h"
 #include "support/test_data.h"
 
@@ -156,9 +158,11 @@ TEST_P(MmprojFile, EqualsTheConvertersFile) {
   EXPECT_EQ(other_values, differs.other_values);
 }
 
-TEST_P(MmprojFile, HasTheConvertersTypes) {
+class MmprojTypes : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(MmprojTypes, AreTheConverters) {
   const json types = json::parse(read_text_file(kData / "mmproj" / "types.json"));
-  if (!types.contains(GetParam())) GTEST_SKIP() << "the older script has only its own types";
+  ASSERT_EQ(types.at(GetParam()).size(), 2U);
   const VisionFolder folder(GetParam(), changes_for(GetParam()));
   const auto base = folder.open();
   for (const auto& [dtype, expected] : types[GetParam()].items()) {
@@ -170,11 +174,39 @@ TEST_P(MmprojFile, HasTheConvertersTypes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, MmprojFile,
-                         ::testing::Values("qwen2_5_vl", "qwen3_vl", "qwen3_5", "gemma3", "gemma4",
-                                           "gemma4_vision", "smolvlm", "internvl", "mistral3",
-                                           "llava", "llava_siglip"),
-                         [](const auto& info) { return info.param; });
+const auto kOfConverter = ::testing::Values("qwen2_5_vl", "qwen3_vl", "qwen3_5", "gemma3", "gemma4",
+                                            "gemma4_vision", "smolvlm", "internvl", "mistral3");
+const auto name_of_case = [](const auto& info) { return info.param; };
+INSTANTIATE_TEST_SUITE_P(Converter, MmprojFile, kOfConverter, name_of_case);
+INSTANTIATE_TEST_SUITE_P(OlderScript, MmprojFile, ::testing::Values("llava", "llava_siglip"),
+                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(Converter, MmprojTypes, kOfConverter, name_of_case);
+
+/// Images need positions of three axes, and DeepStack's features more channels of the input.
+TEST(Mmproj, HasATextModelOfLlamaCppsArchitectureForImages) {
+  const auto describe = [](const std::string& name) {
+    return spec::describe_in_gguf(VisionFolder(name).open()->arch(), name).metadata;
+  };
+  const json qwen2_5 = describe("qwen2_5_vl"), qwen3 = describe("qwen3_vl"),
+             qwen3_5 = describe("qwen3_5");
+  EXPECT_EQ(qwen2_5["general.architecture"], "qwen2vl");
+  EXPECT_EQ(qwen2_5["qwen2vl.rope.dimension_sections"], json({2, 1, 1, 0}));
+  EXPECT_FALSE(qwen2_5.contains("qwen2vl.n_deepstack_layers"));
+  EXPECT_EQ(qwen3["general.architecture"], "qwen3vl");
+  EXPECT_EQ(qwen3["qwen3vl.rope.dimension_sections"], json({2, 1, 1, 0}));
+  EXPECT_EQ(qwen3["qwen3vl.n_deepstack_layers"], 2);
+  EXPECT_EQ(qwen3_5["qwen35.rope.dimension_sections"], json({2, 1, 1, 0}));
+
+  const spec::ArchSpec read = spec::ArchSpec::from_gguf(qwen3, "a.gguf");
+  EXPECT_EQ(read.family, "qwen3");
+  EXPECT_EQ(read.ropes[0].sections, (std::vector<int64_t>{2, 1, 1}));
+  EXPECT_TRUE(read.ropes[0].sections_alternate);
+  EXPECT_EQ(spec::gguf_architecture(read), "qwen3vl");
+  json broken = qwen3;
+  broken["qwen3vl.rope.dimension_sections"] = {2, 1};
+  test::expect_error([&] { spec::ArchSpec::from_gguf(broken, "a.gguf"); },
+                     {"rope.dimension_sections", "time, height and width"});
+}
 
 TEST(Mmproj, HasTheRowOfTheEmbeddingThatEndsRowsOfImages) {
   const VisionFolder folder("mistral3");

@@ -361,7 +361,7 @@ Names names_of(const ProjectorRow& row, const VisionSpec& vision) {
 }
 
 /// Tensors that are not named like a module's get ".weight", but for those that are vectors in llama.cpp's graph.
-std::string name_of(const Names& names, const std::string& tensor) {
+std::string name_in_file(const Names& names, const std::string& tensor) {
   const auto whole = names.find(tensor);
   if (whole != names.end()) {
     const bool is_vector = whole->second == "v.class_embd" || whole->second.starts_with("v.std_");
@@ -398,7 +398,7 @@ class MmprojTensors {
       : row_(row), vision_(vision), names_(names_of(row, vision)) {}
 
   void add(const TensorSpec& spec) {
-    MmprojTensor tensor{.name = name_of(names_, spec.name),
+    MmprojTensor tensor{.name = name_in_file(names_, spec.name),
                         .source = spec.name,
                         .shape = spec.shape_in_files(),
                         .adds_one = spec.adds_one};
