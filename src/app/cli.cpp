@@ -355,6 +355,24 @@ void add_compute_flags(CLI::App& command, ComputeRequest& flags) {
       ->check(thread_count());
 }
 
+void add_image_flags(CLI::App& command, ImageFlags& flags, const std::string& verb) {
+  constexpr int64_t kMaxImages = 4096;
+  command
+      .add_option("--images", flags.of_sequence,
+                  verb + " so many images in each packed sequence; needs a model with images [0]")
+      ->check(at_least(1, kMaxImages));
+  command
+      .add_option("--image-size", flags.size,
+                  "Width and height of these images in pixels; the model's image processor makes "
+                  "its own size of them")
+      ->type_name("WIDTHxHEIGHT")
+      ->capture_default_str();
+}
+
+void require_images_of_size(const CLI::App& command) {
+  require(command.count("--images") > 0 || command.count("--image-size") == 0, command, "--images");
+}
+
 void add_as_stored_flag(CLI::App& command, bool& as_stored) {
   command.add_flag("--as-stored", as_stored,
                    "Load the base model in the precision of its files [that of the adapter's "

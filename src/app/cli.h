@@ -85,6 +85,10 @@ NamedModelsRequest named_models(const CLI::App& command, const NamedAdapters& fl
 
 /// `--device`, `--dtype` and `--threads`
 void add_compute_flags(CLI::App& command, ComputeRequest& flags);
+/// `--images` and `--image-size`   @param verb what the command does with them: "Plan for"
+void add_image_flags(CLI::App& command, ImageFlags& flags, const std::string& verb);
+/// @throws ConfigError for a size without `--images`
+void require_images_of_size(const CLI::App& command);
 /// Applies the machine file where no flag is given, unless another launcher has started this process.
 void apply_machine_file(LaunchFlags& flags, const CLI::App& command);
 /// `--as-stored`

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli.h"
+#include "planned_images.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/foreign/load.h"
@@ -13,6 +14,7 @@ namespace {
 
 struct BenchOptions {
   std::string arch, model, profile;
+  ImageFlags images;
   BenchRequest request;  ///< what the flags give as it is
 };
 
@@ -31,11 +33,13 @@ BenchRequest request_of(const BenchOptions& options, const CLI::App& command) {
   require_at_most_one(command, {"--arch", "--model"});
   require(!options.arch.empty() || !options.model.empty(), command, "--arch or --model");
   if (!options.arch.empty()) require_arch(options.arch);
+  require_images_of_size(command);
   // Reports mistakes before the engine is loaded.
   BenchRequest request = options.request;
   request.places = foreign::config_from_overrides(request.overrides).places;
   request.arch = if_given(options.arch);
   if (!options.model.empty()) request.model = checked_model(command, options.model, "");
+  request.images = planned_images(options.images);
   request.profile = if_given(options.profile);
   return request;
 }
@@ -43,6 +47,7 @@ BenchRequest request_of(const BenchOptions& options, const CLI::App& command) {
 }  // namespace
 
 Command add_bench(CLI::App& sftrun) {
+  const std::vector<std::string> image_caps = {"data.max_image_pixels", "data.image_longest_edge"};
   constexpr int64_t kMaxTokens = 10'000'000, kMaxExamples = 100'000;
   auto options = std::make_shared<BenchOptions>();
   BenchRequest& request = options->request;
@@ -66,6 +71,7 @@ Command add_bench(CLI::App& sftrun) {
   command->add_option("--steps", request.steps, "Steps to measure, after one warm-up step")
       ->check(at_least(1))
       ->capture_default_str();
+  add_image_flags(*command, options->images, "Train on");
   command->add_option("--dtype", request.compute.dtype, "Compute dtype")
       ->transform(compute_dtype())
       ->capture_default_str();
@@ -82,18 +88,19 @@ Command add_bench(CLI::App& sftrun) {
                    "Also profile two steps after the measurement: writes a trace for Perfetto and "
                    "a table of the time per operation into this folder")
       ->type_name("DIR");
-  return {
-      command,
-      [options, command] { return run_in_engine(request_of(*options, *command)); },
-      /*other_words=*/{"benchmark"},
-      /*idle_rules=*/
-      {{{"data.", "output.", "callbacks."},
-        idle::always(" in `sftrun bench`, which trains on synthetic tokens and writes nothing")},
-       {{"train.batch_size", "train.global_batch_size", "train.grad_accum"},
-        idle::always(" in `sftrun bench`; use --batch-size")},
-       {{"train.epochs", "train.max_steps"}, idle::always(" in `sftrun bench`; use --steps")},
-       {{"model.max_seq_len"}, idle::always(" in `sftrun bench`; use --seq-len")},
-       {{"model.name"}, idle::always(" in `sftrun bench`; use --model")}}};
+  return {command,
+          [options, command] { return run_in_engine(request_of(*options, *command)); },
+          /*other_words=*/{"benchmark"},
+          /*idle_rules=*/
+          {{{"data.", "output.", "callbacks."},
+            idle::always(" in `sftrun bench`, which trains on synthetic tokens and writes nothing"),
+            image_caps},
+           {image_caps, idle::without("--images", " in `sftrun bench`")},
+           {{"train.batch_size", "train.global_batch_size", "train.grad_accum"},
+            idle::always(" in `sftrun bench`; use --batch-size")},
+           {{"train.epochs", "train.max_steps"}, idle::always(" in `sftrun bench`; use --steps")},
+           {{"model.max_seq_len"}, idle::always(" in `sftrun bench`; use --seq-len")},
+           {{"model.name"}, idle::always(" in `sftrun bench`; use --model")}}};
 }
 
 }  // namespace sftrun::app

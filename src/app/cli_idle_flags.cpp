@@ -94,10 +94,14 @@ std::vector<std::string> given_of(const IdleRule& rule, const CLI::App& command)
   const auto add = [&](const std::string& name) {
     if (std::find(given.begin(), given.end(), name) == given.end()) given.push_back(name);
   };
+  const auto is_excepted = [&](const std::string& key) {
+    return std::find(rule.except.begin(), rule.except.end(), key) != rule.except.end();
+  };
   for (const std::string& flag : rule.flags) {
     if (flag.starts_with('-') && idle::has(command, flag)) add(flag);
     for (const std::string& key : keys_of(command))
-      if (key == flag || (flag.ends_with('.') && key.starts_with(flag))) add(key);
+      if (key == flag || (flag.ends_with('.') && key.starts_with(flag) && !is_excepted(key)))
+        add(key);
   }
   return given;
 }

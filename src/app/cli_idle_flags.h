@@ -18,6 +18,7 @@ using IdleReason = std::function<std::string(const CLI::App&)>;
 struct IdleRule {
   std::vector<std::string> flags;  ///< or settings: a key, or a section ("data.")
   IdleReason reason;
+  std::vector<std::string> except = {};  ///< settings of these sections that it is not about
 };
 
 /// One line for each reason for which flags, or settings on the command line, change nothing beside

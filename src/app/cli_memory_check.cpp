@@ -5,12 +5,6 @@
 
 namespace sftrun::app {
 
-namespace {
-
-constexpr int kMaxImages = 4096;
-
-}  // namespace
-
 Command add_memory_check(CLI::App& sftrun) {
   auto options = std::make_shared<MemoryCheckOptions>();
   CLI::App* command =
@@ -42,16 +36,7 @@ Command add_memory_check(CLI::App& sftrun) {
   command->add_option("--device", run.device, "Device to plan for")
       ->check(device_name())
       ->capture_default_str();
-  command
-      ->add_option("--images", options->images,
-                   "Plan for so many images in each packed sequence; needs a model with images [0]")
-      ->check(at_least(1, kMaxImages));
-  command
-      ->add_option("--image-size", options->image_size,
-                   "Width and height of these images in pixels; the model's image processor makes "
-                   "its own size of them")
-      ->type_name("WIDTHxHEIGHT")
-      ->capture_default_str();
+  add_image_flags(*command, options->images, "Plan for");
   command->add_flag("--json", options->json, "Print one JSON object");
   return {
       command,
@@ -60,7 +45,7 @@ Command add_memory_check(CLI::App& sftrun) {
         const bool plans = command->count("--config") > 0 || !asked.overrides.empty();
         for (const char* flag : {"--gpus", "--nproc-per-node", "--nnodes", "--device", "--images"})
           require(plans || command->count(flag) == 0, *command, "--config");
-        require(options->images > 0 || command->count("--image-size") == 0, *command, "--images");
+        require_images_of_size(*command);
         if (plans) {
           require_config(*command, asked.config, asked.overrides);
           apply_launch_files(asked, *command);

@@ -101,11 +101,16 @@ struct DoctorOptions : LaunchFlags {
 };
 int run_doctor(const DoctorOptions& options);
 
+/// `--images` and `--image-size`
+struct ImageFlags {
+  int64_t of_sequence = 0;         ///< 0: texts alone
+  std::string size = "1024x1024";  ///< width and height in pixels, before the image processor
+};
+
 struct MemoryCheckOptions {
   /// The run, with the flags of `sftrun train`. `gpus` may also name cards that are not here.
   TrainOptions run;
-  int64_t images = 0;                    ///< in each packed sequence; 0: texts alone
-  std::string image_size = "1024x1024";  ///< width and height in pixels, before the image processor
+  ImageFlags images;
   bool json = false;
 };
 int run_memory_check(const MemoryCheckOptions& options);

@@ -20,7 +20,7 @@ void print_report(const Report& report, bool json) {
 int run_memory_check(const MemoryCheckOptions& options) {
   options.run.config.empty()
       ? print_report(live_memory(), options.json)
-      : print_report(memory_report(options.run, planned_images(options)), options.json);
+      : print_report(memory_report(options.run, planned_images(options.images)), options.json);
   return static_cast<int>(ExitCode::kDone);
 }
 

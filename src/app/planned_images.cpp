@@ -31,14 +31,15 @@ std::optional<std::pair<int64_t, int64_t>> read_size(const std::string& text) {
 
 }  // namespace
 
-std::optional<PlannedImages> planned_images(const MemoryCheckOptions& options) {
-  if (options.images == 0) return std::nullopt;
-  const auto size = read_size(options.image_size);
+std::optional<PlannedImages> planned_images(const ImageFlags& flags) {
+  if (flags.of_sequence == 0) return std::nullopt;
+  const auto size = read_size(flags.size);
   if (!size)
-    throw ConfigError(fmt::format("`{}` is no size of an image", options.image_size),
+    throw ConfigError(fmt::format("`{}` is no size of an image", flags.size),
                       "--image-size on the command line",
                       "write width and height in pixels: 1024x768");
-  return PlannedImages{.of_sequence = options.images, .width = size->first, .height = size->second};
+  return PlannedImages{
+      .of_sequence = flags.of_sequence, .width = size->first, .height = size->second};
 }
 
 namespace {
@@ -66,13 +67,7 @@ class ImagesOfModel {
 plan::ImagesOfBin images_of_bin(const PlannedImages& images, const std::filesystem::path& model,
                                 const spec::ArchSpec& arch, const config::RunConfig& config) {
   const std::string where = "--images on the command line";
-  if (!arch.vision || !data::has_image_processor(model)) {
-    throw ConfigError(arch.vision ? "the model's folder has no files of an image processor"
-                                  : "the model reads text alone",
-                      where,
-                      arch.vision ? "copy preprocessor_config.json from the model's repository"
-                                  : "remove --images, or name a model with images");
-  }
+  data::require_image_side(arch.vision.has_value(), model, where);
   ImagesOfModel of_model(model, arch, config);
   const int64_t tokens = images.of_sequence * of_model.tokens(images.width, images.height);
   if (tokens > config.model.max_seq_len) {

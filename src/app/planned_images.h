@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "commands.h"
+#include "sftrun/app/requests/parts.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/plan/memory_plan.h"
 #include "sftrun/plan/tower.h"
@@ -13,13 +14,8 @@
 /// The images that a memory plan is for.
 namespace sftrun::app {
 
-/// Images of one size in every packed sequence.
-struct PlannedImages {
-  int64_t of_sequence = 0;
-  int64_t width = 0, height = 0;  ///< pixels
-};
-/// `--images` and `--image-size`; null: none.   @throws ConfigError for another form
-std::optional<PlannedImages> planned_images(const MemoryCheckOptions& options);
+/// Null: none.   @throws ConfigError for a size of another form
+std::optional<PlannedImages> planned_images(const ImageFlags& flags);
 
 /// What the model's image processor makes of them.
 /// @param model folder with the processor's files

@@ -68,6 +68,16 @@ bool has_image_processor(const std::filesystem::path& folder) {
          names_image_processor(folder / "processor_config.json");
 }
 
+void require_image_side(bool has_tower, const std::filesystem::path& folder,
+                        const std::string& where) {
+  if (!has_tower)
+    throw ConfigError("the model reads text alone", where,
+                      "remove it, or name a model with images");
+  if (!has_image_processor(folder))
+    throw ConfigError("the model's folder has no files of an image processor", where,
+                      "copy preprocessor_config.json from the model's repository");
+}
+
 images::ImageCaps image_caps(const config::DataConfig& data) {
   return {.max_pixels = data.max_image_pixels, .longest_edge = data.image_longest_edge};
 }

@@ -6,7 +6,9 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "commands.h"
 #include "device_memory.h"
@@ -17,20 +19,22 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/python_json.h"
-#include "sftrun/core/rng.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/batch_plan.h"
+#include "sftrun/data/image_input.h"
 #include "sftrun/foreign/load.h"
 #include "sftrun/kernels/ops.h"
 #include "sftrun/parallel/communicator.h"
+#include "sftrun/train/image_loading.h"
 #include "sftrun/train/micro_batch_schedule.h"
 #include "sftrun/train/optimizer.h"
 #include "sftrun/train/step_numbers.h"
 #include "sftrun/train/step_profiler.h"
+#include "synthetic_records.h"
 
-/// Training throughput on synthetic tokens: forward, backward, clipping and optimizer, every
-/// position labelled.
+/// Training throughput on synthetic records: forward, backward, clipping and optimizer, every
+/// position but those of images labelled.
 namespace sftrun::engine {
 namespace {
 
@@ -44,22 +48,6 @@ double seconds_since_process_start() {
     fields = fields.substr(fields.find(' ') + 1);  // field 22: starttime in clock ticks
   const double started = std::stod(fields) / static_cast<double>(::sysconf(_SC_CLK_TCK));
   return std::stod(read_text_file("/proc/uptime")) - started;
-}
-
-std::vector<data::Example> synthetic_examples(int64_t count, int64_t seq_len, int64_t vocab,
-                                              uint64_t step) {
-  std::vector<data::Example> examples(static_cast<size_t>(count));
-  RandomStream random(1234, step);
-  for (data::Example& example : examples) {
-    for (int64_t i = 0; i < seq_len; ++i) {
-      example.tokens.push_back(
-          static_cast<int32_t>(random.next_below(static_cast<uint64_t>(vocab))));
-    }
-    example.labels.assign(example.tokens.begin() + 1, example.tokens.end());
-    example.labels.push_back(data::kIgnoreIndex);
-    example.label_tokens = seq_len - 1;
-  }
-  return examples;
 }
 
 struct BenchConfig {
@@ -84,18 +72,56 @@ BenchConfig bench_config(const app::BenchRequest& request) {
   return bench;
 }
 
-std::unique_ptr<model::Decoder> make_decoder(const app::BenchRequest& request,
-                                             const config::RunConfig& run, const Compute& compute) {
+/// What is measured, before its weights are loaded.
+struct BenchedModel {
+  std::shared_ptr<const weights::Checkpoint> checkpoint;  ///< null: random weights
+  spec::ArchSpec arch;
+  std::filesystem::path folder;
+
+  tokenizer::Tokenizer tokenizer() const {
+    return checkpoint ? checkpoint->tokenizer() : tokenizer::Tokenizer::from_directory(folder);
+  }
+};
+
+BenchedModel open_model_to_bench(const app::BenchRequest& request) {
   if (const auto& arch_path = request.arch) {
     const auto json = parse_python_json(read_utf8_file(*arch_path));
     if (json.is_discarded())
       throw DataError("not valid JSON", *arch_path, "--arch names a model's config.json");
-    return model::Decoder::random(spec::ArchSpec::from_hf_config(json, *arch_path),
-                                  decoder_options(run, compute, nullptr));
+    return {.checkpoint = nullptr,
+            .arch = spec::ArchSpec::from_hf_config(json, *arch_path),
+            .folder = std::filesystem::path(*arch_path).parent_path()};
   }
-  const std::shared_ptr<const weights::Checkpoint> checkpoint =
+  std::shared_ptr<const weights::Checkpoint> checkpoint =
       weights::Checkpoint::open(request.model.value());
-  return load_decoder(checkpoint, decoder_options(run, compute, checkpoint.get()));
+  const spec::ArchSpec& arch = checkpoint->arch();
+  return {.checkpoint = checkpoint, .arch = arch, .folder = request.model.value()};
+}
+
+SyntheticRecords records_of(const app::BenchRequest& request, const BenchedModel& model,
+                            const config::DataConfig& data) {
+  if (!request.images) return {request.seq_len, model.arch.vocab_size};
+  data::require_image_side(model.arch.vision.has_value(), model.folder,
+                           "--images on the command line");
+  data::TextModel text;
+  text.tokenizer = std::make_shared<const tokenizer::Tokenizer>(model.tokenizer());
+  add_image_input(text, model.folder, model.arch, data);
+  if (text.images->refusal) throw DataError(*text.images->refusal);
+  return {request.seq_len, model.arch.vocab_size,
+          SyntheticImages(*request.images, text.images, *text.tokenizer)};
+}
+
+std::unique_ptr<model::Decoder> make_decoder(const BenchedModel& model,
+                                             const config::RunConfig& run, const Compute& compute,
+                                             const SyntheticRecords& records) {
+  model::DecoderOptions options = decoder_options(run, compute, model.checkpoint.get());
+  options.with_vision = records.images().has_value();
+  auto decoder = model.checkpoint ? load_decoder(model.checkpoint, options)
+                                  : model::Decoder::random(model.arch, options);
+  if (options.with_vision)
+    decoder->read_images_from(std::make_shared<train::ImageLoader>(
+        records.images()->input(), decoder->tower().spec, at::get_num_threads()));
+  return decoder;
 }
 
 /// The step of `train` (src/train/trainer.cpp): on CUDA, where the optimizer can, the device
@@ -161,18 +187,39 @@ struct Times {
   double loss = 0;                   ///< of the last step
 };
 
+data::Batch batch_of(const SyntheticRecords& records, int64_t count, int64_t step) {
+  std::vector<data::Bin> bins;
+  for (int64_t i = 0; i < count; ++i) bins.push_back({i});
+  return data::make_batch(data::ExampleStore::in_memory(records.of_step(count, step)), bins, 0,
+                          count);
+}
+
 struct BenchedWork {
-  int64_t seq_len = 0, batch_size = 0, vocab_size = 0;
+  SyntheticRecords records;
+  int64_t batch_size = 0;
 
   /// Another batch for each step.
-  data::Batch batch(int64_t step) const {
-    std::vector<data::Bin> bins;
-    for (int64_t i = 0; i < batch_size; ++i) bins.push_back({i});
-    const auto examples = data::ExampleStore::in_memory(
-        synthetic_examples(batch_size, seq_len, vocab_size, static_cast<uint64_t>(step)));
-    return data::make_batch(examples, bins, 0, batch_size);
+  data::Batch batch(int64_t step) const { return batch_of(records, batch_size, step); }
+  int64_t tokens() const { return records.seq_len() * batch_size; }
+  int64_t images() const {
+    return records.images() ? records.images()->planned().of_sequence * batch_size : 0;
   }
 };
+
+/// Images that one thread reads, decodes and processes in a second, from their files to the tower's values.
+double preprocessed_per_second(const SyntheticRecords& records, const layers::Tower& tower) {
+  constexpr int kRounds = 3;
+  train::ImageLoader loader(records.images()->input(), tower.spec, /*num_threads=*/1);
+  const data::Batch batch = batch_of(records, /*count=*/1, /*step=*/0);
+  double best = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    const auto begin = Clock::now();
+    loader.load(batch);
+    const std::chrono::duration<double> taken = Clock::now() - begin;
+    best = std::max(best, static_cast<double>(batch.images.size()) / taken.count());
+  }
+  return best;
+}
 
 Times time_steps(BenchedSteps& steps, const BenchedWork& work, int64_t count) {
   Times times;
@@ -221,47 +268,92 @@ double median_of(std::vector<double> values) {
   return values.size() % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
+/// What was measured.
+struct BenchResult {
+  Times times;
+  BenchedWork work;
+  Compute compute;
+  uint64_t peak_bytes = 0;
+  size_t num_graphs = 0;
+  std::optional<double> preprocessed;  ///< images a second in one thread
+
+  double median() const { return median_of(times.step_seconds); }
+  double best() const {
+    return *std::min_element(times.step_seconds.begin(), times.step_seconds.end());
+  }
+  double tokens() const { return static_cast<double>(work.tokens()); }
+  double images_per_second() const { return static_cast<double>(work.images()) / median(); }
+  double records_per_hour() const { return 3600 * static_cast<double>(work.batch_size) / median(); }
+};
+
+nlohmann::ordered_json json_of_images(const BenchResult& result) {
+  const SyntheticImages& images = result.work.records.images().value();
+  return {{"images", images.planned().of_sequence},
+          {"image_width", images.planned().width},
+          {"image_height", images.planned().height},
+          {"image_tokens", images.tokens_of_record()},
+          {"image_features", images.features_of_record()},
+          {"images_per_second", result.images_per_second()},
+          {"records_per_hour", result.records_per_hour()},
+          {"preprocessed_images_per_second", result.preprocessed.value()}};
+}
+
+nlohmann::ordered_json json_of_result(const BenchResult& result) {
+  nlohmann::ordered_json json = {{"tokens_per_second", result.tokens() / result.median()},
+                                 {"tokens_per_second_best", result.tokens() / result.best()},
+                                 {"step_seconds", result.times.step_seconds},
+                                 {"first_step_seconds", result.times.first_step_seconds},
+                                 {"peak_memory_bytes", result.peak_bytes},
+                                 {"dtype", dtype_name(result.compute.dtype)},
+                                 {"world_size", 1},
+                                 {"threads", at::get_num_threads()},
+                                 {"cuda_graphs", result.num_graphs},
+                                 {"loss", result.times.loss}};
+  if (result.work.records.images()) json.update(json_of_images(result));
+  return json;
+}
+
+std::string text_of_result(const BenchResult& result) {
+  std::string text = fmt::format(
+      "{:.0f} tokens/s (best {:.0f}), step {:.3f} s, first step after {:.1f} s, peak memory {}, {} "
+      "on {}, {}\n",
+      result.tokens() / result.median(), result.tokens() / result.best(), result.median(),
+      result.times.first_step_seconds, format_bytes(result.peak_bytes),
+      dtype_name(result.compute.dtype), device_name(result.compute.device),
+      counted(at::get_num_threads(), "thread"));
+  const auto& images = result.work.records.images();
+  if (!images) return text;
+  const app::PlannedImages& planned = images->planned();
+  return text + fmt::format(
+                    "{:.1f} images/s in the steps, {:.0f} records an hour; preprocessing alone: "
+                    "{:.1f} images/s in one thread\n"
+                    "{} of {} x {} pixels in each sequence: {} of its {} tokens\n",
+                    result.images_per_second(), result.records_per_hour(), *result.preprocessed,
+                    counted(planned.of_sequence, "image"), planned.width, planned.height,
+                    images->tokens_of_record(), result.work.records.seq_len());
+}
+
 }  // namespace
 
 int run_bench(const app::BenchRequest& request) {
   set_threads(request.compute.threads);
   const BenchConfig bench = bench_config(request);
   const Compute compute = choose_compute(request.compute.device, bench.dtype, 0);
-  const auto decoder = make_decoder(request, bench.run, compute);
-  const BenchedWork work{.seq_len = request.seq_len,
-                         .batch_size = request.batch_size,
-                         .vocab_size = decoder->arch().vocab_size};
-  const int64_t num_steps = request.steps;
+  const BenchedModel model = open_model_to_bench(request);
+  BenchResult result{.work = {.records = records_of(request, model, bench.run.data),
+                              .batch_size = request.batch_size},
+                     .compute = compute};
+  const auto decoder = make_decoder(model, bench.run, compute, result.work.records);
   BenchedSteps steps(*decoder, bench.run.train);
-  const Times times = time_steps(steps, work, num_steps);
-  const std::vector<double>& step_seconds = times.step_seconds;
-  const auto tokens = static_cast<double>(work.seq_len * work.batch_size);
-  const double median = median_of(step_seconds);
-  const double best = *std::min_element(step_seconds.begin(), step_seconds.end());
-  const uint64_t peak = peak_memory_bytes(compute.device);
-  if (request.profile) profile_steps(steps, work, num_steps, compute.device, *request.profile);
-  if (request.json) {
-    const nlohmann::ordered_json result = {{"tokens_per_second", tokens / median},
-                                           {"tokens_per_second_best", tokens / best},
-                                           {"step_seconds", step_seconds},
-                                           {"first_step_seconds", times.first_step_seconds},
-                                           {"peak_memory_bytes", peak},
-                                           {"dtype", dtype_name(compute.dtype)},
-                                           {"world_size", 1},
-                                           {"threads", at::get_num_threads()},
-                                           {"cuda_graphs", steps.num_graphs()},
-                                           {"loss", times.loss}};
-    std::printf("%s\n", result.dump().c_str());
-  } else {
-    std::printf("%s\n",
-                fmt::format("{:.0f} tokens/s (best {:.0f}), step {:.3f} s, first step after {:.1f} "
-                            "s, peak memory {}, {} on {}, "
-                            "{}",
-                            tokens / median, tokens / best, median, times.first_step_seconds,
-                            format_bytes(peak), dtype_name(compute.dtype),
-                            device_name(compute.device), counted(at::get_num_threads(), "thread"))
-                    .c_str());
-  }
+  result.times = time_steps(steps, result.work, request.steps);
+  result.peak_bytes = peak_memory_bytes(compute.device);
+  result.num_graphs = steps.num_graphs();
+  if (result.work.records.images())
+    result.preprocessed = preprocessed_per_second(result.work.records, decoder->tower());
+  if (request.profile)
+    profile_steps(steps, result.work, request.steps, compute.device, *request.profile);
+  std::printf("%s", request.json ? (json_of_result(result).dump() + "\n").c_str()
+                                 : text_of_result(result).c_str());
   return 0;
 }
 

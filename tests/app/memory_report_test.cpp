@@ -176,12 +176,12 @@ TEST_F(MemoryReports, RefuseImagesOfATextModel) {
   const PlannedImages one{.of_sequence = 1, .width = 64, .height = 64};
   test::expect_error<ConfigError>([&] { memory_report(options(), one); },
                                   {"the model reads text alone", "--images"});
-  MemoryCheckOptions asked;
+  ImageFlags asked;
   EXPECT_FALSE(planned_images(asked));
-  asked.images = 2, asked.image_size = "640x480";
+  asked.of_sequence = 2, asked.size = "640x480";
   EXPECT_EQ(planned_images(asked)->height, 480);
   for (const char* size : {"640", "640x", "x480", "0x480", "640x480x3", "-1x4", "640x99999999"}) {
-    asked.image_size = size;
+    asked.size = size;
     EXPECT_THROW(planned_images(asked), ConfigError) << size;
   }
 }

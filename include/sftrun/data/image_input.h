@@ -34,6 +34,12 @@ std::vector<std::string> idle_image_caps(const TextModel& model, const config::D
 /// Whether a model's folder has files of an image processor.
 bool has_image_processor(const std::filesystem::path& folder);
 
+/// @param has_tower whether the model's config.json describes one
+/// @param where the flag or setting that asks for images
+/// @throws ConfigError if the model reads text alone, or its folder has no files of an image processor
+void require_image_side(bool has_tower, const std::filesystem::path& folder,
+                        const std::string& where);
+
 /// @param folder of a model, in Hugging Face layout
 /// @return null: it has no files of an image processor, so the model reads text alone
 /// @throws ConfigError for a limit that the image processor does not have, or that is too low for it

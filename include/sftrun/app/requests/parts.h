@@ -19,6 +19,14 @@ struct ComputeRequest {
   SFTRUN_FIELDS(device, dtype, threads)
 };
 
+/// Images of one size in every packed sequence.
+struct PlannedImages {
+  int64_t of_sequence = 0;
+  int64_t width = 0, height = 0;  ///< pixels, before the image processor
+
+  SFTRUN_FIELDS(of_sequence, width, height)
+};
+
 /// How a model is divided, as keys of `parallel` in a configuration. null: not given.
 struct ParallelRequest {
   std::optional<std::string> strategy;  ///< tensor, pipeline, fsdp, device_map
