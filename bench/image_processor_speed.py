@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Image processors in one thread, sftrun and transformers with Pillow in turn; prints the table of bench/RESULTS.md.
+"""Image processors in one thread, sftrun and transformers in turn; prints the table of bench/RESULTS.md.
 
     ninja -C build image_processor_speed && .venv-ref/bin/python bench/image_processor_speed.py build/bin/image_processor_speed [--rounds N] [--turns N]
 
 From decoded pixels of 1024 x 768 to float32 values, with configurations of tests/parity/image_processors_parity.py. The figure of a program is the
-processor time of the best round, which other programs on the machine change little.
+processor time of the best round, which other programs on the machine change little. transformers has two classes for each processor: with torchvision
+(the fast ones, which it takes where torchvision is installed) and with Pillow. torchvision is taken from .cache/torchvision, where `make bench` puts it:
+the parity tests need an environment without it.
 """
 import argparse
 import json
@@ -18,15 +20,18 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "parity"))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tests" / "parity"))
+sys.path.append(str(ROOT / ".cache" / "torchvision"))
 
 import torch
 import transformers
-from image_processors_parity import CASES, Reference, write_model
+from image_processors_parity import CASES, class_of, write_model
 from image_speed import picture
-from transformers.utils import logging
+from transformers.utils import is_torchvision_available, logging
 
-NAMES = ("qwen2.5-vl 3b", "qwen3-vl", "gemma3 4b", "gemma4, defaults", "smolvlm2 500m", "llava 1.5", "llava-next", "mistral 3", "internvl 3")
+NAMES = ("qwen2.5-vl 3b", "qwen3-vl", "gemma3 4b", "gemma4, defaults", "smolvlm2 500m", "idefics3, defaults", "llava 1.5", "siglip 384", "llava-next", "pixtral 12b",
+         "mistral 3", "internvl 3")
 
 
 def best_ms(rounds, work):
@@ -38,6 +43,28 @@ def best_ms(rounds, work):
     return best
 
 
+def processors_of(case):
+    """The classes of transformers, by their backend."""
+    made = {"Pillow": class_of(case.module, case.image_class + "Pil", "image_processing_pil")(**case.settings)}
+    if is_torchvision_available():
+        made["torchvision"] = class_of(case.module, case.image_class, "image_processing")(**case.settings)
+    return made
+
+
+def row_of(case, model, file, image, arguments):
+    command = [arguments.image_processor_speed, str(model), str(file), "--rounds", str(arguments.rounds)]
+    processors, ours = processors_of(case), []
+    theirs = {backend: [] for backend in processors}
+    for _ in range(arguments.turns):
+        ours.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        for backend, processor in processors.items():
+            kind = "np" if backend == "Pillow" else "pt"
+            theirs[backend].append(best_ms(arguments.rounds, lambda: processor(image, **case.call, return_tensors=kind)))
+    best = min(run["process_ms"] for run in ours)
+    peers = "".join(f" {min(times):.1f} | {min(times) / best:.1f} |" for times in theirs.values())
+    return f"| {case.name} | {ours[0]['tokens']} | {best:.2f} | {1000 / best:.0f} |{peers}"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("image_processor_speed")
@@ -47,7 +74,9 @@ def main():
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.set_verbosity_error()
-    print(f"transformers {transformers.__version__}\n\n| processor | tokens | ms | images a second | transformers, ms | ratio |\n|---|---|---|---|---|---|")
+    backends = ["Pillow", "torchvision"] if is_torchvision_available() else ["Pillow"]
+    heads = "".join(f" with {backend}, ms | ratio |" for backend in backends)
+    print(f"transformers {transformers.__version__}\n\n| processor | tokens | ms | images a second |{heads}\n|{'---|' * (4 + 2 * len(backends))}")
     image = picture(1024, 768)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "image.png"
@@ -55,13 +84,7 @@ def main():
         for case in (case for case in CASES if case.name in NAMES):
             model = Path(folder) / case.name
             write_model(case, model)
-            reference, ours, theirs = Reference(case), [], []
-            for _ in range(arguments.turns):
-                command = [arguments.image_processor_speed, str(model), str(file), "--rounds", str(arguments.rounds)]
-                ours.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-                theirs.append(best_ms(arguments.rounds, lambda: reference.image_processor(image, **case.call, return_tensors="np")))
-            best, peer = min(run["process_ms"] for run in ours), min(theirs)
-            print(f"| {case.name} | {ours[0]['tokens']} | {best:.2f} | {1000 / best:.0f} | {peer:.1f} | {peer / best:.1f} |", flush=True)
+            print(row_of(case, model, file, image, arguments), flush=True)
 
 
 if __name__ == "__main__":
