@@ -98,12 +98,17 @@ def peak_resident_bytes(pid: int) -> int:
 
 
 def measure_sftrun(dtype: str, processors: list[int], env: dict[str, str], args) -> dict:
+    result = measure_training(lambda run: run_config(dtype, run, args), args.sftrun, args.steps, processors, env)
+    return result | {"dtype": dtype, "filled": statistics.mean(result["step_tokens"]) / (args.batch_size * args.seq_len)}
+
+
+def measure_training(config_of, sftrun: str, steps: int, processors: list[int], env: dict[str, str]) -> dict:
     """Runs `sftrun train`: a launcher and one worker. The first step is done when its line stands in metrics.jsonl; memory
-    is the peak of the worker and that of the launcher."""
+    is the peak of the worker and that of the launcher.   @param config_of gives the configuration of a run in a folder, of steps + 1 steps"""
     with tempfile.TemporaryDirectory(prefix="sftrun-bench-") as directory:
         run, config, console = (Path(directory) / name for name in ("run", "run.yaml", "console"))
-        config.write_text(json.dumps(run_config(dtype, run, args)))  # JSON is YAML
-        command = [args.sftrun, "train", "--config", str(config), "--nproc-per-node", "1", "--device", "cpu"]
+        config.write_text(json.dumps(config_of(run)))  # JSON is YAML
+        command = [sftrun, "train", "--config", str(config), "--nproc-per-node", "1", "--device", "cpu"]
         first_step_seconds, launcher_bytes = None, 0
         began = time.perf_counter()
         with console.open("w") as output:
@@ -126,9 +131,9 @@ def measure_sftrun(dtype: str, processors: list[int], env: dict[str, str], args)
                 process.wait()
                 raise
         lines = training_lines(run / "metrics.jsonl")
-        if returncode != 0 or first_step_seconds is None or len(lines) != args.steps + 1:
+        if returncode != 0 or first_step_seconds is None or len(lines) != steps + 1:
             told = console.read_text()[-4000:]
-            sys.exit(f"sftrun {dtype} ended with {returncode} after {len(lines)} steps:\n{told}")
+            sys.exit(f"sftrun ended with {returncode} after {len(lines)} steps:\n{told}")
     timed = lines[1:]
     speeds = [line["tokens_per_second"] for line in timed]
     return {
@@ -136,10 +141,10 @@ def measure_sftrun(dtype: str, processors: list[int], env: dict[str, str], args)
         "tokens_per_second_best": max(speeds),
         "step_seconds": [line["step_seconds"] for line in timed],
         "step_tokens": [line["tokens"] for line in timed],
-        "filled": sum(line["tokens"] for line in timed) / (len(timed) * args.batch_size * args.seq_len),
         "first_step_seconds": first_step_seconds,
         "peak_memory_bytes": max(lines[-1]["peak_memory_bytes"]) + launcher_bytes,
-        "dtype": dtype,
+        "launcher_bytes": launcher_bytes,
         "world_size": 1,
         "loss": lines[-1]["loss"],
+        "losses": [line["loss"] for line in lines],
     }

@@ -149,9 +149,10 @@ def run_rounds(dtype: str, args) -> dict[str, list[dict]]:
     return results
 
 
-def table(results: dict[str, list[dict]]) -> list[str]:
+def table(results: dict[str, list[dict]], figures=None) -> list[str]:
+    """@param figures as FIGURES, which are the default"""
     lines = ["| | sftrun | transformers + peft | ratio |", "|---|---|---|---|"]
-    for name, key, show, larger_is_better in FIGURES:
+    for name, key, show, larger_is_better in figures or FIGURES:
         ours, theirs = (statistics.median(r[key] for r in results[side]) for side in SIDES)
         ratio = ours / theirs if larger_is_better else theirs / ours
         lines.append(f"| {name} | {show(ours)} | {show(theirs)} | {ratio:.2f} |")

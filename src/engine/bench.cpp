@@ -90,7 +90,7 @@ BenchedModel open_model_to_bench(const app::BenchRequest& request) {
       throw DataError("not valid JSON", *arch_path, "--arch names a model's config.json");
     return {.checkpoint = nullptr,
             .arch = spec::ArchSpec::from_hf_config(json, *arch_path),
-            .folder = std::filesystem::path(*arch_path).parent_path()};
+            .folder = std::filesystem::absolute(*arch_path).parent_path()};
   }
   std::shared_ptr<const weights::Checkpoint> checkpoint =
       weights::Checkpoint::open(request.model.value());

@@ -439,6 +439,8 @@ class CommandLineTest(unittest.TestCase):
         ("eval --config run.yaml data.val=train.jsonl --adapter adapter train.batch_size=4 train.grad_accum=2", None,
          "train.batch_size, train.grad_accum have no effect in `sftrun eval`; train.eval_batch_size"),
         ("bench --model model data.packing=false", None, "data.packing has no effect in `sftrun bench`"),
+        ("bench --model model --images 1 data.packing=false data.max_image_pixels=99", None, "data.packing has no effect in `sftrun bench`"),
+        ("bench --model model data.max_image_pixels=99", "--images 1", "data.max_image_pixels has no effect without --images in `sftrun bench`"),
         ("bench --model model train.batch_size=2", None, "train.batch_size has no effect in `sftrun bench`; use --batch-size"),
         ("preview --config run.yaml data.seed=3 data.shuffle=true", None, "data.shuffle, data.seed have no effect in `sftrun preview`"),
         ("config import axolotl.yaml --overwrite", "--output new.yaml", "--overwrite has no effect without --output"),
@@ -602,11 +604,21 @@ class CommandLineTest(unittest.TestCase):
     def test_bench(self):
         asked = self.request("bench", "--model", "model", "--seq_len", "128", "tuning.lora.r=4", "--json", "train.seed=1")
         self.assertEqual(asked, {"arch": None, "model": "model", "seq_len": 128, "batch_size": 4, "steps": 5, "dtype": "auto",
-                                 "device": "auto", "threads": None, "json": True, "profile": None,
+                                 "device": "auto", "threads": None, "json": True, "profile": None, "images": None,
                                  "overrides": ["tuning.lora.r=4", "train.seed=1"],
                                  "places": {"train.seed": "train.seed=1 from the command line",
                                             "tuning.lora.r": "tuning.lora.r=4 from the command line"}})
         self.expect(USAGE, ["did you mean `tuning.lora.r`?"], "bench", "--model", "model", "tuning.lora.rr=4")
+
+    def test_images_of_bench(self):
+        asked = self.request("bench", "--model", "model", "--images", "3", "--image-size", "640x480")
+        self.assertEqual(asked["images"], {"of_sequence": 3, "width": 640, "height": 480})
+        asked = self.request("bench", "--model", "model", "--images", "1")
+        self.assertEqual(asked["images"], {"of_sequence": 1, "width": 1024, "height": 1024})
+        self.expect(USAGE, ["`640` is no size of an image", "--image-size"], "bench", "--model", "model", "--images", "3", "--image-size", "640")
+        for command in (["bench", "--model", "model"], ["memory-check", "--config", "run.yaml"]):
+            self.expect(USAGE, ["requires --images"], *command, "--image-size", "640x480")
+            self.expect(USAGE, ["`0` is not a whole number of at least 1"], *command, "--images", "0")
 
     def test_a_result_that_cannot_be_written_is_an_error(self):
         commands = [["--version"], ["train", "--help"], ["config", "show", "--config", "run.yaml"], ["config", "reference"],

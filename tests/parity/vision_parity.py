@@ -3,6 +3,7 @@
     python tests/parity/vision_parity.py --sftrun build/bin/sftrun [--only qwen3_vl gemma3 …] [--recipes language projector …] [--diagnose]
 
 processor  where AutoProcessor can be loaded without torchvision: it gives the reference's tokens and values of images
+bench      `sftrun bench --images` with random weights: the processor's tokens of an image
 preview    `sftrun preview` of conversations with images: the reference's tokens and labels
 training   5 steps of each recipe (RECIPES), without and with packing, with gradient checkpointing, in two processes with ddp, fsdp, pipeline and tensor: loss
            to 1e-5 relative, gradient norm to 1e-4; what was written, loaded by PEFT on the whole model or by transformers, gives the
@@ -43,11 +44,13 @@ from harness import (  # noqa: I001  (sets sys.path)
     train_section,
 )
 
+import numpy as np
 import torch
 import transformers
 import yaml
 from adapters import fill_b, name_in_files
 from families import in_fp64
+from make_images import random_pixels
 from peft import LoraConfig, PeftModel, get_peft_model
 from quantised import Storage, round_weight
 from reference_training import Document, Recipe, decay_groups, log_probability_of_labels, logits_of, train
@@ -370,6 +373,23 @@ def check_images_matter(case: Case) -> None:
     case.expect("reference: other pixels give other logits", moved > 100 * TRAINED_LOGITS, f"{moved:.2f}")
 
 
+def check_bench(case: Case) -> None:
+    sizes = ["--images", "2", "--image-size", "40x28", "--seq-len", "300", "--batch-size", "2", "--steps", "2", "--dtype", "fp32", "--device", "cpu"]
+    result = json.loads(case.sftrun.run("bench", "--arch", str(case.base / "config.json"), *sizes, "--json"))
+    picture = random_pixels(np.random.default_rng(4), "RGB", 40, 28)
+    values = case.reader.processor.image_processor(picture, **case.model.processor.call, return_tensors="np")
+    text = case.reader.processor.counter.replace_image_token(values, 0)
+    ids = case.reader.tokenizer(text, add_special_tokens=False)["input_ids"]
+    expected = {"image_tokens": 2 * len(ids), "image_features": 2 * ids.count(case.reader.feature), "images": 2, "image_width": 40, "image_height": 28}
+    case.expect("bench: tokens of images", all(result[key] == value for key, value in expected.items()), f"{expected}")
+    seconds = sorted(result["step_seconds"])
+    case.below("bench: images a second are those of the median step", abs(result["images_per_second"] * sum(seconds) / 2 / 4 - 1), 1e-6)
+    case.expect("bench: preprocessing", result["preprocessed_images_per_second"] > result["images_per_second"], f"{result['preprocessed_images_per_second']:.0f} images/s")
+    # Random weights know nothing of random labels.
+    vocabulary = len(case.reader.tokenizer)
+    case.expect("bench: loss", abs(result["loss"] - math.log(vocabulary)) < 0.3, f"{result['loss']:.3f}")
+
+
 # ---- Training
 
 
@@ -605,6 +625,7 @@ def diagnose(case: Case, what: str, metrics: list[dict], reference: list[dict], 
 
 CHECKS = {
     "processor": check_processor,
+    "bench": check_bench,
     "preview": check_preview,
     "images": check_images_matter,
     **{name: functools.partial(check_recipe, recipe_name=name) for name in RECIPES},

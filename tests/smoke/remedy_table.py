@@ -628,6 +628,8 @@ COMMANDS = [
      [EVAL + " data.val=val.jsonl --adapter none model.name=model"]),
     ({}, "bench --arch model --device cpu --steps 1", "model is a directory", "name its config.json: --arch model/config.json; or, to use its weights: --model model",
      ["bench --arch model/config.json --device cpu --steps 1", "bench --model model --device cpu --steps 1"]),
+    ({}, "bench --model model --images 1 --device cpu --steps 1", "the model reads text alone", "remove it, or name a model with images",
+     ["bench --model model --device cpu --steps 1"]),
     ({}, "generate --model model --adapter model --prompt hello --device cpu", "is a model, not an adapter", "name it with --model model",
      [GENERATE]),
     ("run", "generate --adapter run/adapter/adapter_config.json --prompt hello --device cpu", "is a file, not an adapter",

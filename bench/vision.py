@@ -1,0 +1,203 @@
+"""Training on images: `sftrun train` against transformers + peft on the same records, interleaved.
+
+    python bench/vision.py --sftrun build/bin/sftrun                 # appends a dated section to bench/RESULTS.md
+    python bench/vision.py --sftrun build/bin/sftrun --no-record     # prints the table only
+
+The model, with random weights, and the records are made by bench/vision_model.py: a tower of 4 layers of 192 like SigLIP's, a language model of the size of
+SmolLM2-135M, LLaVA's layout. LoRA in the language model, the projector in full. Every record has as many tokens as every other, so that neither side
+pads; answers alone have labels. Both sides start from the same adapter; their losses must agree at every step, or the script stops.
+
+Each measurement is a process of its own; the two sides take turns. Figures are medians over rounds; a ratio above 1 is in sftrun's favour. Memory is that of
+the process, with its libraries and its weights; `beyond the libraries` is what is beyond the peak of a process that only loads them.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import chat
+import run
+
+HERE = Path(__file__).resolve().parent
+# Of the losses of a step, relative: in bf16 both sides round each operation, at other places.
+AGREEMENT = {"fp32": 2e-5, "bf16": 5e-3}
+MIB = 2**20
+FIGURES = [
+    ("images/s, median step", "images_per_second", lambda v: f"{v:.2f}", True),
+    ("tokens/s, median step", "tokens_per_second", lambda v: f"{v:.1f}", True),
+    ("tokens/s, best step", "tokens_per_second_best", lambda v: f"{v:.1f}", True),
+    ("first step done, s from process start", "first_step_seconds", lambda v: f"{v:.2f}", False),
+    ("peak memory, MiB", "peak_memory_mib", lambda v: f"{v:.0f}", False),
+    ("peak memory beyond the libraries, MiB", "beyond_libraries_mib", lambda v: f"{v:.0f}", False),
+    ("peak memory beyond the libraries and the weights, MiB", "beyond_weights_mib", lambda v: f"{v:.0f}", False),
+]
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--sftrun", required=True, help="the program to measure")
+    parser.add_argument("--peer-python", default=sys.executable, help="a Python with torch, transformers, peft, Pillow")
+    parser.add_argument("--dtypes", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
+    parser.add_argument("--images", type=int, default=2, help="in each record")
+    parser.add_argument("--image-size", default="1024x768", metavar="WIDTHxHEIGHT", help="of the JPEG files")
+    parser.add_argument("--question", type=int, default=40, help="tokens of each record's question")
+    parser.add_argument("--seq-len", type=int, default=512)
+    parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer-checkpointing", action="store_true", help="the peer with gradient checkpointing; sftrun without, as is its default")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--output", default=str(HERE / "RESULTS.md"))
+    parser.add_argument("--no-record", action="store_true", help="do not write --output")
+    args = parser.parse_args()
+    if args.rounds < 3 and not args.no_record:
+        parser.error("fewer than 3 rounds are not worth recording: give --rounds 3 or --no-record")
+    args.sftrun = str(Path(args.sftrun).resolve())
+    return args
+
+
+def write_model(folder: Path, args) -> None:
+    """In a process of its own: it takes memory that a measured process would not get back."""
+    code = "import argparse, json, sys; from pathlib import Path; import vision_model; "
+    code += "vision_model.write_all(Path(sys.argv[1]), argparse.Namespace(**json.loads(sys.argv[2])))"
+    subprocess.run([args.peer_python, "-W", "ignore", "-c", code, str(folder), json.dumps(vars(args))], check=True, cwd=HERE, stderr=subprocess.DEVNULL)
+
+
+def run_config(dtype: str, folder: Path, output: Path, args) -> dict:
+    return {
+        "model": {"name": str(folder / "base"), "max_seq_len": args.seq_len, "dtype": dtype},
+        "tuning": {
+            "mode": "lora",
+            "train_parts": {"language": "lora", "projector": "full"},
+            "lora": {"r": 8, "alpha": 16, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"], "init_from": str(folder / "adapter")},
+        },
+        "data": {"train": str(folder / "records.jsonl"), "packing": True, "shuffle": False, "cache_dir": "none"},
+        "train": {
+            "max_steps": args.steps + 1,  # the first warms up
+            "batch_size": args.batch_size,
+            "grad_accum": 1,
+            "learning_rate": 2e-4,
+            "scheduler": "constant",
+            "warmup_steps": 0,
+            "weight_decay": 0.0,
+            "max_grad_norm": 1.0,
+            "eval_strategy": "no",
+            "save_every": "0",
+        },
+        "output": {"dir": str(output), "tensorboard": False},
+    }
+
+
+def run_peer(arguments: list[str], processors: list[int], env: dict[str, str], args) -> dict:
+    command = [args.peer_python, "-W", "ignore", str(HERE / "peer_vision.py"), *arguments, "--threads", str(args.threads)]
+    process = subprocess.run(
+        command, env=env, preexec_fn=lambda: os.sched_setaffinity(0, processors), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    if process.returncode != 0:
+        sys.exit(f"the peer failed with {process.returncode}:\n{process.stderr[-4000:]}")
+    return json.loads(process.stdout.strip().splitlines()[-1])
+
+
+def libraries_of(side: str, folder: Path, processors: list[int], env: dict[str, str], args) -> int:
+    """Peak bytes of a process that has loaded its libraries and no model to speak of."""
+    if side == "peer":
+        return run_peer(["--folder", str(folder), "--only-import"], processors, env, args)["peak_memory_bytes"]
+    arch = folder / "tiny.json"
+    tiny = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": 64}
+    arch.write_text(json.dumps(json.loads((HERE / "arch" / "llama-135m.json").read_text()) | tiny))
+    command = [args.sftrun, "bench", "--arch", str(arch), "--seq-len", "8", "--batch-size", "1", "--steps", "1", "--device", "cpu", "--json"]
+    done = subprocess.run(command, env=env, preexec_fn=lambda: os.sched_setaffinity(0, processors), stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)["peak_memory_bytes"]
+
+
+def measure(side: str, dtype: str, folder: Path, args) -> dict:
+    processors = sorted(os.sched_getaffinity(0))[: args.threads]
+    threads = str(len(processors))
+    env = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    if side == "sftrun":
+        result = chat.measure_training(lambda output: run_config(dtype, folder, output, args), args.sftrun, args.steps, processors, env)
+    else:
+        work = ["--folder", str(folder), "--batch-size", str(args.batch_size), "--steps", str(args.steps), "--dtype", dtype]
+        result = run_peer(work + (["--checkpointing"] if args.peer_checkpointing else []), processors, env, args)
+    libraries = libraries_of(side, folder, processors, env, args) + result.get("launcher_bytes", 0)
+    result["peak_memory_mib"] = result["peak_memory_bytes"] / MIB
+    result["beyond_libraries_mib"] = (result["peak_memory_bytes"] - libraries) / MIB
+    result["beyond_weights_mib"] = result["beyond_libraries_mib"] - weights_mib(folder, dtype)
+    result["libraries_mib"] = libraries / MIB
+    result["images_per_second"] = args.images * args.batch_size / statistics.median(result["step_seconds"])
+    return result
+
+
+def weights_mib(folder: Path, dtype: str) -> float:
+    """Of the model in the compute dtype."""
+    return (folder / "base" / "model.safetensors").stat().st_size / (2 if dtype == "bf16" else 1) / MIB
+
+
+def require_same_losses(dtype: str, ours: list[float], theirs: list[float]) -> float:
+    """@return the largest relative difference"""
+    differences = [abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True)]
+    if max(differences) > AGREEMENT[dtype]:
+        sys.exit(f"the two sides do not train the same, {dtype}: losses of sftrun {ours}, of the peer {theirs}")
+    return max(differences)
+
+
+def run_rounds(dtype: str, folder: Path, args) -> dict[str, list[dict]]:
+    results: dict[str, list[dict]] = {side: [] for side in run.SIDES}
+    for round_index in range(args.rounds):
+        for side in run.SIDES:
+            results[side].append(measure(side, dtype, folder, args))
+            speed = f"{results[side][-1]['tokens_per_second']:.1f} tokens/s, {results[side][-1]['peak_memory_mib']:.0f} MiB"
+            print(f"  {dtype} round {round_index + 1}/{args.rounds} {side}: {speed}", flush=True)
+        difference = require_same_losses(dtype, *(results[side][-1]["losses"] for side in run.SIDES))
+        results["sftrun"][-1]["difference"] = difference
+    return results
+
+
+def section(by_dtype: dict[str, dict[str, list[dict]]], args) -> str:
+    peer = next(iter(by_dtype.values()))["peer"][0]
+    version = subprocess.run([args.sftrun, "--version"], capture_output=True, text=True).stdout
+    total = args.seq_len * args.batch_size
+    checkpointing = "with" if args.peer_checkpointing else "no"
+    lines = [
+        f"## {datetime.date.today().isoformat()}: training on images, cpu",
+        "",
+        f"- Machine: {run.processor()}, {args.threads} threads; load average at the end {os.getloadavg()[0]:.1f}",
+        f"- Work: LoRA r 8 on q, k, v, o of a language model like SmolLM2-135M, projector in full, frozen tower of 4 layers of 192 (LLaVA's layout), random weights; a step: "
+        f"{args.batch_size} records of {args.seq_len} tokens with {args.images} JPEG files of {args.image_size} each, {peer['label_tokens']} of {total} tokens labelled; "
+        f"{args.steps} timed steps, {args.rounds} interleaved rounds",
+        f"- Program: {' '.join(version.splitlines()[0].split()) if version else 'version unknown'}: `sftrun train`, packed, launcher's memory counted",
+        f"- Peer: {', '.join(f'{name} {number}' for name, number in peer['versions'].items())}; Pillow; batches without padding or mask; sdpa; {checkpointing} gradient "
+        "checkpointing",
+    ]
+    for dtype, results in by_dtype.items():
+        lines += ["", f"### {dtype}", "", *run.table(results, FIGURES)]
+        difference = max(result["difference"] for result in results["sftrun"])
+        libraries = ", ".join(f"{side} {results[side][0]['libraries_mib']:.0f}" for side in run.SIDES)
+        images = statistics.median(result["image_seconds"] for result in results["peer"])
+        share = images / statistics.median(s for result in results["peer"] for s in result["step_seconds"])
+        lines += [f"Losses of the {args.steps + 1} steps differ by at most {difference:.0e}. Libraries, MiB: {libraries}. Weights, MiB: {args.weights[dtype]:.0f}. "
+                  f"Images are {share:.1%} of the peer's step."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    args = parse_arguments()
+    with tempfile.TemporaryDirectory(prefix="sftrun-vision-") as directory:
+        folder = Path(directory)
+        write_model(folder, args)
+        by_dtype = {dtype: run_rounds(dtype, folder, args) for dtype in args.dtypes}
+        args.weights = {dtype: weights_mib(folder, dtype) for dtype in args.dtypes}
+    text = section(by_dtype, args)
+    print("\n" + text)
+    if not args.no_record:
+        run.record(text, Path(args.output))
+
+
+if __name__ == "__main__":
+    main()
