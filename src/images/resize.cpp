@@ -127,13 +127,15 @@ void resize_columns_plain(ConstRows from, int64_t first_row, int64_t begin, int6
 
 void resize_rows(ConstRows from, int64_t width, int64_t height, const ResizeWeights& weights,
                  Rows to) {
-  if (!resize_rows_avx2(from, width, height, weights, to))
+  if (!resize_rows_vnni(from, width, height, weights, to) &&
+      !resize_rows_avx2(from, width, height, weights, to))
     resize_rows_plain(from, height, weights, to);
 }
 
 void resize_columns(ConstRows from, int64_t first_row, int64_t bytes, const ResizeWeights& weights,
                     Rows to) {
-  const int64_t done = resize_columns_avx2(from, first_row, bytes, weights, to);
+  int64_t done = resize_columns_vnni(from, first_row, bytes, weights, to);
+  if (done == 0) done = resize_columns_avx2(from, first_row, bytes, weights, to);
   if (done < bytes) resize_columns_plain(from, first_row, done, bytes, weights, to);
 }
 

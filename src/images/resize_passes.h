@@ -34,6 +34,12 @@ bool resize_rows_avx2(ConstRows from, int64_t width, int64_t height, const Resiz
 int64_t resize_columns_avx2(ConstRows from, int64_t first_row, int64_t bytes,
                             const ResizeWeights& weights, Rows to);
 
+/// The same for processors with AVX-512's products of bytes (VNNI), and weights below 2 in magnitude.
+bool resize_rows_vnni(ConstRows from, int64_t width, int64_t height, const ResizeWeights& weights,
+                      Rows to);
+int64_t resize_columns_vnni(ConstRows from, int64_t first_row, int64_t bytes,
+                            const ResizeWeights& weights, Rows to);
+
 // The same in plain C++, which the tests compare with. Columns from the byte `begin` on.
 void resize_rows_plain(ConstRows from, int64_t height, const ResizeWeights& weights, Rows to);
 void resize_columns_plain(ConstRows from, int64_t first_row, int64_t begin, int64_t bytes,

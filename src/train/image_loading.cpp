@@ -14,12 +14,8 @@
 namespace sftrun::train {
 namespace {
 
-struct LoadedImage {
-  images::ImagePlan plan;
-  std::vector<float> pixel_values;
-};
-
-LoadedImage load_image(const data::SequenceMedia& image, const images::ImageProcessor& processor) {
+images::ProcessedImage load_image(const data::SequenceMedia& image,
+                                  const images::ImageProcessor& processor) {
   const std::string name = data::name_of(image.media), file = data::read_media(image.media);
   const images::Image pixels = images::decode(std::as_bytes(std::span(file)), {}, name);
   if (pixels.width != image.width || pixels.height != image.height) {
@@ -28,10 +24,7 @@ LoadedImage load_image(const data::SequenceMedia& image, const images::ImageProc
                     pixels.width, pixels.height, image.width, image.height),
         name, "keep image files unchanged during a run, or start the run again");
   }
-  LoadedImage loaded{.plan = images::plan_image(processor, image.width, image.height)};
-  loaded.pixel_values.resize(static_cast<size_t>(loaded.plan.num_values()));
-  images::process(processor, loaded.plan, pixels, loaded.pixel_values);
-  return loaded;
+  return images::process(processor, pixels);
 }
 
 /// The key of the document that a row of the batch belongs to.
@@ -54,7 +47,7 @@ ImageLoader::ImageLoader(std::shared_ptr<const data::ImageInput> input, spec::Vi
 
 layers::TowerInput ImageLoader::load(const data::Batch& batch) {
   const kernels::WorkRange loading(activity_, Work::kDataLoader);
-  std::vector<LoadedImage> loaded(batch.images.size());
+  std::vector<images::ProcessedImage> loaded(batch.images.size());
   data::parallel_for(
       std::ssize(batch.images), num_threads_,
       [&](int64_t i) {
@@ -65,7 +58,7 @@ layers::TowerInput ImageLoader::load(const data::Batch& batch) {
   std::vector<model::ProcessedRows> processed;
   for (size_t i = 0; i < loaded.size(); ++i)
     processed.push_back({.plan = &loaded[i].plan,
-                         .pixel_values = loaded[i].pixel_values,
+                         .pixel_values = loaded[i].values(),
                          .document = document_of(batch, batch.images[i].begin)});
   return model::tower_input(input_->processor, vision_, processed);
 }

@@ -36,32 +36,68 @@ TEST(Resize, WithoutAChangeIsACopy) {
   EXPECT_EQ(resize(image, 9, 7, Filter::kLanczos), image);
 }
 
-TEST(Resize, PassesOfAvx2EqualThePlainOnes) {
-  if (!resize_rows_avx2({nullptr, 0}, 0, 0, {}, {nullptr, 0}))
-    GTEST_SKIP() << "the processor has no AVX2";
+struct Passes {
+  decltype(&resize_rows_avx2) rows;
+  decltype(&resize_columns_avx2) columns;
+};
+
+/// Both passes of `passes` beside the plain ones.
+void expect_plain_results(const Passes& passes, const Image& image, int64_t after, Filter filter) {
+  const int64_t width = image.width, height = image.height;
+  const ConstRows source{image.pixels.data(), width * 3};
+  Image plain(after, height), fast(after, height);
+  const ResizeWeights rows = weights_of(width, after, filter);
+  resize_rows_plain(source, height, rows, {plain.pixels.data(), after * 3});
+  ASSERT_TRUE(passes.rows(source, width, height, rows, {fast.pixels.data(), after * 3}));
+  EXPECT_EQ(plain, fast);
+
+  Image plain_columns(width, after), fast_columns(width, after);
+  const ResizeWeights columns = weights_of(height, after, filter);
+  const Rows target{fast_columns.pixels.data(), width * 3};
+  resize_columns_plain(source, 0, 0, width * 3, columns, {plain_columns.pixels.data(), width * 3});
+  const int64_t done = passes.columns(source, 0, width * 3, columns, target);
+  EXPECT_EQ(done, width * 3 / 32 * 32);
+  resize_columns_plain(source, 0, done, width * 3, columns, target);
+  EXPECT_EQ(plain_columns, fast_columns);
+}
+
+void expect_plain_results(const Passes& passes) {
+  if (!passes.rows({nullptr, 0}, 0, 0, {}, {nullptr, 0}))
+    GTEST_SKIP() << "the processor does not have the instructions";
   for (const auto& [width, height, after] : {std::array<int64_t, 3>{1, 1, 1},
                                              {5, 3, 4},
                                              {33, 9, 7},
                                              {7, 5, 40},
                                              {200, 6, 3},
-                                             {64, 4, 63}}) {
+                                             {64, 4, 63},
+                                             {64, 41, 13}}) {
     SCOPED_TRACE(fmt::format("{} x {} to {}", width, height, after));
     const Image image = random_image(width, height, 3);
-    const ConstRows source{image.pixels.data(), width * 3};
-    for (const Filter filter : {Filter::kBox, Filter::kBicubic, Filter::kLanczos}) {
-      Image plain(after, height), fast(after, height);
-      const ResizeWeights rows = weights_of(width, after, filter);
-      resize_rows_plain(source, height, rows, {plain.pixels.data(), after * 3});
-      ASSERT_TRUE(resize_rows_avx2(source, width, height, rows, {fast.pixels.data(), after * 3}));
-      EXPECT_EQ(plain, fast);
+    for (const Filter filter : {Filter::kBox, Filter::kBicubic, Filter::kLanczos})
+      expect_plain_results(passes, image, after, filter);
+  }
+}
 
-      Image plain_columns(width, after), fast_columns(width, after);
-      const ResizeWeights columns = weights_of(height, after, filter);
-      resize_columns_plain(source, 0, 0, width * 3, columns,
-                           {plain_columns.pixels.data(), width * 3});
-      resize_columns(source, 0, width * 3, columns, {fast_columns.pixels.data(), width * 3});
-      EXPECT_EQ(plain_columns, fast_columns);
-    }
+TEST(Resize, PassesOfAvx2EqualThePlainOnes) {
+  expect_plain_results({resize_rows_avx2, resize_columns_avx2});
+}
+
+TEST(Resize, PassesOfVnniEqualThePlainOnes) {
+  expect_plain_results({resize_rows_vnni, resize_columns_vnni});
+}
+
+TEST(Resize, PassesOfVnniLeaveWeightsThatTheirDigitsDoNotHold) {
+  if (!resize_rows_vnni({nullptr, 0}, 0, 0, {}, {nullptr, 0}))
+    GTEST_SKIP() << "the processor does not have the instructions";
+  const Image image = random_image(16, 4, 5);
+  Image result(16, 4);
+  const Rows target{result.pixels.data(), 48};
+  const ConstRows source{image.pixels.data(), 48};
+  for (const auto& [weight, holds] : {std::pair(1, true), {3, false}, {-3, false}}) {
+    const ResizeWeights weights{
+        .windows = {{0, 1}}, .stride = 4, .values = {weight * (1 << kWeightBits), 0, 0, 0}};
+    EXPECT_EQ(resize_rows_vnni(source, 16, 4, weights, target), holds) << weight;
+    EXPECT_EQ(resize_columns_vnni(source, 0, 48, weights, target), holds ? 32 : 0) << weight;
   }
 }
 

@@ -1,6 +1,7 @@
 #include "colours.h"
 
 #include <cstring>
+#include <vector>
 
 // Compiled without fused multiply-adds: every operation rounds, as in NumPy and PyTorch.
 namespace sftrun::images {
@@ -24,74 +25,101 @@ float of_torchvision(const ImageProcessor& processor, int level, double mean, do
   return (value - static_cast<float>(mean) * scale) / (static_cast<float>(std) * scale);
 }
 
-/// One row of `count` pixels to three places.
-void write_row(const uint8_t* from, int64_t count, const ColourTable& colours, float* red,
-               float* green, float* blue) {
-  for (int64_t x = 0; x < count; ++x, from += 3) {
-    red[x] = colours[0][from[0]];
-    green[x] = colours[1][from[1]];
-    blue[x] = colours[2][from[2]];
+/// Of a channel. The rescaling's factor is one of float64, and the product is rounded once: two float32 hold enough of it.
+ColourFormula formula_of(const ImageProcessor& processor, Backend backend, double mean,
+                         double std) {
+  ColourFormula formula;
+  const bool is_pil = backend == Backend::kPil;
+  if (processor.do_rescale && (is_pil || !processor.do_normalize)) {
+    formula.high = static_cast<float>(processor.rescale_factor);
+    if (is_pil) formula.low = static_cast<float>(processor.rescale_factor - double{formula.high});
   }
+  if (!processor.do_normalize) return formula;
+  const float scale =
+      processor.do_rescale && !is_pil ? static_cast<float>(1.0 / processor.rescale_factor) : 1.0F;
+  formula.mean = static_cast<float>(mean) * scale;
+  formula.std = static_cast<float>(std) * scale;
+  return formula;
 }
 
 }  // namespace
 
-ColourTable colours_of(const ImageProcessor& processor, Backend backend) {
+ColourRows colours_of(const ImageProcessor& processor, Backend backend) {
   ColourTable table;
-  for (size_t channel = 0; channel < 3; ++channel)
+  std::array<ColourFormula, 3> formulas;
+  for (size_t channel = 0; channel < 3; ++channel) {
+    const double mean = processor.image_mean[channel], std = processor.image_std[channel];
+    formulas[channel] = formula_of(processor, backend, mean, std);
     for (int level = 0; level < 256; ++level)
       table[channel][static_cast<size_t>(level)] =
-          (backend == Backend::kPil ? of_pil : of_torchvision)(
-              processor, level, processor.image_mean[channel], processor.image_std[channel]);
-  return table;
+          (backend == Backend::kPil ? of_pil : of_torchvision)(processor, level, mean, std);
+  }
+  return {table, formulas};
 }
 
-void write_planes(const TilePixels& tile, const ColourTable& colours, float* to) {
+void write_planes(const TilePixels& tile, const ColourRows& colours, float* to) {
   const int64_t plane = tile.width * tile.height;
   for (int64_t y = 0; y < tile.height; ++y, to += tile.width)
-    write_row(tile.row(y), tile.width, colours, to, to + plane, to + 2 * plane);
+    colours.write(tile.row(y), tile.width, to, to + plane, to + 2 * plane);
 }
 
-void write_channel_last(const TilePixels& tile, const ColourTable& colours, int64_t side,
+void write_channel_last(const TilePixels& tile, const ColourRows& colours, int64_t side,
                         float* to) {
+  const ColourTable& table = colours.table();
   for (int64_t top = 0; top < tile.height; top += side)
     for (int64_t left = 0; left < tile.width; left += side)
       for (int64_t y = 0; y < side; ++y) {
         const uint8_t* from = tile.row(top + y) + left * 3;
         for (int64_t x = 0; x < side; ++x, from += 3, to += 3) {
-          to[0] = colours[0][from[0]];
-          to[1] = colours[1][from[1]];
-          to[2] = colours[2][from[2]];
+          to[0] = table[0][from[0]];
+          to[1] = table[1][from[1]];
+          to[2] = table[2][from[2]];
         }
       }
 }
 
 namespace {
 
-/// [3, times, side, side]
-void write_patch(const uint8_t* corner, int64_t stride, const ColourTable& colours, int64_t side,
-                 int64_t times, float* to) {
-  const int64_t frame = side * side, channel = frame * times;
-  for (int64_t y = 0; y < side; ++y) {
-    float* row = to + y * side;
-    write_row(corner + y * stride, side, colours, row, row + channel, row + 2 * channel);
+/// How [patches, 3, times, side, side] lies in memory.
+struct PatchLayout {
+  int64_t side, merge, times;
+  int64_t frame() const { return side * side; }
+  int64_t values() const { return 3 * times * frame(); }
+  /// The patch in a row of them, from the first patch of a row of blocks and the row in its block.
+  int64_t patch(int64_t row_in_block, int64_t column) const {
+    return (column / merge * merge + row_in_block) * merge + column % merge;
   }
-  for (int64_t c = 0; c < 3; ++c)
-    for (int64_t t = 1; t < times; ++t)
-      std::memcpy(to + c * channel + t * frame, to + c * channel,
-                  static_cast<size_t>(frame) * sizeof(float));
+};
+
+/// A row of pixels, in its three channels one after another, to the patches that it crosses.
+/// @param kSide layout.side, with which copies are inlined; 0: any
+template <int64_t kSide>
+void spread_row(const float* row, int64_t width, int64_t row_in_block, const PatchLayout& layout,
+                float* to) {
+  const int64_t side = kSide > 0 ? kSide : layout.side, frame = layout.frame();
+  for (int64_t column = 0; column < width / side; ++column) {
+    float* patch = to + layout.patch(row_in_block, column) * layout.values();
+    for (int64_t channel = 0; channel < 3; ++channel)
+      for (int64_t time = 0; time < layout.times; ++time, patch += frame)
+        std::memcpy(patch, row + channel * width + column * side,
+                    static_cast<size_t>(side) * sizeof(float));
+  }
 }
 
 }  // namespace
 
-void write_merge_blocks(const TilePixels& tile, const ColourTable& colours, int64_t side,
+void write_merge_blocks(const TilePixels& tile, const ColourRows& colours, int64_t side,
                         int64_t merge, int64_t times, float* to) {
-  const int64_t block = side * merge, values = 3 * times * side * side;
-  for (int64_t top = 0; top < tile.height; top += block)
-    for (int64_t left = 0; left < tile.width; left += block)
-      for (int64_t y = top; y < top + block; y += side)
-        for (int64_t x = left; x < left + block; x += side, to += values)
-          write_patch(tile.row(y) + x * 3, tile.stride, colours, side, times, to);
+  const PatchLayout layout{side, merge, times};
+  const auto spread = side == 14 ? spread_row<14> : side == 16 ? spread_row<16> : spread_row<0>;
+  std::vector<float> row(static_cast<size_t>(3 * tile.width));
+  const int64_t rows = side * merge, values = tile.width * rows * 3 * times;
+  for (int64_t y = 0; y < tile.height; ++y) {
+    colours.write(tile.row(y), tile.width, row.data(), row.data() + tile.width,
+                  row.data() + 2 * tile.width);
+    spread(row.data(), tile.width, y % rows / side, layout,
+           to + y / rows * values + y % side * side);
+  }
 }
 
 }  // namespace sftrun::images

@@ -1,16 +1,14 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 
+#include "colour_rows.h"
 #include "sftrun/images/process.h"
 
 namespace sftrun::images {
 
-/// What each of the 256 levels of each channel becomes.
-using ColourTable = std::array<std::array<float, 256>, 3>;
-/// In the order and the types of the backend.
-ColourTable colours_of(const ImageProcessor& processor, Backend backend);
+/// What levels become: rescaled and normalised in the order and the types of the backend.
+ColourRows colours_of(const ImageProcessor& processor, Backend backend);
 
 /// Pixels as they are in memory.
 struct TilePixels {
@@ -22,12 +20,11 @@ struct TilePixels {
 };
 
 /// [3, height, width]
-void write_planes(const TilePixels& tile, const ColourTable& colours, float* to);
+void write_planes(const TilePixels& tile, const ColourRows& colours, float* to);
 /// [patches, side, side, 3]
-void write_channel_last(const TilePixels& tile, const ColourTable& colours, int64_t side,
-                        float* to);
+void write_channel_last(const TilePixels& tile, const ColourRows& colours, int64_t side, float* to);
 /// [patches, 3, times, side, side], blocks of merge x merge patches
-void write_merge_blocks(const TilePixels& tile, const ColourTable& colours, int64_t side,
+void write_merge_blocks(const TilePixels& tile, const ColourRows& colours, int64_t side,
                         int64_t merge, int64_t times, float* to);
 
 }  // namespace sftrun::images

@@ -1,5 +1,11 @@
 #include "sftrun/images/process.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
 #include "colours.h"
 #include "sftrun/core/error.h"
 
@@ -40,7 +46,7 @@ class PlannedImages {
   std::vector<Image> made_;
 };
 
-void write_tile(const ImageProcessor& processor, const TilePixels& tile, const ColourTable& colours,
+void write_tile(const ImageProcessor& processor, const TilePixels& tile, const ColourRows& colours,
                 float* to) {
   switch (processor.row().layout) {
     case PixelLayout::kPlanes:
@@ -63,7 +69,7 @@ bool is_inside(const ImageTile& tile, const ImagePlan& plan, const Image& image)
 void process(const ImageProcessor& processor, const ImagePlan& plan, const Image& image,
              std::span<float> pixel_values, const ProcessOptions& options) {
   SFTRUN_CHECK_EQ(static_cast<int64_t>(pixel_values.size()), plan.num_values());
-  const ColourTable colours = colours_of(processor, options.backend);
+  const ColourRows colours = colours_of(processor, options.backend);
   const PlannedImages images(processor, plan, image, options);
   const int64_t values = plan.num_values() / static_cast<int64_t>(plan.tiles.size());
   float* to = pixel_values.data();
@@ -82,12 +88,33 @@ void process(const ImageProcessor& processor, const ImagePlan& plan, const Image
   }
 }
 
+void FreeValues::operator()(float* values) const {
+  std::free(values);
+}
+
+namespace {
+
+PixelValues values_without_content(size_t count) {
+  constexpr size_t kHugePage = size_t{1} << 21;
+  // malloc keeps smaller blocks and gives them again; larger ones are always new (DEFAULT_MMAP_THRESHOLD_MAX of glibc).
+  constexpr size_t kAlwaysNew = size_t{32} << 20;
+  const size_t bytes = std::max<size_t>(1, count) * sizeof(float);
+  const bool is_large = bytes > kAlwaysNew;
+  const size_t whole = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  void* block = is_large ? std::aligned_alloc(kHugePage, whole) : std::malloc(bytes);
+  if (block == nullptr) throw std::bad_alloc();
+  if (is_large) ::madvise(block, whole, MADV_HUGEPAGE);  // only advice
+  return PixelValues(static_cast<float*>(block));
+}
+
+}  // namespace
+
 ProcessedImage process(const ImageProcessor& processor, const Image& image,
                        const ProcessOptions& options) {
   ProcessedImage result{.plan = plan_image(processor, image.width, image.height, options.backend),
                         .pixel_values = nullptr};
   const auto count = static_cast<size_t>(result.plan.num_values());
-  result.pixel_values = std::make_unique_for_overwrite<float[]>(count);
+  result.pixel_values = values_without_content(count);
   process(processor, result.plan, image, {result.pixel_values.get(), count}, options);
   return result;
 }
