@@ -81,15 +81,42 @@ bool columns_are_first(const Image& image, int64_t width, int64_t height) {
   return height < image.height && image.height - height > 2 * (image.width - width);
 }
 
-/// Only the rows that the columns' windows cover.
+/// Bytes of resized rows that columns are then made of: they stay in a core's cache.
+constexpr int64_t kBandBytes = 1 << 18;
+
+ResizeWeights part_of(const ResizeWeights& weights, int64_t begin, int64_t end) {
+  return {.windows = {weights.windows.begin() + begin, weights.windows.begin() + end},
+          .stride = weights.stride,
+          .values = {weights.values.begin() + begin * weights.stride,
+                     weights.values.begin() + end * weights.stride}};
+}
+
+/// Both passes, band by band; only the rows that the columns' windows cover. A band begins with the rows of the one before that its windows need.
 void resize_rows_first(const Image& image, const ResizeWeights& horizontal,
                        const ResizeWeights& vertical, Rows target) {
-  const int64_t first = vertical.windows.front().first;
-  const int64_t rows = vertical.windows.back().first + vertical.windows.back().count - first;
-  std::vector<uint8_t> between(static_cast<size_t>(rows * target.stride));
-  resize_rows({image.row(first), image.width * 3}, image.width, rows, horizontal,
-              {between.data(), target.stride});
-  resize_columns({between.data(), target.stride}, first, target.stride, vertical, target);
+  const auto& windows = vertical.windows;
+  const int64_t height = std::ssize(windows);
+  const auto end_of = [&](int64_t row) {
+    const auto& window = windows[static_cast<size_t>(row)];
+    return window.first + window.count;
+  };
+  std::vector<uint8_t> band;
+  int64_t begin = 0, end = 0;  // rows of the image that are in the band
+  for (int64_t top = 0, bottom = 0; top < height; top = bottom) {
+    const int64_t first = windows[static_cast<size_t>(top)].first;
+    for (bottom = top + 1; bottom < height; ++bottom)
+      if ((end_of(bottom) - first) * target.stride > kBandBytes) break;
+    const int64_t last = end_of(bottom - 1), kept = std::max<int64_t>(end - first, 0);
+    if (kept > 0)
+      std::memmove(band.data(), band.data() + (first - begin) * target.stride,
+                   static_cast<size_t>(kept * target.stride));
+    band.resize(std::max(band.size(), static_cast<size_t>((last - first) * target.stride)));
+    begin = first, end = std::max(last, end);
+    resize_rows({image.row(first + kept), image.width * 3}, image.width, last - first - kept,
+                horizontal, {band.data() + kept * target.stride, target.stride});
+    resize_columns({band.data(), target.stride}, first, target.stride,
+                   part_of(vertical, top, bottom), {target.row(top), target.stride});
+  }
 }
 
 }  // namespace

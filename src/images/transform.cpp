@@ -24,7 +24,9 @@ Image pad(const Image& image, int64_t left, int64_t top, int64_t right, int64_t 
   SFTRUN_CHECK(left >= 0 && top >= 0 && right >= 0 && bottom >= 0);
   Image result(left + image.width + right, top + image.height + bottom);
   const uint8_t values[3] = {colour.red, colour.green, colour.blue};
-  for (size_t i = 0; i < result.pixels.size(); ++i) result.pixels[i] = values[i % 3];
+  std::vector<uint8_t> row(static_cast<size_t>(result.width * 3));
+  for (size_t i = 0; i < row.size(); ++i) row[i] = values[i % 3];
+  for (int64_t y = 0; y < result.height; ++y) std::copy(row.begin(), row.end(), result.row(y));
   for (int64_t y = 0; y < image.height; ++y)
     std::memcpy(result.row(y + top) + left * 3, image.row(y), static_cast<size_t>(image.width * 3));
   return result;

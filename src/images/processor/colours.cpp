@@ -80,45 +80,43 @@ void write_channel_last(const TilePixels& tile, const ColourRows& colours, int64
 
 namespace {
 
-/// How [patches, 3, times, side, side] lies in memory.
-struct PatchLayout {
-  int64_t side, merge, times;
-  int64_t frame() const { return side * side; }
-  int64_t values() const { return 3 * times * frame(); }
-  /// The patch in a row of them, from the first patch of a row of blocks and the row in its block.
-  int64_t patch(int64_t row_in_block, int64_t column) const {
-    return (column / merge * merge + row_in_block) * merge + column % merge;
-  }
+/// Rows of values, each in its three channels one after another.
+struct ValueRows {
+  std::vector<float> values;
+  int64_t width;
+  ValueRows(int64_t count, int64_t width_)
+      : values(static_cast<size_t>(3 * count * width_)), width(width_) {}
+  float* at(int64_t row, int64_t channel) { return values.data() + (3 * row + channel) * width; }
 };
 
-/// A row of pixels, in its three channels one after another, to the patches that it crosses.
-/// @param kSide layout.side, with which copies are inlined; 0: any
+/// One patch: [3, times, side, side].
+/// @param kSide `side`, with which copies are inlined; 0: any
 template <int64_t kSide>
-void spread_row(const float* row, int64_t width, int64_t row_in_block, const PatchLayout& layout,
-                float* to) {
-  const int64_t side = kSide > 0 ? kSide : layout.side, frame = layout.frame();
-  for (int64_t column = 0; column < width / side; ++column) {
-    float* patch = to + layout.patch(row_in_block, column) * layout.values();
-    for (int64_t channel = 0; channel < 3; ++channel)
-      for (int64_t time = 0; time < layout.times; ++time, patch += frame)
-        std::memcpy(patch, row + channel * width + column * side,
-                    static_cast<size_t>(side) * sizeof(float));
-  }
+float* write_patch(ValueRows& rows, int64_t top, int64_t left, int64_t side, int64_t times,
+                   float* to) {
+  const int64_t size = kSide > 0 ? kSide : side;
+  for (int64_t channel = 0; channel < 3; ++channel)
+    for (int64_t time = 0; time < times; ++time)
+      for (int64_t y = 0; y < size; ++y, to += size)
+        std::memcpy(to, rows.at(top + y, channel) + left,
+                    static_cast<size_t>(size) * sizeof(float));
+  return to;
 }
 
 }  // namespace
 
+/// The values of a row of blocks are made first: then patches are written from the first byte to the last.
 void write_merge_blocks(const TilePixels& tile, const ColourRows& colours, int64_t side,
                         int64_t merge, int64_t times, float* to) {
-  const PatchLayout layout{side, merge, times};
-  const auto spread = side == 14 ? spread_row<14> : side == 16 ? spread_row<16> : spread_row<0>;
-  std::vector<float> row(static_cast<size_t>(3 * tile.width));
-  const int64_t rows = side * merge, values = tile.width * rows * 3 * times;
-  for (int64_t y = 0; y < tile.height; ++y) {
-    colours.write(tile.row(y), tile.width, row.data(), row.data() + tile.width,
-                  row.data() + 2 * tile.width);
-    spread(row.data(), tile.width, y % rows / side, layout,
-           to + y / rows * values + y % side * side);
+  const auto write = side == 14 ? write_patch<14> : side == 16 ? write_patch<16> : write_patch<0>;
+  const int64_t block = side * merge;
+  ValueRows rows(block, tile.width);
+  for (int64_t top = 0; top < tile.height; top += block) {
+    for (int64_t y = 0; y < block; ++y)
+      colours.write(tile.row(top + y), tile.width, rows.at(y, 0), rows.at(y, 1), rows.at(y, 2));
+    for (int64_t left = 0; left < tile.width; left += block)
+      for (int64_t y = 0; y < block; y += side)
+        for (int64_t x = left; x < left + block; x += side) to = write(rows, y, x, side, times, to);
   }
 }
 
