@@ -144,15 +144,18 @@ memory-check: $(built_program) ## Plan the memory of CONFIG=run.yaml on NUM_GPUS
 	@if [ -n "$(CONFIG)" ]; then $(SFTRUN) memory-check $(run_arguments); else $(SFTRUN) memory-check; fi
 
 .PHONY: bench
-bench: ## Tokens per second, memory and time to the first step beside transformers + peft: LoRA, QLoRA, and chat data
+bench: ## Tokens per second, memory and time to the first step beside transformers + peft: LoRA, QLoRA, chat data, images; image processors
 	@$(bootstrap) --reference
 	$(call configure,release,$(BUILD),$(cuda_if_found))
-	ninja -C $(BUILD) -j $(JOBS) sftrun sftrun_engine
+	ninja -C $(BUILD) -j $(JOBS) sftrun sftrun_engine image_processor_speed
 	scripts/demo/prepare.py
 	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN)
 	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN) --quant nf4
 	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN) --chat
 	.venv-ref/bin/python bench/run.py --sftrun $(SFTRUN) --chat --quant nf4
+	.venv-ref/bin/python bench/vision.py --sftrun $(SFTRUN)
+	[ -d .cache/torchvision ] || .venv-ref/bin/python -m pip install --disable-pip-version-check -q --no-deps --target .cache/torchvision -r scripts/requirements-torchvision.txt
+	.venv-ref/bin/python bench/image_processor_speed.py $(BUILD)/bin/image_processor_speed
 
 .PHONY: gpu-check
 gpu-check: ## On a machine with a GPU: kernels and models beside the CPU, training, NCCL, benchmarks; into bench/gpu-check.json
