@@ -97,6 +97,19 @@ def peak_resident_bytes(pid: int) -> int:
     return int(status["VmHWM"].split()[0]) * 1024
 
 
+def processor_seconds_of(launcher: int) -> float:
+    """Of the launcher's workers."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        if int(fields[1]) == launcher:  # ppid of proc(5); then utime and stime
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def measure_sftrun(dtype: str, processors: list[int], env: dict[str, str], args) -> dict:
     result = measure_training(lambda run: run_config(dtype, run, args), args.sftrun, args.steps, processors, env)
     return result | {"dtype": dtype, "filled": statistics.mean(result["step_tokens"]) / (args.batch_size * args.seq_len)}
@@ -110,6 +123,7 @@ def measure_training(config_of, sftrun: str, steps: int, processors: list[int], 
         config.write_text(json.dumps(config_of(run)))  # JSON is YAML
         command = [sftrun, "train", "--config", str(config), "--nproc-per-node", "1", "--device", "cpu"]
         first_step_seconds, launcher_bytes = None, 0
+        used = []  # processor seconds of the worker when the line of a step was seen
         began = time.perf_counter()
         with console.open("w") as output:
             process = subprocess.Popen(
@@ -120,9 +134,12 @@ def measure_training(config_of, sftrun: str, steps: int, processors: list[int], 
                 stderr=subprocess.STDOUT,
             )
             try:
-                while first_step_seconds is None and process.poll() is None:
+                while process.poll() is None:
                     time.sleep(POLL_SECONDS)
-                    if training_lines(run / "metrics.jsonl"):
+                    done = len(training_lines(run / "metrics.jsonl"))
+                    if done > len(used):
+                        used += [processor_seconds_of(process.pid)] * (done - len(used))
+                    if done and first_step_seconds is None:
                         first_step_seconds = time.perf_counter() - began
                         launcher_bytes = peak_resident_bytes(process.pid)
                 returncode = process.wait()
@@ -141,6 +158,7 @@ def measure_training(config_of, sftrun: str, steps: int, processors: list[int], 
         "tokens_per_second_best": max(speeds),
         "step_seconds": [line["step_seconds"] for line in timed],
         "step_tokens": [line["tokens"] for line in timed],
+        "processor_seconds": [after - before for before, after in zip(used, used[1:]) if after > before],
         "first_step_seconds": first_step_seconds,
         "peak_memory_bytes": max(lines[-1]["peak_memory_bytes"]) + launcher_bytes,
         "launcher_bytes": launcher_bytes,

@@ -100,9 +100,9 @@ def measure(args) -> dict:
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=args.learning_rate, weight_decay=0.0, fused=True)
     loaded = current_resident_bytes()
-    step_seconds, image_seconds, losses, first_step_seconds = [], [], [], 0.0
+    step_seconds, image_seconds, processor_seconds, losses, first_step_seconds = [], [], [], [], 0.0
     for step in range(args.steps + 1):
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         batch = records.batch(step * args.batch_size, (step + 1) * args.batch_size)
         images_done = time.perf_counter()
         with torch.autocast("cpu", torch.bfloat16, enabled=args.dtype == "bf16"):
@@ -117,11 +117,13 @@ def measure(args) -> dict:
         else:
             step_seconds.append(time.perf_counter() - began)
             image_seconds.append(images_done - began)
+            processor_seconds.append(time.process_time() - used)
     tokens = batch["input_ids"].numel()
     return {
         "tokens_per_second": tokens / statistics.median(step_seconds),
         "tokens_per_second_best": tokens / min(step_seconds),
         "step_seconds": step_seconds,
+        "processor_seconds": processor_seconds,
         "image_seconds": statistics.median(image_seconds),
         "first_step_seconds": first_step_seconds,
         "peak_memory_bytes": peak_resident_bytes(),

@@ -7,8 +7,9 @@ The model, with random weights, and the records are made by bench/vision_model.p
 SmolLM2-135M, LLaVA's layout. LoRA in the language model, the projector in full. Every record has as many tokens as every other, so that neither side
 pads; answers alone have labels. Both sides start from the same adapter; their losses must agree at every step, or the script stops.
 
-Each measurement is a process of its own; the two sides take turns. Figures are medians over rounds; a ratio above 1 is in sftrun's favour. Memory is that of
-the process, with its libraries and its weights; `beyond the libraries` is what is beyond the peak of a process that only loads them.
+Each measurement is a process of its own; the two sides take turns. Figures are medians over rounds; a ratio above 1 is in sftrun's favour. Processor
+seconds are what other programs on the machine change least. Memory is that of the process, with its libraries and its weights; "beyond the libraries" is what
+is beyond the peak of a process that only loads them.
 """
 
 import argparse
@@ -32,6 +33,7 @@ FIGURES = [
     ("images/s, median step", "images_per_second", lambda v: f"{v:.2f}", True),
     ("tokens/s, median step", "tokens_per_second", lambda v: f"{v:.1f}", True),
     ("tokens/s, best step", "tokens_per_second_best", lambda v: f"{v:.1f}", True),
+    ("processor seconds a step", "processor_seconds_a_step", lambda v: f"{v:.2f}", False),
     ("first step done, s from process start", "first_step_seconds", lambda v: f"{v:.2f}", False),
     ("peak memory, MiB", "peak_memory_mib", lambda v: f"{v:.0f}", False),
     ("peak memory beyond the libraries, MiB", "beyond_libraries_mib", lambda v: f"{v:.0f}", False),
@@ -130,6 +132,7 @@ def measure(side: str, dtype: str, folder: Path, args) -> dict:
     result["beyond_libraries_mib"] = (result["peak_memory_bytes"] - libraries) / MIB
     result["beyond_weights_mib"] = result["beyond_libraries_mib"] - weights_mib(folder, dtype)
     result["libraries_mib"] = libraries / MIB
+    result["processor_seconds_a_step"] = statistics.median(result["processor_seconds"])
     result["images_per_second"] = args.images * args.batch_size / statistics.median(result["step_seconds"])
     return result
 

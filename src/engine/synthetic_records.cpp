@@ -39,6 +39,12 @@ images::Image made_picture(int64_t width, int64_t height, int64_t number) {
   return picture;
 }
 
+/// With what a chat template writes around an image.
+std::string text_in_records(const images::ImagePrompt& prompt, const images::ImagePlan& plan) {
+  const std::string text = images::text_of_image(prompt, plan);
+  return prompt.around.size() == 2 ? prompt.around[0] + text + prompt.around[1] : text;
+}
+
 std::vector<std::shared_ptr<const std::string>> made_files(const app::PlannedImages& planned) {
   const images::DecodeLimits limits;
   if (planned.width * planned.height > limits.max_pixels)
@@ -60,8 +66,7 @@ SyntheticImages::SyntheticImages(const app::PlannedImages& planned,
     : planned_(planned), input_(std::move(input)) {
   const images::ImagePlan plan =
       images::plan_image(input_->processor, planned_.width, planned_.height);
-  tokens_ = tokenizer.encode(images::text_of_image(input_->prompt, plan),
-                             /*add_special_tokens=*/false);
+  tokens_ = tokenizer.encode(text_in_records(input_->prompt, plan), /*add_special_tokens=*/false);
   image_ = {.width = planned_.width,
             .height = planned_.height,
             .rows = plan.rows,

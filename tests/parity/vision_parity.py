@@ -379,6 +379,7 @@ def check_bench(case: Case) -> None:
     picture = random_pixels(np.random.default_rng(4), "RGB", 40, 28)
     values = case.reader.processor.image_processor(picture, **case.model.processor.call, return_tensors="np")
     text = case.reader.processor.counter.replace_image_token(values, 0)
+    text = case.reader.processor.expanded(case.model.image.rstrip("\n"), [text])
     ids = case.reader.tokenizer(text, add_special_tokens=False)["input_ids"]
     expected = {"image_tokens": 2 * len(ids), "image_features": 2 * ids.count(case.reader.feature), "images": 2, "image_width": 40, "image_height": 28}
     case.expect("bench: tokens of images", all(result[key] == value for key, value in expected.items()), f"{expected}")
