@@ -83,13 +83,13 @@ SyntheticImages::SyntheticImages(const app::PlannedImages& planned,
 
 void SyntheticImages::add_to(data::Example& example, int64_t record) const {
   for (int64_t i = 0; i < planned_.of_sequence; ++i) {
-    data::SequenceImage image = image_;
+    data::SequenceMedia image = image_;
     const auto number = static_cast<size_t>(record * planned_.of_sequence + i);
     image.media.bytes = files_[number % files_.size()];
     image.begin = std::ssize(example.tokens);
     example.tokens.insert(example.tokens.end(), tokens_.begin(), tokens_.end());
     image.end = std::ssize(example.tokens);
-    example.images.push_back(std::move(image));
+    example.media.push_back(std::move(image));
   }
 }
 

@@ -37,7 +37,7 @@ class SyntheticImages {
   app::PlannedImages planned_;
   std::shared_ptr<const data::ImageInput> input_;
   std::vector<tokenizer::TokenId> tokens_;
-  data::SequenceImage image_;  // without its file and its place
+  data::SequenceMedia image_;  // without its file and its place
   std::vector<std::shared_ptr<const std::string>> files_;
 };
 

@@ -29,7 +29,7 @@ TEST(SyntheticRecords, HaveTextsOfTheLength) {
         std::equal(example.tokens.begin() + 1, example.tokens.end(), example.labels.begin()));
     EXPECT_EQ(example.labels.back(), data::kIgnoreIndex);
     EXPECT_EQ(example.label_tokens, 19);
-    EXPECT_TRUE(example.images.empty());
+    EXPECT_TRUE(example.media.empty());
   }
   EXPECT_NE(records.of_step(1, 1).front().tokens, examples.front().tokens);
   EXPECT_EQ(records.of_step(3, 0).front().tokens, examples.front().tokens);
@@ -43,9 +43,9 @@ TEST(SyntheticRecords, BeginWithImagesWithoutLabels) {
   EXPECT_EQ(records.images()->features_of_record(), 4);
   const data::Example example = records.of_step(1, 0).front();
   ASSERT_EQ(example.tokens.size(), 20U);
-  ASSERT_EQ(example.images.size(), 2U);
-  EXPECT_EQ(example.images[1].begin, 4);
-  EXPECT_EQ(example.images[1].end, 8);
+  ASSERT_EQ(example.media.size(), 2U);
+  EXPECT_EQ(example.media[1].begin, 4);
+  EXPECT_EQ(example.media[1].end, 8);
   EXPECT_EQ(example.label_tokens, 12);
   EXPECT_EQ(std::count(example.labels.begin(), example.labels.end(), data::kIgnoreIndex), 8);
   EXPECT_EQ(example.labels[7], example.tokens[8]);
@@ -56,7 +56,7 @@ TEST(SyntheticRecords, HoldImagesOfTheSize) {
   const SyntheticRecords records(
       64, kVocab, toy_images(test::toy_gemma3(), {.of_sequence = 3, .width = 40, .height = 24}));
   std::vector<std::string> files;
-  for (const data::SequenceImage& image : records.of_step(1, 0).front().images) {
+  for (const data::SequenceMedia& image : records.of_step(1, 0).front().media) {
     const images::Image pixels = images::decode(std::as_bytes(std::span(*image.media.bytes)));
     EXPECT_EQ(pixels.width, 40);
     EXPECT_EQ(pixels.height, 24);
