@@ -6,16 +6,16 @@
 namespace sftrun::plan::projector {
 namespace {
 
-/// Of the projector's inner rows, its output, and the gradients of its matrices.
+/// Of the projector's inner rows, its output, and the gradient of its larger matrix.
 struct ProjectorRows {
-  int64_t inner, output, gradients;
+  int64_t inner, output, gradient;
 };
 ProjectorRows rows_of(const StepContext& step, int64_t number) {
   constexpr int64_t kFp32Bytes = 4;
   const FeatureProjector& projector = step.arch.projectors[static_cast<size_t>(number)];
   const int64_t width = step.arch.hidden_size;
   return {step.rows(projector.hidden), step.rows(width),
-          kFp32Bytes * projector.hidden * (projector.input_width + width)};
+          kFp32Bytes * projector.hidden * std::max(projector.input_width, width)};
 }
 
 bool trains(const StepContext& step) {
@@ -31,7 +31,7 @@ TrainingBytes training(const StepContext& step, int64_t number) {
   const int64_t graph = 2 * rows.inner;
   if (keeps) bytes.kept = graph;
   // The activation goes when the gradient behind it is there.
-  bytes.in_backward = rows.output + rows.inner + rows.gradients + (keeps ? 0 : graph);
+  bytes.in_backward = rows.output + std::max(rows.inner, rows.gradient) + (keeps ? 0 : graph);
   return bytes;
 }
 
