@@ -103,6 +103,10 @@ trials: build ## Kill and stall runs, damage their files, feed hostile input: KI
 demo: build ## Fine-tune a real model on real data with two processes; show before and after
 	@BUILD=$(BUILD) scripts/demo/run.sh
 
+.PHONY: demo-vision
+demo-vision: build ## Train a small vision-language model on made pictures; show pictures with answers before and after
+	@BUILD=$(BUILD) scripts/demo_vision/run.sh
+
 needs_config = if [ -z "$(CONFIG)" ]; then echo "error: which run? make $@ CONFIG=run.yaml" >&2; exit 2; fi
 run_arguments = --config $(call quote,$(CONFIG)) $(if $(NUM_GPUS),--nproc-per-node $(NUM_GPUS)) $(OVERRIDES)
 deepspeed_arguments = --deepspeed $(call quote,$(DEEPSPEED_CONFIG))

@@ -14,9 +14,9 @@ import pathlib
 import sys
 import xml.etree.ElementTree
 
-PARITY = ["added_tokens", "adamw_8bit", "converted", "demo_model", "eval", "families", "generation", "gguf_export", "huggingface_hub", "images",
-          "lora_variants", "null_content", "ollama", "optimizers", "qlora", "random_chats", "records", "released_shapes", "templates",
-          "tensorboard", "tokenizers", "trackers", "training", "vision"]
+PARITY = ["added_tokens", "adamw_8bit", "converted", "demo_model", "demo_vision", "eval", "families", "features", "generation", "gguf_export", "huggingface_hub", "images",
+          "lora_variants", "mmproj", "null_content", "ollama", "optimizers", "qlora", "random_chats", "records", "released_shapes", "templates",
+          "tensorboard", "theworld", "tokenizers", "trackers", "training", "vision"]
 SMOKE = ["bad_input", "broken_runs", "configs", "damaged_files", "data_sets", "generation", "hostile_input", "hub_models", "inference", "merging",
          "random_kills", "terminal_view", "torchrun", "two_processes"]
 AS_ROOT = ["smoke.mpirun", "smoke.slurm"]  # only root can install and start them
