@@ -48,6 +48,7 @@ void MetricsWriter::write(const TrainMetrics& metrics) {
                {"learning_rate", metrics.learning_rate},
                {"label_tokens", metrics.label_tokens},
                {"tokens", metrics.tokens},
+               {"examples", metrics.examples},
                {"tokens_per_second", metrics.tokens_per_second},
                {"step_seconds", metrics.step_seconds},
                {"peak_memory_bytes", metrics.peak_memory_bytes},

@@ -25,6 +25,7 @@ void add_step(RunSummary& summary, const Json& line, StepLoss loss) {
   if (!summary.first) summary.first = loss;
   summary.last = loss;
   summary.tokens += static_cast<int64_t>(number(line, "tokens").value_or(0));
+  summary.examples += static_cast<int64_t>(number(line, "examples").value_or(0));
   summary.seconds += number(line, "step_seconds").value_or(0);
   const auto peaks = line.find("peak_memory_bytes");
   if (peaks == line.end() || !peaks->is_array()) return;
@@ -60,11 +61,19 @@ RunSummary read_run_summary(const std::filesystem::path& metrics) {
 std::vector<std::string> lines_of(const RunSummary& summary) {
   std::vector<std::string> lines;
   if (!summary.last) return lines;
-  const double rate =
-      summary.seconds > 0 ? static_cast<double>(summary.tokens) / summary.seconds : 0;
-  lines.push_back(fmt::format("{} in {}: {} tokens, {:.0f} tokens/s",
-                              counted(summary.last->step, "step"), format_duration(summary.seconds),
-                              format_count(static_cast<uint64_t>(summary.tokens)), rate));
+  const auto per_second = [&](int64_t count) {
+    return summary.seconds > 0 ? static_cast<double>(count) / summary.seconds : 0;
+  };
+  std::string speed =
+      fmt::format("{} in {}: {} tokens, {:.0f} tokens/s", counted(summary.last->step, "step"),
+                  format_duration(summary.seconds),
+                  format_count(static_cast<uint64_t>(summary.tokens)), per_second(summary.tokens));
+  if (summary.examples > 0) {
+    constexpr double kHour = 3600;
+    speed += fmt::format(", {} examples/hour",
+                         format_count(static_cast<uint64_t>(kHour * per_second(summary.examples))));
+  }
+  lines.push_back(std::move(speed));
   const StepLoss &begin = *summary.first, &end = *summary.last;
   lines.push_back(begin.step == end.step ? fmt::format("loss {:.4f} at step {}", end.loss, end.step)
                                          : fmt::format("loss {:.4f} at step {}, {:.4f} at step {}",

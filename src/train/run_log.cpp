@@ -76,6 +76,16 @@ void RunLog::add_step(const QueuedStep& queued, const StepReport& report) {
   if (done % every == 0 || done == in_.batches->total_steps()) log::info("{}", progress_.line());
 }
 
+namespace {
+
+int64_t num_examples(const data::StepBatch& batch) {
+  int64_t count = 0;
+  for (const data::Bin& bin : batch.bins) count += std::ssize(bin);
+  return count;
+}
+
+}  // namespace
+
 observe::TrainMetrics RunLog::metrics_of(const QueuedStep& queued, const StepReport& report) const {
   observe::TrainMetrics m;
   m.step = queued.step + 1;
@@ -88,6 +98,7 @@ observe::TrainMetrics RunLog::metrics_of(const QueuedStep& queued, const StepRep
   m.learning_rate = queued.learning_rate;
   m.label_tokens = queued.batch.label_tokens;
   m.tokens = queued.batch.tokens;
+  m.examples = num_examples(queued.batch) / in_.config.train.objective_info().sequences();
   m.tokens_per_second = static_cast<double>(m.tokens) / report.seconds;
   m.step_seconds = report.seconds;
   m.peak_memory_bytes = report.peak_memory_bytes;

@@ -15,31 +15,35 @@ TEST(RunSummary, AddsUpAllStepsOfARun) {
   const test::TemporaryDirectory dir;
   const auto file = dir / "metrics.jsonl";
   write_file_atomically(
-      file, R"({"step":0,"eval_loss":3.0})"
-            "\n"
-            R"({"step":1,"loss":2.5,"tokens":100,"step_seconds":0.5,"peak_memory_bytes":[5,9]})"
-            "\n"
-            R"({"step":1,"eval_loss":1.5})"
-            "\n"
-            R"({"step":2,"loss":null,"tokens":100,"step_seconds":0.5,"peak_memory_bytes":[4,4]})"
-            "\n"
-            R"({"step":3,"loss":1.25,"tokens":50,"step_seconds":1.5,"peak_memory_bytes":[7,6]})"
-            "\n"
-            R"({"step":3,"eval_loss":2.0})"
-            "\n"
-            R"({"step":4,"lo)");
+      file,
+      R"({"step":0,"eval_loss":3.0})"
+      "\n"
+      R"({"step":1,"loss":2.5,"tokens":100,"examples":4,"step_seconds":0.5,"peak_memory_bytes":[5,9]})"
+      "\n"
+      R"({"step":1,"eval_loss":1.5})"
+      "\n"
+      R"({"step":2,"loss":null,"tokens":100,"step_seconds":0.5,"peak_memory_bytes":[4,4]})"
+      "\n"
+      R"({"step":3,"loss":1.25,"tokens":50,"examples":2,"step_seconds":1.5,"peak_memory_bytes":[7,6]})"
+      "\n"
+      R"({"step":3,"eval_loss":2.0})"
+      "\n"
+      R"({"step":4,"lo)");
   const RunSummary summary = read_run_summary(file);
   EXPECT_EQ(summary.first->step, 1);
   EXPECT_EQ(summary.first->loss, 2.5);
   EXPECT_EQ(summary.last->step, 3);
   EXPECT_EQ(summary.last->loss, 1.25);
   EXPECT_EQ(summary.tokens, 150);
+  EXPECT_EQ(summary.examples, 6);
   EXPECT_EQ(summary.seconds, 2.0);
   EXPECT_EQ(summary.peak_memory_bytes, 9u);
   EXPECT_EQ(summary.first_eval->loss, 3.0);
   EXPECT_EQ(summary.best_eval->step, 1);
   EXPECT_EQ(summary.last_eval->loss, 2.0);
-  EXPECT_EQ(lines_of(summary).size(), 4u);
+  const std::vector<std::string> lines = lines_of(summary);
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_TRUE(lines[0].ends_with("150 tokens, 75 tokens/s, 10.8k examples/hour")) << lines[0];
 }
 
 TEST(RunSummary, APipeIsRefused) {

@@ -40,6 +40,7 @@ struct TrainMetrics {
   std::optional<double> loss_scale;  ///< fp16 runs only; omitted otherwise
   double learning_rate = 0;
   int64_t label_tokens = 0, tokens = 0;  ///< of the global batch
+  int64_t examples = 0;                  ///< likewise; of objectives on pairs: pairs
   double tokens_per_second = 0, step_seconds = 0;
   /// Per rank: allocator bytes on CUDA, resident memory on CPU
   std::vector<uint64_t> peak_memory_bytes;

@@ -19,6 +19,7 @@ struct RunSummary {
   std::optional<StepLoss> first_eval, best_eval, last_eval;
   std::vector<StepLoss> evals;     ///< validation loss of every evaluation
   int64_t tokens = 0;              ///< over all steps
+  int64_t examples = 0;            ///< likewise; 0: the file does not say
   double seconds = 0;              ///< over all steps, without evaluation
   uint64_t peak_memory_bytes = 0;  ///< of the rank with the highest peak
 };
