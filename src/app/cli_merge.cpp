@@ -15,11 +15,13 @@
 #include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/observe/run_report.h"
+#include "sftrun/spec/feature_projectors.h"
 #include "sftrun/tokenizer/tokenizer.h"
 #include "sftrun/weights/gguf_export.h"
 #include "sftrun/weights/gguf_lora.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/ollama_modelfile.h"
+#include "sftrun/weights/projectors.h"
 #include "sftrun/weights/vllm_adapter.h"
 #include "sftrun/weights/weights_summary.h"
 
@@ -234,11 +236,18 @@ int say_written(const MergeOptions& options, weights::TemplateReader reader,
   return static_cast<int>(ExitCode::kDone);
 }
 
+/// Of the base, with the adapter's projectors.
+spec::ArchSpec arch_of_adapter(const std::filesystem::path& model, const MergeOptions& options) {
+  spec::ArchSpec arch = read_arch(model);
+  spec::add_projectors(arch, weights::read_projectors(options.adapter));
+  return arch;
+}
+
 /// Only the model's configuration is read.
 int write_for_vllm(const MergeOptions& options, const CLI::App& command) {
   const std::filesystem::path model = model_of(options, command, hub::ModelParts::kText);
   write_output(options, [&](const std::filesystem::path& directory) {
-    weights::write_vllm_adapter(options.adapter, directory, read_arch(model));
+    weights::write_vllm_adapter(options.adapter, directory, arch_of_adapter(model, options));
   });
   return say_written(options, weights::TemplateReader::kVllm, options.output.path, "f32");
 }
@@ -264,7 +273,7 @@ int write_for_llama_cpp(const MergeOptions& options, const CLI::App& command) {
   const fs::path model = model_of(options, command, hub::ModelParts::kText);
   const std::string dtype = options.dtype == "auto" ? "f32" : options.dtype;
   const auto write = [&](const fs::path& file) {
-    weights::write_gguf_lora(options.adapter, model, read_arch(model), dtype, file);
+    weights::write_gguf_lora(options.adapter, model, arch_of_adapter(model, options), dtype, file);
   };
   fs::path written = options.output.path;
   if (options.output.is_file()) {

@@ -44,6 +44,7 @@
 #include "sftrun/observe/run_summary.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/plan/auto_values.h"
+#include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/memory_change.h"
 #include "sftrun/plan/stages.h"
 
@@ -227,7 +228,8 @@ WorkerRequest worker_request(const TrainOptions& options, const Run& run) {
 void check_tuning_of(const Run& run, const std::optional<ModelHeaders>& headers) {
   const std::filesystem::path& model = run.model_path;
   if (!headers && is_folder(model) && !has_optional_file(model / "config.json")) return;
-  const spec::ArchSpec arch = headers ? headers->arch : read_arch(model);
+  spec::ArchSpec arch = headers ? headers->arch : read_arch(model);
+  if (!headers) plan::add_projectors(arch, run.loaded.config);
   check_tuning(run.loaded.config.tuning, arch);
 }
 

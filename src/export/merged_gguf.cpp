@@ -128,6 +128,8 @@ WrittenModel write_gguf_model(const MergeOptions& options, const weights::Adapte
   const std::string unread = weights::variables_warning(template_variables_of(options),
                                                         weights::TemplateReader::kLlamaCpp);
   if (!unread.empty()) log::warn("{}", unread);
+  if (!base.checkpoint->arch().projectors.empty())
+    log::warn("llama.cpp reads no features of other encoders: the file has no projectors");
   if (options.writes_file()) {
     write_new_file(
         options.output, "the merged model",

@@ -111,6 +111,7 @@ std::string peft_line(const WrittenAdapter& adapter) {
     line += fmt::format(", over {}, from which {} was converted according to its metadata", name,
                         adapter.base.filename().string());
   if (!adapter.config.lora.target_parameters.empty()) line += ", with transformers 5 or newer";
+  if (!adapter.arch.projectors.empty()) line += ", without its projectors of features";
   return line;
 }
 
@@ -125,6 +126,7 @@ std::string vllm_line(const WrittenAdapter& adapter) {
   const spec::LoraSpec& lora = adapter.config.lora;
   if (const auto refusal =
           vllm_refusal(lora, !lora.modules_to_save.empty(), adapter.arch, adapter.is_adapted)) {
+    if (!refusal->may_serve_merged) return fmt::format("vLLM: no ({})", refusal->what);
     return fmt::format("vLLM: not as an adapter ({}): serve the output of {}", refusal->what,
                        merge_command(adapter, "", "-merged"));
   }

@@ -339,9 +339,9 @@ std::string VllmReading::advice() const {
 }
 
 std::string VllmRefusal::advice() const {
-  return fmt::format(
-      "vLLM does not support adapters with {}: to serve the model there, merge it (sftrun merge)",
-      what);
+  return fmt::format("vLLM does not support adapters with {}{}", what,
+                     may_serve_merged ? ": to serve the model there, merge it (sftrun merge)"
+                                      : ", and not the merged model either");
 }
 
 int64_t vllm_max_lora_rank(const spec::LoraSpec& lora) {
@@ -354,7 +354,7 @@ std::optional<VllmRefusal> vllm_refusal(const spec::LoraSpec& lora, bool has_who
                                         const spec::ArchSpec& arch,
                                         const std::function<bool(const std::string&)>& is_adapted) {
   if (lora.dora) return VllmRefusal{"DoRA"};
-  if (!arch.projectors.empty()) return VllmRefusal{"projectors of features"};
+  if (!arch.projectors.empty()) return VllmRefusal{"projectors of features", false};
   if (lora.parts.has_image_side()) return VllmRefusal{"weights of the image side"};
   if (has_whole_modules) return VllmRefusal{"modules_to_save"};
   for (const std::string& module : {spec::embedding_module(arch), std::string(spec::kHeadModule)}) {
@@ -411,8 +411,9 @@ void write_vllm_adapter(const fs::path& from, const fs::path& to, const spec::Ar
       fmt::format("serve the merged model: sftrun merge --adapter {} --output {}",
                   shell_word(from.string()), shell_word(from.string() + "-merged"));
   if (const auto refusal = vllm_refusal(config.lora, !adapter.saved.empty(), arch, is_adapted)) {
-    throw DataError(fmt::format("vLLM does not support adapters with {}", refusal->what),
-                    from.string(), fix);
+    throw DataError(
+        fmt::format("vLLM does not support adapters with {}", refusal->what), from.string(),
+        refusal->may_serve_merged ? fix : "use it with sftrun generate, or transformers");
   }
   if (!config.trainable_tokens.empty()) {
     throw DataError(

@@ -21,7 +21,8 @@ VllmExperts vllm_experts(const spec::ArchSpec& arch);
 
 /// Why vLLM cannot apply an adapter in any layout.
 struct VllmRefusal {
-  std::string what;  ///< "DoRA"
+  std::string what;              ///< "DoRA"
+  bool may_serve_merged = true;  ///< false: vLLM does not read the merged model either
   std::string advice() const;
 };
 /// nullopt: vLLM can apply it, perhaps in another layout.
