@@ -52,6 +52,18 @@ def image_processors():
         yield b"\x35\x54" + b"\0".join(json.dumps(case["files"].get(name, {})).encode() for name in names)
 
 
+def feature_files():
+    """Files as numpy.save writes them, of versions 1 and 2."""
+    def npy(descr, shape, values, version=1, order="False"):
+        header = f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}\n".encode()
+        return b"\x93NUMPY" + bytes([version, 0]) + len(header).to_bytes(2 if version == 1 else 4, "little") + header + values
+
+    yield npy("<f4", "(2, 3)", struct.pack("<6f", *range(6)))
+    yield npy("<f8", "(1, 2, 2)", struct.pack("<4d", *range(4)), version=2)
+    yield npy("<f2", "(3,)", struct.pack("<3e", *range(3)))
+    yield npy("<f4", "(2, 1)", struct.pack("<2f", 1, 2), order="True")
+
+
 def records():
     message = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "train": False}]
     shapes = [
@@ -340,12 +352,13 @@ SEEDS = {
     "arrow_ipc": copies("records/*.arrow"),
     "gguf_vocab": gguf_vocabs,
     "example_store": example_stores,
+    "features": feature_files,
     "tokenizer_config": tokenizer_configs,
     "hub_replies": hub_replies,
 }
 MAX_BYTES = {"safetensors": 16384, "gguf": 40960, "jinja": 8192, "json_lines": 4096, "json_records": 4096, "sentencepiece_model": 16384, "tiktoken": 16384,
               "csv": 4096, "compressed": 4096, "parquet": 16384, "arrow_ipc": 16384, "gguf_vocab": 32768, "example_store": 4096,
-              "tokenizer_config": 4096, "hub_replies": 4096, "image_file": 8192, "image_processor": 4096, "model_directory": 16384, "adapter_directory": 4096}
+              "tokenizer_config": 4096, "hub_replies": 4096, "image_file": 8192, "features": 1024, "image_processor": 4096, "model_directory": 16384, "adapter_directory": 4096}
 
 # An allocation far beyond any input is a finding in our own code, where `new` does not return; Arrow allocates what a file claims
 # before it reads, and makes an error of what is refused.
