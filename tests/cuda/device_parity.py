@@ -7,6 +7,8 @@ reference   tests/data/train: 12 steps in fp32 beside what transformers + peft c
             pipeline, and with weights, trained ones too, and activations in the host's memory
 families    three steps of every family, LoRA and full
 graphs      the same, and the references, with micro-batches launched as CUDA graphs; elsewhere none are, but in resumed runs
+images      models with images: LoRA of the language model, and tower and projector in full; packed, on two cards, dropout, answers to questions
+features    vectors of another encoder, in front of texts and of images
 bases       quantised bases, on sm_80, sm_89 and sm_90, whose code paths differ
 optimizers  every optimizer and LoRA variant; 8-bit moments of matrices that are large enough to have them
 resume      a run that was stopped and resumed ends with the bits of one that was not
@@ -31,6 +33,8 @@ import subprocess
 import sys
 import tempfile
 
+import vision_folders
+
 HERE = pathlib.Path(__file__).resolve().parent
 DATA = HERE.parent / "data"
 TOKENIZER = DATA / "train/models/tied"
@@ -45,6 +49,8 @@ STEPS, QUICK_STEPS = 12, 6
 CONSTANT = "lora_rslora"  # the reference whose rate is constant after the warm-up: a shorter run has the same first steps
 # In 16 bits both devices round, in different orders: each is compared with the CPU in fp32, and the card may be this much further off.
 WORSE, FLOOR = 3, 4e-3
+ALL_PARTS = ("tuning.mode=full", "tuning.train_parts=[language, projector, vision]")
+FEATURES = 6  # numbers of a row
 GRAPHS, NO_GRAPHS = "train.cuda_graphs=on", "train.cuda_graphs=off"
 # Of `make test`; and what the log gives a reason for (the routers' auxiliary loss is in some models' config.json).
 GRAPHED = ("wide lora bf16", "wide fp8 bf16 sm_90", "wide nf4 bf16 sm_80", "gemma4_moe lora fp32", "dora, dropout, NEFTune")
@@ -55,8 +61,9 @@ NOT_CAPTURED = ("qwen3_5", "plain backend", "gpt_oss lora", "gpt_oss full", "mix
 class Case:
     """Three steps of a model on the card and on the CPU."""
 
-    def __init__(self, name, model, *overrides, dtype="fp32", quick=False, sm=90, align=512, loss=FP32):
-        self.name, self.model, self.dtype, self.quick, self.loss = name, model, dtype, quick, loss
+    def __init__(self, name, model, *overrides, dtype="fp32", quick=False, sm=90, align=512, loss=FP32, data=None, cards=1):
+        """@param data a file of records; none: digits   @param cards that train together; the CPU is one process"""
+        self.name, self.model, self.dtype, self.quick, self.loss, self.data, self.cards = name, model, dtype, quick, loss, data, cards
         self.overrides = [f"model.name={model}", *overrides]
         self.environment = {"SFTRUN_HOST_BACKED_SM": str(sm), "SFTRUN_HOST_BACKED_ALIGN": str(align)}
 
@@ -214,7 +221,33 @@ def cases(scratch):
               Case("pissa", models["qwen3"], "tuning.lora.init=pissa"), Case("LoRA+", wide, "train.loraplus_lr_ratio=4"),
               Case("plain backend", models["llama"], "tuning.backend=bnb"), Case("tight blocks", models["qwen3"], align=16),
               Case("pageable batches", models["llama"], "train.dataloader_pin_memory=false"), Case("unpacked windows", models["gemma3"], "data.packing=true")]
-    return every + [graphed(case) for case in every if not any(word in case.name for word in NOT_CAPTURED)]
+    every += [graphed(case) for case in every if not any(word in case.name for word in NOT_CAPTURED)]
+    return every + media_cases(scratch, wide)
+
+
+def media_cases(scratch, wide):
+    """Models with images, and with features of another encoder. Their micro-batches are not captured."""
+    pictures = vision_folders.write_conversations(scratch / "vision", 24)
+    models = {name: vision_folders.vision_folder(scratch / "vision" / name, name) for name in vision_folders.KINDS}
+    every = []
+    for name, model in models.items():
+        with_tower = [f"{name} tower fp32 checkpointed", model, *ALL_PARTS, "train.gradient_checkpointing=true", "data.packing=true"]
+        every += [Case(f"images {name} lora fp32", model, data=pictures, quick=name == "gemma3"), Case(f"images {name} lora bf16", model, dtype="bf16", data=pictures),
+                  Case(f"images {with_tower[0]}", *with_tower[1:], data=pictures, quick=name == "qwen2_5_vl")]
+    for name in ("qwen3_vl", "gemma3"):
+        every += [Case(f"images {name} tower {dtype}", models[name], *ALL_PARTS, dtype=dtype, data=pictures) for dtype in ("bf16", "fp16")]
+    lora_of_all = ["tuning.train_parts=[language, projector, vision]", "tuning.lora.dropout=0.1"]
+    every.append(Case("images qwen2_5_vl lora of all parts, dropout", models["qwen2_5_vl"], *lora_of_all, data=pictures))
+    every.append(Case("images smolvlm nf4", models["smolvlm"], "tuning.quant=nf4", data=pictures))
+    for strategy in ("ddp", "fsdp", "pipeline", "tensor"):
+        every.append(Case(f"images gemma3 two cards, {strategy}", models["gemma3"], *ALL_PARTS, f"parallel.strategy={strategy}", data=pictures, cards=2))
+    features = vision_folders.write_records_with_features(scratch / "vision", 24, width=FEATURES)
+    projector = [f"model.projectors={{world: {{input_width: {FEATURES}, hidden: 8}}}}"]
+    with_lora = [*projector, "tuning.train_parts={language: lora, projector: full}"]
+    every += [Case(f"features of texts {dtype}", wide, *with_lora, dtype=dtype, data=features, quick=dtype == "fp32") for dtype in ("fp32", "bf16")]
+    both = vision_folders.write_conversations(scratch / "vision/both", 24, features=FEATURES)
+    every.append(Case("features beside images, tower", models["gemma3"], *projector, *ALL_PARTS, data=both))
+    return every
 
 
 def graphed(case):
@@ -225,13 +258,16 @@ def graphed(case):
 
 
 def check_case(machine, case):
-    common = [NO_GRAPHS, *case.overrides, "train.max_steps=3", f"data.train={machine.data}", "tuning.lora.init_from=", "train.learning_rate=0.002"]
+    common = [NO_GRAPHS, *case.overrides, "train.max_steps=3", f"data.train={case.data or machine.data}", "tuning.lora.init_from=", "train.learning_rate=0.002"]
+    common += ["data.format=auto", "data.cache_dir=none"] if case.data else []
     config = DATA / "train/lora_all_linear/run.yaml"
     folder = machine.scratch / f"case-{machine.runs}"
-    card = machine.train(config, "cuda", [*common, f"model.dtype={case.dtype}"], case.environment, folder=folder)
+    accum = [] if case.cards == 1 or any(f"strategy={axis}" in word for word in common for axis in ("pipeline", "tensor")) else ["train.grad_accum=1"]
+    card = machine.train(config, "cuda", [*common, f"model.dtype={case.dtype}", *accum], case.environment, case.cards, folder)
     assert (launched(folder) > 0) == (GRAPHS in common), f"{launched(folder)} micro-batches were launched as graphs"
     if tuple(common) not in machine.fp32:
-        machine.fp32[tuple(common)] = machine.train(config, "cpu", [*common, "model.dtype=fp32"])
+        alone = ["parallel.strategy=auto"] if case.cards > 1 else []
+        machine.fp32[tuple(common)] = machine.train(config, "cpu", [*common, *alone, "model.dtype=fp32"])
     fp32 = machine.fp32[tuple(common)]
     if case.dtype == "fp32":
         loss, norm = worst(card, fp32, "loss"), worst(card, fp32, "grad_norm")
@@ -402,6 +438,26 @@ def check_generate_records(machine, model):
     return "the CPU's texts"
 
 
+def check_generate_of_images(machine, name):
+    """Questions about pictures in batches, beside the CPU's answers and log-probabilities."""
+    model, folder = machine.scratch / "vision" / name, machine.scratch / f"asked-{machine.runs}"
+    machine.runs += 1
+    conversations = vision_folders.write_conversations(folder, 6, seed=8)
+    said, scored = [], []
+    for device in ("cuda", "cpu"):
+        of, output = ["--model", str(model), "--device", device, "--dtype", "fp32"], folder / f"{device}.jsonl"
+        one = ["--image", str(folder / "images/1.png"), "--prompt", "12+34", "--temperature", "0"]
+        alone = machine.run(["generate", *of, *one, "--max-new-tokens", "8"], {}).strip().splitlines()[-1]
+        machine.run(["generate", *of, "--input", str(conversations), "--output", str(output), "--max-new-tokens", "8", "--batch-size", "3"], {})
+        said.append([alone, *(line["generated"] for line in read_lines(output))])
+        machine.run(["score", *of, "--input", str(conversations), "--output", str(output)], {})
+        scored.append([line["logprob"] for line in read_lines(output)])
+    assert said[0] == said[1] and len(said[0]) == 7, f"{said}"
+    difference = max(abs(card / cpu - 1) for card, cpu in zip(*scored))
+    assert difference < FP32, f"scores {difference:.1e} from the CPU's"
+    return f"the CPU's texts, scores {difference:.1e} from the CPU's"
+
+
 def check_eval(machine, model):
     """The loss and the accuracy of texts, divided over the cards."""
     config, measured = machine.scratch / "evaluated.yaml", []
@@ -461,6 +517,8 @@ def checks(machine, arguments):
         yield f"bad record, {processes} cards, {' '.join(settings) or 'no checkpoint'}", processes == 2 or bool(settings), \
             lambda processes=processes, settings=settings: check_bad_record(machine, processes, *settings)
     yield "generate", False, lambda: check_generate(machine, listed[0].model)
+    for name in vision_folders.KINDS:
+        yield f"generate {name} with images", name == "qwen3_vl", lambda name=name: check_generate_of_images(machine, name)
     yield "records on two cards", True, lambda: check_generate_records(machine, listed[0].model)
     yield "eval on two cards", True, lambda: check_eval(machine, listed[0].model)
     for choice in ("cudnn", "measure"):
