@@ -223,16 +223,58 @@ at::Tensor row_numbers(const std::vector<data::RowSpan>& runs) {
   return at::cat(numbers);
 }
 
+/// @param keys must outlive `staging.send`
+void add_keys(Staging& staging, const layers::BatchContext& keys, at::Tensor& on_device) {
+  const std::vector<kernels::TokenKey>& all = keys.token_keys;
+  if (all.empty()) return;
+  staging.add<int32_t>(
+      static_cast<int64_t>(2 * all.size()),
+      [&all](std::span<int32_t> room) { std::memcpy(room.data(), all.data(), room.size_bytes()); },
+      on_device);
+}
+
+/// What attention's kernels read of documents that are seen whole.
+void add_whole_documents(Staging& staging, kernels::BatchMetadata& seen) {
+  if (seen.both_ways.empty()) return;
+  staging.add_copy<int32_t>(seen.cu_seqlens, seen.cu_seqlens_device);
+  staging.add<int32_t>(
+      seen.cu_seqlens.back(),
+      [&seen](std::span<int32_t> ends) { kernels::write_key_ends(seen.both_ways, ends); },
+      seen.key_ends_device);
+}
+
+/// Copies images and their layout to a GPU in one transfer.
+void send(PackedImages& images, const BatchTarget& target, const BatchOptions& options) {
+  Staging staging(target, options.is_pinned);
+  layers::TowerLayout& layout = images.layout;
+  for (at::Tensor* each : {&images.input.patches, &images.rows, &layout.order, &layout.positions,
+                           &layout.position_weights, &layout.cos, &layout.sin}) {
+    if (!each->defined()) continue;
+    *each = each->contiguous();
+    staging.add_tensor(*each, *each);
+  }
+  for (layers::BatchContext* context : {&layout.rows, &layout.merged})
+    add_keys(staging, *context, context->token_keys_device);
+  for (kernels::BatchMetadata* seen : {&layout.seen_in_tiles, &layout.seen_in_windows})
+    add_whole_documents(staging, *seen);
+  staging.send();
+  for (layers::BatchContext* context : {&layout.rows, &layout.merged}) {
+    if (!context->token_keys_device.defined()) continue;
+    context->token_keys_device = context->token_keys_device.view({-1, 2});
+    context->token_keys.clear();
+  }
+}
+
 /// @pre the batch has images
 void add_images(const data::Batch& batch, const BatchTarget& target, const BatchOptions& options,
                 PackedBatch& packed) {
   add_both_ways(batch.image_rows, target, options, packed);
   if (!target.is_before_embedding) return;
-  const layers::TowerInput input = target.images->load(batch);
   PackedImages& images = packed.images.emplace();
-  images.input = {sent(input.patches, target.device, options.is_pinned), input.tiles};
-  images.layout = layers::tower_layout(*target.vision, input.tiles, packed.context, target.device);
-  images.rows = sent(row_numbers(batch.image_rows), target.device, options.is_pinned);
+  images.input = target.images->load(batch);
+  images.layout = layers::tower_layout(*target.vision, images.input.tiles, packed.context);
+  images.rows = row_numbers(batch.image_rows);
+  if (!target.device.is_cpu()) send(images, target, options);
   if (target.vision->embedded_as >= 0)
     packed.tokens.index_fill_(0, images.rows, target.vision->embedded_as);
 }

@@ -5,6 +5,10 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <cstring>
+
+#include "sftrun/core/error.h"
+
 namespace sftrun::model {
 namespace {
 
@@ -25,6 +29,13 @@ at::Tensor sent(const at::Tensor& host, at::Device device, bool is_pinned) {
 
 Staging::Staging(const BatchTarget& target, bool is_pinned)
     : target_(target), is_pinned_(is_pinned && target.copies) {}
+
+void Staging::add_tensor(const at::Tensor& host, at::Tensor& to) {
+  SFTRUN_CHECK(host.is_contiguous() && host.is_cpu());
+  parts_.push_back({host.numel(), host.scalar_type(),
+                    [host](void* room) { std::memcpy(room, host.const_data_ptr(), host.nbytes()); },
+                    &to, host.sizes().vec()});
+}
 
 /// Copies on the copy stream; record_stream delays reuse of the buffer until the computing stream
 /// is done with it.
@@ -59,7 +70,7 @@ at::Tensor Staging::send() {
   const at::Tensor all = on_device(host);
   offset = 0;
   for (const Part& part : parts_) {
-    *part.to = all.narrow(0, offset, part.bytes()).view(part.dtype);
+    *part.to = all.narrow(0, offset, part.bytes()).view(part.dtype).view(part.sizes);
     offset += aligned(part.bytes());
   }
   return all;

@@ -29,11 +29,13 @@ class Staging {
   /// @param to receives the device array [count]; must outlive `send`
   template <typename T, typename Write>
   void add(int64_t count, Write write, at::Tensor& to) {
-    parts_.push_back({count, c10::CppTypeToScalarType<T>::value,
+    parts_.push_back({count,
+                      c10::CppTypeToScalarType<T>::value,
                       [count, write](void* room) {
                         write(std::span<T>(static_cast<T*>(room), static_cast<size_t>(count)));
                       },
-                      &to});
+                      &to,
+                      {count}});
   }
   /// Adds a copy of `values`, which must outlive `send`.
   template <typename T, typename Values>
@@ -43,6 +45,9 @@ class Staging {
         [&values](std::span<T> room) { std::copy(values.begin(), values.end(), room.begin()); },
         to);
   }
+
+  /// Adds a tensor of the host, contiguous; `to`, which may be the same, receives it in its shape.
+  void add_tensor(const at::Tensor& host, at::Tensor& to);
 
   /// Call once. The device's current stream waits for the copy; the host does not if the memory is
   /// pinned.   @return all arrays as bytes
@@ -54,6 +59,7 @@ class Staging {
     at::ScalarType dtype;
     std::function<void(void*)> write;
     at::Tensor* to;
+    std::vector<int64_t> sizes;
     int64_t bytes() const { return count * static_cast<int64_t>(c10::elementSize(dtype)); }
   };
   at::Tensor on_device(const at::Tensor& host) const;

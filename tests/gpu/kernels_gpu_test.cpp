@@ -196,14 +196,28 @@ TEST_P(GpuKernels, Attention) {
     bool sinks;
     std::vector<RowSpan> both_ways = {};
   };
-  const std::vector<RowSpan> spans = {{0, 1}, {5, 30}, {30, 41}, {45, 118}};
-  for (const Case& c :
-       {Case{4, 2, 64, 0, 0, false}, Case{3, 3, 32, 0, 0, false}, Case{8, 1, 128, 0, 0, false},
-        Case{4, 2, 64, 17, 0, false}, Case{2, 2, 64, 0, 20, false}, Case{4, 4, 64, 9, 0, true},
-        Case{3, 1, 20, 0, 0, false}, Case{2, 2, 17, 5, 0, true}, Case{4, 2, 256, 31, 20, true},
-        Case{2, 1, 512, 0, 0, false}, Case{2, 2, 320, 50, 10, false},
-        Case{4, 2, 64, 0, 0, false, spans}, Case{4, 1, 256, 17, 0, false, spans},
-        Case{2, 2, 20, 9, 20, true, spans}, Case{2, 1, 264, 30, 0, false, spans}}) {
+  const std::vector<RowSpan> spans = {{0, 1}, {5, 30}, {30, 41}, {45, 118}},
+                             documents = {{0, 1}, {1, 41}, {41, 118}};
+  for (const Case& c : {Case{4, 2, 64, 0, 0, false},
+                        Case{3, 3, 32, 0, 0, false},
+                        Case{8, 1, 128, 0, 0, false},
+                        Case{4, 2, 64, 17, 0, false},
+                        Case{2, 2, 64, 0, 20, false},
+                        Case{4, 4, 64, 9, 0, true},
+                        Case{3, 1, 20, 0, 0, false},
+                        Case{2, 2, 17, 5, 0, true},
+                        Case{4, 2, 256, 31, 20, true},
+                        Case{2, 1, 512, 0, 0, false},
+                        Case{2, 2, 320, 50, 10, false},
+                        Case{4, 2, 64, 0, 0, false, spans},
+                        Case{4, 1, 256, 17, 0, false, spans},
+                        Case{2, 2, 20, 9, 20, true, spans},
+                        Case{2, 1, 264, 30, 0, false, spans},
+                        Case{4, 4, 64, 0, 0, false, documents},
+                        Case{3, 3, 72, 0, 0, false, documents},
+                        Case{2, 2, 80, 0, 0, false, documents},
+                        Case{2, 1, 20, 0, 0, false, documents},
+                        Case{4, 2, 64, 17, 0, false, documents}}) {
     AttentionShape shape{c.heads,    c.kv_heads,
                          c.head_dim, 1 / std::sqrt(static_cast<double>(c.head_dim)),
                          c.window,   c.softcap};

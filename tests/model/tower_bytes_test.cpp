@@ -121,7 +121,7 @@ class PlannedTower {
       images.longest_tile = std::max(images.longest_tile, tile.patches());
     }
     input_.patches = at::rand({images.patches, arch_.vision->patches.values()});
-    layout_ = layers::tower_layout(*arch_.vision, input_.tiles, {}, at::kCPU);
+    layout_ = layers::tower_layout(*arch_.vision, input_.tiles, {});
     shape_ = {.tokens = 1,
               .element_bytes = static_cast<int64_t>(c10::elementSize(dtype)),
               .tower = {.is_loaded = true, .parts = parts},

@@ -120,6 +120,8 @@ struct TowerLayout {
   };
   std::vector<Run> tiles;    ///< rows that see each other
   std::vector<Run> windows;  ///< the same in layers with windows
+  /// `tiles` and `windows` as documents, each one span that is seen both ways. Attention on CUDA reads their tensors there.
+  kernels::BatchMetadata seen_in_tiles, seen_in_windows;
   at::Tensor
       order;  ///< [P / side^2] int64: the merged square at each place, by windows; undefined: as the input
   at::Tensor positions;         ///< [R] or [P, taps] int64, rows of the table; undefined: none
@@ -129,10 +131,11 @@ struct TowerLayout {
   BatchContext rows, merged;    ///< dropout's inputs of hidden states and of merged rows
 };
 
+/// All tensors are on the host, and so are the keys of dropout: what is on a GPU is to be copied there.
 /// @param like dropout's seed and step, and whether it is on
 /// @throws DataError for a tile whose size the table of positions does not have
 TowerLayout tower_layout(const spec::VisionSpec& spec, const std::vector<TowerTile>& tiles,
-                         const BatchContext& like, at::Device device);
+                         const BatchContext& like);
 
 /// What a unit's forward pass keeps for its backward pass.
 enum class TowerKeeps : uint8_t { kNothing, kInput, kGraph };

@@ -35,10 +35,21 @@ bool flash_serves(at::ScalarType dtype, const AttentionShape& shape) {
          shape.head_dim % kFlashDepthStep == 0;
 }
 
+/// Whether every document is one span that is seen both ways: attention needs no mask.
+bool sees_whole_documents(const BatchMetadata& batch, const AttentionShape& shape) {
+  const std::vector<RowSpan>& spans = batch.both_ways;
+  if (shape.window > 0 || spans.size() + 1 != batch.cu_seqlens.size()) return false;
+  for (size_t i = 0; i < spans.size(); ++i)
+    if (spans[i].first != batch.cu_seqlens[i] || spans[i].end != batch.cu_seqlens[i + 1])
+      return false;
+  return true;
+}
+
 /// Whether FlashAttention or cuDNN attention runs on CUDA. Neither has a mask for spans that are seen
-/// both ways.
+/// both ways within longer documents.
 bool takes_libraries(const at::Tensor& q, const BatchMetadata& batch, const AttentionShape& shape) {
-  return flash_serves(q.scalar_type(), shape) && !sees_both_ways(batch, shape);
+  return flash_serves(q.scalar_type(), shape) &&
+         (!sees_both_ways(batch, shape) || sees_whole_documents(batch, shape));
 }
 
 /// Whether no kernel supports the shape. Own CUDA kernels support nearly all that FlashAttention
@@ -97,7 +108,8 @@ AttentionOutput forward_cuda(const at::Tensor& q, const at::Tensor& k, const at:
   const Window window = window_of(s);
   auto [out, lse, rng, unused, mask] = at::_flash_attention_forward(
       heads_of(q), heads_of(k), heads_of(v), batch.cu_seqlens_device, batch.cu_seqlens_device,
-      batch.max_seqlen, batch.max_seqlen, /*dropout_p=*/0.0, /*is_causal=*/true,
+      batch.max_seqlen, batch.max_seqlen, /*dropout_p=*/0.0,
+      /*is_causal=*/!sees_both_ways(batch, s),
       /*return_debug_mask=*/false, s.scale, window.left, window.right);
   return {flat(out, s.num_heads, s.head_dim), {lse, rng, unused}};
 }
@@ -112,7 +124,7 @@ AttentionGrads backward_cuda(const at::Tensor& d_out, const at::Tensor& q, const
   auto [dq, dk, dv] = at::_flash_attention_backward(
       heads_of(d_out), heads_of(q), heads_of(k), heads_of(v), heads_of(saved.out), saved.lse[0],
       batch.cu_seqlens_device, batch.cu_seqlens_device, batch.max_seqlen, batch.max_seqlen, 0.0,
-      true, saved.lse[1], saved.lse[2], s.scale, window.left, window.right);
+      !sees_both_ways(batch, s), saved.lse[1], saved.lse[2], s.scale, window.left, window.right);
   return {flat(dq, s.num_heads, s.head_dim), flat(dk, s.num_kv_heads, s.head_dim),
           flat(dv, s.num_kv_heads, s.head_dim)};
 }
@@ -124,7 +136,8 @@ AttentionOutput attention_without_sinks(const at::Tensor& q, const at::Tensor& k
   if (q.is_cuda() && !takes_libraries(q, batch, shape))
     return cuda_attention_forward(q, k, v, batch, shape);
   if (q.is_cuda()) {
-    return takes_cudnn(q, k, v, batch, shape, {forward_cuda, backward_cuda})
+    return !sees_both_ways(batch, shape) &&
+                   takes_cudnn(q, k, v, batch, shape, {forward_cuda, backward_cuda})
                ? cudnn_attention_forward(q, k, v, batch, shape)
                : forward_cuda(q, k, v, batch, shape);
   }

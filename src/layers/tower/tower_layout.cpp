@@ -84,8 +84,20 @@ std::vector<TowerLayout::Run> runs_of(const std::vector<TowerTile>& tiles, int64
   return runs;
 }
 
-at::Tensor to_device(const std::vector<int64_t>& values, at::Device device) {
-  return at::tensor(values, at::kLong).to(device);
+/// Tiles or windows as documents whose rows see each other.
+kernels::BatchMetadata documents_of(const std::vector<TowerLayout::Run>& runs) {
+  kernels::BatchMetadata seen;
+  seen.cu_seqlens = {0};
+  for (const TowerLayout::Run& run : runs) {
+    const auto length = static_cast<int32_t>(run.length);
+    seen.max_seqlen = std::max(seen.max_seqlen, length);
+    for (int64_t i = 0; i < run.tiles; ++i) {
+      const int32_t begin = seen.cu_seqlens.back();
+      seen.both_ways.push_back({begin, begin + length});
+      seen.cu_seqlens.push_back(begin + length);
+    }
+  }
+  return seen;
 }
 
 [[noreturn]] void refuse_tile(const spec::VisionSpec& spec, const TowerTile& tile) {
@@ -191,7 +203,7 @@ std::vector<std::pair<int, float>> channels_of(const spec::VisionSpec& spec) {
   return channels;
 }
 
-void set_rope(const spec::VisionSpec& spec, const std::vector<TowerTile>& tiles, at::Device device,
+void set_rope(const spec::VisionSpec& spec, const std::vector<TowerTile>& tiles,
               TowerLayout& layout) {
   const std::vector<std::pair<int, float>> channels = channels_of(spec);
   if (channels.empty()) return;
@@ -202,15 +214,15 @@ void set_rope(const spec::VisionSpec& spec, const std::vector<TowerTile>& tiles,
   std::vector<int64_t> axes;
   std::vector<float> factors;
   for (const auto& [axis, frequency] : channels) axes.push_back(axis), factors.push_back(frequency);
-  const at::Tensor of_rows = to_device(places, device).view({-1, 2}).to(at::kFloat);
+  const at::Tensor of_rows = at::tensor(places, at::kLong).view({-1, 2}).to(at::kFloat);
   const at::Tensor angles =
-      of_rows.index_select(1, to_device(axes, device)) * at::tensor(factors).to(device);
+      of_rows.index_select(1, at::tensor(axes, at::kLong)) * at::tensor(factors);
   layout.cos = angles.cos().unsqueeze(1);
   layout.sin = angles.sin().unsqueeze(1);
 }
 
 void set_positions(const spec::VisionSpec& spec, const std::vector<TowerTile>& tiles,
-                   at::Device device, TowerLayout& layout) {
+                   TowerLayout& layout) {
   std::vector<float> weights;
   std::vector<int64_t> rows;
   int64_t taps = 1;
@@ -227,14 +239,14 @@ void set_positions(const spec::VisionSpec& spec, const std::vector<TowerTile>& t
       add_interpolated(spec, tiles, rows, weights), taps = 4;
       break;
   }
-  layout.positions = to_device(rows, device);
+  layout.positions = at::tensor(rows, at::kLong);
   if (taps > 1) layout.positions = layout.positions.view({-1, taps});
-  if (!weights.empty()) layout.position_weights = at::tensor(weights).to(device).view({-1, taps});
+  if (!weights.empty()) layout.position_weights = at::tensor(weights).view({-1, taps});
 }
 
 /// Rows of each tile, numbered in its document.
 BatchContext numbered_rows(const std::vector<TowerTile>& tiles, int64_t class_tokens,
-                           int64_t patches_per_row, const BatchContext& like, at::Device device) {
+                           int64_t patches_per_row, const BatchContext& like) {
   BatchContext context;
   context.dropout_seed = like.dropout_seed;
   context.step = like.step;
@@ -242,30 +254,22 @@ BatchContext numbered_rows(const std::vector<TowerTile>& tiles, int64_t class_to
   context.training = like.training;
   context.adapters = like.adapters;
   if (!like.training) return context;
-  std::vector<kernels::TokenKey> keys;
   for (const TowerTile& tile : tiles) {
     const int64_t count = class_tokens + tile.patches() / patches_per_row;
     // Class tokens make a tile longer than its patches: numbers of different tiles must not meet.
     const uint32_t first = 2 * tile.first_patch;
     for (int64_t i = 0; i < count; ++i)
-      keys.push_back({tile.document, first + static_cast<uint32_t>(i)});
+      context.token_keys.push_back({tile.document, first + static_cast<uint32_t>(i)});
   }
-  if (device.is_cpu()) {
-    context.token_keys = std::move(keys);
-    return context;
-  }
-  std::vector<int64_t> flat;
-  for (const kernels::TokenKey& key : keys) flat.insert(flat.end(), {key.document, key.position});
-  context.token_keys_device = at::tensor(flat, at::kLong).to(at::kInt).to(device).view({-1, 2});
   return context;
 }
 
 void order_by_windows(const spec::VisionSpec& spec, const std::vector<TowerTile>& tiles,
-                      at::Device device, TowerLayout& layout) {
+                      TowerLayout& layout) {
   if (spec.window_side == 0) return;
   Windows windows = windows_of(spec, tiles);
   layout.windows = std::move(windows.runs);
-  layout.order = to_device(windows.order, device);
+  layout.order = at::tensor(windows.order, at::kLong);
   for (at::Tensor* rows : {&layout.positions, &layout.position_weights, &layout.cos, &layout.sin})
     if (rows->defined()) *rows = squares_in(*rows, layout.order);
 }
@@ -291,7 +295,7 @@ at::Tensor patches_of_planes(const at::Tensor& tiles, const spec::PatchEmbedding
 }
 
 TowerLayout tower_layout(const spec::VisionSpec& spec, const std::vector<TowerTile>& tiles,
-                         const BatchContext& like, at::Device device) {
+                         const BatchContext& like) {
   const int64_t side = spec.merger.side;
   for (const TowerTile& tile : tiles)
     SFTRUN_CHECK(tile.rows > 0 && tile.rows % side == 0 && tile.columns > 0 &&
@@ -299,12 +303,14 @@ TowerLayout tower_layout(const spec::VisionSpec& spec, const std::vector<TowerTi
   TowerLayout layout;
   layout.class_tokens = spec.class_token.empty() ? 0 : 1;
   layout.tiles = runs_of(tiles, layout.class_tokens);
-  set_positions(spec, tiles, device, layout);
-  set_rope(spec, tiles, device, layout);
-  order_by_windows(spec, tiles, device, layout);
-  layout.rows = numbered_rows(tiles, layout.class_tokens, 1, like, device);
-  layout.merged = numbered_rows(tiles, spec.drops_class_token ? 0 : layout.class_tokens,
-                                side * side, like, device);
+  set_positions(spec, tiles, layout);
+  set_rope(spec, tiles, layout);
+  order_by_windows(spec, tiles, layout);
+  layout.seen_in_tiles = documents_of(layout.tiles);
+  layout.seen_in_windows = documents_of(layout.windows);
+  layout.rows = numbered_rows(tiles, layout.class_tokens, 1, like);
+  layout.merged =
+      numbered_rows(tiles, spec.drops_class_token ? 0 : layout.class_tokens, side * side, like);
   return layout;
 }
 

@@ -76,6 +76,26 @@ struct RmsNode final : Node {
   at::Tensor x, rstd;
 };
 
+struct AttentionNode final : Node {
+  AttentionNode(const kernels::BatchMetadata& in, const kernels::AttentionShape& heads)
+      : documents(in), shape(heads) {}
+
+  variable_list apply(variable_list&& grads) override {
+    const at::NoGradGuard no_grad;
+    if (!grads[0].defined()) return variable_list(3);
+    const kernels::AttentionGrads d =
+        kernels::attention_backward(grads[0].contiguous(), q, k, v, saved, documents, shape);
+    const auto apart = [&](const at::Tensor& x) { return x.view({x.size(0), -1, shape.head_dim}); };
+    return {apart(d.dq), apart(d.dk), apart(d.dv)};
+  }
+  void release_variables() override { q.reset(), k.reset(), v.reset(), saved = {}; }
+
+  const kernels::BatchMetadata& documents;
+  kernels::AttentionShape shape;
+  at::Tensor q, k, v;  // [R, heads * head_dim]
+  kernels::AttentionOutput saved;
+};
+
 struct WeightNode final : Node {
   explicit WeightNode(Parameter& of) : parameter(of) {}
   variable_list apply(variable_list&& grads) override {
@@ -193,6 +213,29 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
     outputs[0] = (wide * cos + turned(wide, width) * sin).to(x.scalar_type());
   }
   if (keeps) connect(new_node<RotationNode>(cos, sin, width), outputs, x);
+  return outputs[0];
+}
+
+at::Tensor whole_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const kernels::BatchMetadata& documents, double scale) {
+  const kernels::AttentionShape shape{.num_heads = q.size(1),
+                                      .num_kv_heads = k.size(1),
+                                      .head_dim = q.size(2),
+                                      .scale = scale,
+                                      .both_ways = true};
+  const auto node = new_node<AttentionNode>(documents, shape);
+  std::vector<at::Tensor> outputs(1);
+  {
+    const at::NoGradGuard no_grad;
+    const auto flat = [](const at::Tensor& x) { return x.detach().reshape({x.size(0), -1}); };
+    node->q = flat(q), node->k = flat(k), node->v = flat(v);
+    node->saved = kernels::attention_forward(node->q, node->k, node->v, documents, shape);
+    outputs[0] = node->saved.out;
+  }
+  if (!tracks(q, false) && !tracks(k, false) && !tracks(v, false)) return outputs[0];
+  outputs[0] = outputs[0].detach();  // the node keeps the output, which must not hold the node
+  node->set_next_edges(torch::autograd::collect_next_edges(q, k, v));
+  torch::autograd::create_gradient_edge(outputs[0], node);
   return outputs[0];
 }
 

@@ -34,4 +34,10 @@ at::Tensor squares_in(const at::Tensor& rows, const at::Tensor& order);
 /// @param x [T, heads, head_dim]   @param cos, sin [T, 1, head_dim] fp32
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t width);
 
+/// softmax(q k^T * scale) v, where each row sees all rows of its document.
+/// @param q, k, v [R, heads, head_dim]   @param documents each one span that is seen both ways; must outlive the graph
+/// @return [R, heads * head_dim]
+at::Tensor whole_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const kernels::BatchMetadata& documents, double scale);
+
 }  // namespace sftrun::layers

@@ -29,9 +29,9 @@ at::Tensor activated(const at::Tensor& x, spec::TowerActivation activation) {
   return {};
 }
 
-/// Each row attends to all rows of its tile.   @param q, k, v [R, heads, head_dim]   @return [R, heads * head_dim]
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                     const Runs& runs, double scale) {
+/// On a CPU: tiles of the same length at once.   @param q, k, v [R, heads, head_dim]   @return [R, heads * head_dim]
+at::Tensor attention_in_runs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                             const Runs& runs, double scale) {
   std::vector<at::Tensor> parts;
   for (const TowerLayout::Run& run : runs) {
     const auto heads_first = [&](const at::Tensor& x) {
@@ -71,7 +71,10 @@ at::Tensor attention_half(const Tower& tower, const TowerBlock& block, int64_t l
   const double scale = spec.attention_scale != 0
                            ? spec.attention_scale
                            : 1 / std::sqrt(static_cast<double>(spec.head_dim));
-  const at::Tensor y = attention(q, k, v, is_full ? layout.tiles : layout.windows, scale);
+  const at::Tensor y =
+      q.is_cpu() ? attention_in_runs(q, k, v, is_full ? layout.tiles : layout.windows, scale)
+                 : whole_attention(q, k, v, is_full ? layout.seen_in_tiles : layout.seen_in_windows,
+                                   scale);
   return tower_norm(tower_linear(y, block.output, layout.rows), block.attention_out);
 }
 
