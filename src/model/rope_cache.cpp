@@ -135,6 +135,15 @@ const kernels::RopeAngles& RopeCache::Table::on(at::Device device, bool is_pinne
   return on_device;
 }
 
+const at::Tensor& RopeCache::Table::axes_on(at::Device device, bool is_pinned) {
+  if (axes_on_device.defined()) return axes_on_device;
+  const int64_t half = rope.rotary_dim / 2;
+  const at::Tensor axes = at::empty({1, 1, half}, at::kLong);
+  for (int64_t i = 0; i < half; ++i) axes.data_ptr<int64_t>()[i] = rope.axis_of(i);
+  axes_on_device = sent(axes, device, is_pinned);
+  return axes_on_device;
+}
+
 RopeCache::RopeCache(const std::vector<spec::RopeSpec>& ropes) {
   for (const spec::RopeSpec& rope : ropes) tables_.emplace_back(rope);
 }
@@ -145,10 +154,8 @@ kernels::RopeAngles RopeCache::Table::angles_of_axes(const at::Tensor& positions
   const kernels::RopeAngles& all = on(positions.device(), is_pinned);
   if (rope.sections.empty())
     return {all.cos.index_select(0, positions[0]), all.sin.index_select(0, positions[0])};
-  const at::Tensor axes = at::empty({half}, at::kLong);
-  for (int64_t i = 0; i < half; ++i) axes.data_ptr<int64_t>()[i] = rope.axis_of(i);
   const at::Tensor axis_of_channel =
-      axes.to(positions.device()).view({1, 1, half}).expand({1, tokens, half});
+      axes_on(positions.device(), is_pinned).expand({1, tokens, half});
   const auto chosen = [&](const at::Tensor& table) {
     const at::Tensor each = table.index_select(0, positions.flatten()).view({-1, tokens, half});
     return each.gather(0, axis_of_channel).squeeze(0);

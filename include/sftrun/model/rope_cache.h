@@ -63,12 +63,14 @@ class RopeCache {
     spec::RopeSpec rope;
     std::vector<Variant> variants;  // LongRoPE: short, then long documents; else one
     kernels::RopeAngles on_device;  // undefined after a variant has grown
+    at::Tensor axes_on_device;  // [1, 1, rotary_dim / 2] int64: M-RoPE, the axis of each frequency
 
     int64_t variant_of(int64_t length) const;
     RopeRows rows_of(const std::vector<int32_t>& cu_seqlens, int64_t num_positions);
     kernels::RopeAngles angles_of_axes(const at::Tensor& positions, bool is_pinned);
     RopeRows own_angles(const std::vector<int32_t>& cu_seqlens) const;
     const kernels::RopeAngles& on(at::Device device, bool is_pinned);
+    const at::Tensor& axes_on(at::Device device, bool is_pinned);
   };
   std::vector<Table> tables_;
 };
