@@ -5,6 +5,7 @@ import itertools
 import pathlib
 
 from tiny_models import dense_families, families
+from vision_folders import KINDS
 
 BASE = ["--config", str(pathlib.Path(__file__).resolve().parent / "run.yaml"), "--device", "cuda"]
 MODES = {
@@ -41,6 +42,17 @@ STEADY_MODES = {
     "packed NEFTune": ["data.packing=true", "train.neftune_noise_alpha=5", "model.dtype=bf16"],
 }
 MODES |= STEADY_MODES
+# Of models with images; counts of micro-batches and device/ have them.
+ALL_PARTS = "tuning.train_parts=[language, projector, vision]"
+MEDIA_MODES = {
+    "LoRA": ["model.dtype=bf16"],
+    "LoRA fp32": ["model.dtype=fp32"],
+    "tower full": ["tuning.mode=full", ALL_PARTS, "model.dtype=bf16"],
+    "tower full, gradient checkpointing": ["tuning.mode=full", ALL_PARTS, "train.gradient_checkpointing=true", "model.dtype=bf16"],
+    "tower LoRA dropout": ["tuning.train_parts={language: lora, projector: full, vision: lora}", "tuning.lora.dropout=0.1", "model.dtype=bf16"],
+    "features": ["tuning.train_parts={language: lora, projector: full}", "model.projectors={world: {input_width: 6, hidden: 8}}", "model.dtype=bf16"],
+}
+QUICK_MEDIA = [("gemma3", "features"), ("qwen2_5_vl", "tower full")]
 SHARDED_MODES = {
     "fsdp": ["parallel.strategy=fsdp", "model.dtype=bf16"],
     "fsdp nf4": ["parallel.strategy=fsdp", "tuning.quant=nf4", "train.gradient_checkpointing=true", "model.dtype=bf16"],
@@ -151,6 +163,11 @@ def steady_cases(everything):
     found += [(family, ("LoRA", "full")[at % 2]) for at, family in enumerate(STEADY_MIXTURES)]
     found += [("qwen3_5", mode) for mode in QUICK_STEADY_OF_DELTA_NETS]
     return found + [(DENSE, mode) for mode in QUICK_STEADY]
+
+
+def steady_media(everything):
+    """(kind of vision_folders, mode) of the same for models with images."""
+    return list(itertools.product(KINDS, MEDIA_MODES)) if everything else QUICK_MEDIA
 
 
 def chosen_cases():

@@ -6,8 +6,9 @@ import json
 import re
 
 import stand_in
-from cases import BASE, DENSE, MODES, steady_cases
+from cases import BASE, DENSE, MEDIA_MODES, MODES, steady_cases, steady_media
 from tiny_models import dense_model, family_model, mixture_model, write_texts
+from vision_folders import vision_folder, write_conversations
 
 HIDDEN = 256  # heads of 64 channels: FlashAttention's
 LAYERS = 2
@@ -25,6 +26,7 @@ LAUNCHES = ("launch", "product")
 # Kernels and products of a layer, forward and backward together, and in an evaluation's forward pass: no change may add to them unseen.
 MAX_OF_A_LAYER = {"LoRA": 38, "nf4": 55, "mixture": 48, "mixture, experts adapted": 144, "int8": 55, "fp8": 54, "gradient checkpointing": 52, "full": 59, "full paged_adamw": 59}
 MAX_FORWARD = {"LoRA": 14, "nf4": 24, "int8": 24, "fp8": 21, "gradient checkpointing": 14}
+FEATURES = 6  # numbers of a row
 LENGTHS = (40, 12)  # of a steady run's two documents
 NOT_IN_A_MICRO_BATCH = ("copies that wait", "copies of pageable memory", "synchronisations")
 RUNS = {"base": {}, "micro-batch": {"accum": 3}, "step": {"steps": 6}, "evaluation": {"val": 2}, "layer": {"layers": LAYERS + 1},
@@ -156,14 +158,55 @@ def run_family(session, family, mode, name, accum=2, val=1, extra=()):
                         f"train.max_steps={steps}", f"train.eval_steps={steps}", *extra], 1)
 
 
-def check_steady(session, family, mode, everything):
+def run_media(session, kind, mode, name, accum=2, val=1):
+    """Micro-batches of two conversations with one or two pictures of several sizes, and with features where the mode has a projector."""
+    steps, folder = 2, session.folder / "steady" / re.sub(r"\W+", "-", f"images {kind} {mode} {name}")
+    model, features = vision_folder(folder / "model", kind), FEATURES if "projectors" in str(MEDIA_MODES[mode]) else 0
+    data, evaluated = (write_conversations(folder / part, count, images=(1, 2), features=features)
+                       for part, count in (("train", accum * steps * 2), ("val", val)))
+    return session.run(f"steady images {kind} {mode} {name}",
+                       ["train", *BASE, *MEDIA_MODES[mode], f"model.name={model}", "model.max_seq_len=256", f"data.train={data}", f"data.val={evaluated}",
+                        "data.format=auto", "data.cache_dir=none", f"output.dir={folder}/run", f"train.grad_accum={accum}", f"train.max_steps={steps}",
+                        f"train.eval_steps={steps}"], 1)
+
+
+ATTENTION = re.compile(r"flash|fmha|cudnn|softmax|sftrun::kernels::cuda::attention_forward")
+OWN_ATTENTION, FLASH_ATTENTION = "sftrun::kernels::cuda::attention_forward", "pytorch_flash::flash_fwd_kernel"
+
+
+def attention_of_media(kind, mode):
+    """Kernels of the forward pass: towers and text in 16 bits have FlashAttention's, but for images that the text model sees both ways."""
+    if "fp32" in mode:
+        return {OWN_ATTENTION}
+    return {FLASH_ATTENTION, OWN_ATTENTION} if kind == "gemma3" else {FLASH_ATTENTION}
+
+
+def wrong_attention(events, kind, mode):
+    names = kernel_names(events)
+    found = {short(names[event["kernel"]]) for event in events if event["event"] == "launch"}
+    found = {name for name in found if ATTENTION.search(name) and "bwd" not in name}
+    if found != attention_of_media(kind, mode):
+        yield f"kernels of attention: {sorted(found)}"
+
+
+def check_steady_media(session, kind, mode, everything):
+    failures = check_steady(session, f"images {kind}", mode, everything, functools.partial(run_media, session, kind, mode), evaluates=True)
+    if failures:
+        return failures
+    done = run_media(session, kind, mode, "attention")
+    return [f"steady images {kind}, {mode}: {line}" for line in wrong_attention(done.events(0), kind, mode)]
+
+
+def check_steady(session, family, mode, everything, run_of=None, evaluates=False):
     """What waits or copies pageable memory in a micro-batch of a family, and in one that is evaluated: a run with more of them adds none.
     How a micro-batch is evaluated depends on the family, and on how embeddings are held. A quick test has more of both in one run."""
-    title, trained, evaluated = f"steady {family}, {mode}", {"accum": 3}, {"val": 2} if mode == "LoRA" or "embeddings" in mode else {}
+    run_of = run_of or functools.partial(run_family, session, family, mode)
+    evaluates = evaluates or mode == "LoRA" or "embeddings" in mode
+    title, trained, evaluated = f"steady {family}, {mode}", {"accum": 3}, {"val": 2} if evaluates else {}
     more = {"two more micro-batches": trained, "one more to evaluate": evaluated} if everything else {"more micro-batches": trained | evaluated}
     tallies, failures = {}, []
     for name, what in {"base": {}, **{name: what for name, what in more.items() if what}}.items():
-        done = run_family(session, family, mode, name, **what)
+        done = run_of(name, **what)
         if done.code:
             return [f"{title}, {name}: exit code {done.code}: {done.output.strip()[-300:]}"]
         tallies[name] = tally(done.events(0))
@@ -272,6 +315,7 @@ def count(session, pool, everything):
         tables[title] = table
         failures += lines
     steady = [pool.submit(check_steady, session, family, mode, everything) for family, mode in steady_cases(everything)]
+    steady += [pool.submit(check_steady_media, session, kind, mode, everything) for kind, mode in steady_media(everything)]
     for one in steady:
         failures += one.result()
     return tables, failures
