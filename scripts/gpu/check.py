@@ -8,6 +8,8 @@ unpack    with --archive: every file's sha256, and that LibTorch here is the ver
 kernels   bin/gpu_tests: every CUDA kernel beside the CPU
 models    bin/gpu_tests: models of all families, quantised bases and optimizers beside the CPU
 training  tests/data/train on one GPU: fp32 beside what transformers + peft computed, bf16 beside the same on this CPU
+images    three steps of tiny models with images beside the same on this CPU, tower and projector trained, too; then sftrun bench --images on
+          shapes of released models
 nccl      two ranks on two GPUs; where there is one, both on it, each named another host
 bandwidth bin/quant_bandwidth: quantised matrices unpacked and multiplied, beside a copy of the card's memory
 adapters  bin/adapter_bandwidth: the products of LoRA adapters and their gradients, beside a copy of the card's memory
@@ -25,6 +27,7 @@ import concurrent.futures
 import contextlib
 import datetime
 import hashlib
+import importlib.util
 import json
 import lzma
 import os
@@ -49,13 +52,17 @@ NCCL_RUNS = ("lora_all_linear", "full_tied")
 OF_TWO = ("train.grad_accum=1",)  # two ranks take the examples that one takes in two parts: the same global batch
 LOSS = 1e-4  # relative, at any step, in fp32; on a CPU 1e-5 is kept
 LOSS_BF16 = 5e-3  # on a CPU bf16 is up to 1e-3 from fp32
-LIMITS = {"kernels": 150, "models": 180, "training": 120, "nccl": 100, "bandwidth": 60, "adapters": 30, "attention": 60, "memory": 100, "bench": 300}  # seconds
+LIMITS = {"kernels": 150, "models": 180, "training": 120, "images": 100, "nccl": 100, "bandwidth": 60, "adapters": 30, "attention": 60, "memory": 100, "bench": 300}  # seconds
 RESERVED = 200  # seconds of the budget that are kept for the bench, whatever comes before it takes
 LEAST = 10  # seconds left, or a part is not begun
 QUIET = 120  # seconds without a line, and gpu_tests hangs
 JOBS = 4  # runs of tiny models at once
 PARTS_RUN_TOGETHER = ("kernels", "models", "training", "nccl", "memory")  # they compare numbers and measure no times
 CPUS_FOR_ALL, GIB_FOR_ALL = 12, 24  # processors and memory of the card, or they run one after the other
+IMAGE_KINDS = ("qwen2_5_vl", "gemma3")  # windows and three axes of positions; images that are seen both ways
+ALL_PARTS = ("tuning.mode=full", "tuning.train_parts=[language, projector, vision]")
+# Shape, its kind, tokens of an example, GiB of the card that are needed. An example has two images of 1024 x 768, a step two examples.
+IMAGE_WORKS = (("qwen2_5_vl-3b", "qwen2_5_vl", 2560, 24), ("gemma3-4b", "gemma3", 1024, 32))
 SMALL_WORK = ("qwen3-0.6b", 128)  # the shape, and tokens of a micro-batch
 OF_MODELS = "GpuModels*:GpuOptimizers*:GpuPassGraphs*:GpuGraphs*"
 # Shape, tokens of an example, examples of a step, GiB of the card that each needs, formats of the frozen base (FP8 has no peer).
@@ -493,6 +500,58 @@ def check_training(part):
     return {"ok": part.each({f"{name}, bf16": lambda name=name: bf16(name) for name in runs}, JOBS) and ok}
 
 
+def vision_folders(check):
+    """tests/cuda/vision_folders.py, which makes models with images."""
+    file = next(path for path in (check.build / "tests/cuda/vision_folders.py", ROOT / "tests/cuda/vision_folders.py") if path.exists())
+    spec = importlib.util.spec_from_file_location("vision_folders", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def check_images(part):
+    scratch, made = pathlib.Path(tempfile.mkdtemp(dir=part.check.scratch)), vision_folders(part.check)
+    records = made.write_conversations(scratch, 24)
+    models = {kind: made.vision_folder(scratch / kind, kind) for kind in IMAGE_KINDS}
+
+    def losses(kind, parts, device, dtype):
+        settings = [*(ALL_PARTS if parts == "all parts" else ()), f"model.name={models[kind]}", "model.max_seq_len=256", f"data.train={records}", "data.format=auto",
+                    "data.cache_dir=none", "tuning.lora.init_from=", "train.max_steps=3", "train.learning_rate=0.002", "train.cuda_graphs=off"]
+        return train(part, RUNS[0], scratch / f"{kind}-{parts}-{device}-{dtype}", device, dtype, "--nproc-per-node", "1", *settings)
+
+    def beside_cpu(kind, parts):
+        fp32, error = losses(kind, parts, "cpu", "fp32")
+        if error:
+            return {"ok": False, "error": f"on the CPU: {error}"}
+        here = compared(part, *losses(kind, parts, "cuda", "fp32"), fp32, LOSS)
+        part.put(f"{kind}, {parts}, bf16", compared(part, *losses(kind, parts, "cuda", "bf16"), fp32, LOSS_BF16))
+        return here
+
+    work = {f"{kind}, {parts}, fp32": lambda kind=kind, parts=parts: beside_cpu(kind, parts) for kind in IMAGE_KINDS for parts in ("LoRA", "all parts")}
+    part.each(work, JOBS)
+    part.each(image_benches(part, made, scratch), 1)
+    return {"ok": all(run["ok"] for run in part.result["runs"].values())}
+
+
+def image_benches(part, made, scratch):
+    """name -> call of each shape that fits on the card; of a tiny model in a rehearsal."""
+    check, card, work = part.check, part.check.report["machine"].get("memory_bytes"), {}
+
+    def bench(folder, seq_len, size, steps):
+        return measured(part, [check.build / "bin/sftrun", "bench", "--arch", folder / "config.json", "--images", "2", "--image-size", size, "--seq-len", str(seq_len),
+                               "--batch-size", "2", "--steps", str(steps), "--dtype", "bf16", "--device", "cuda", "--json", *TUNED])
+
+    if check.rehearsal:
+        return {f"bench {IMAGE_KINDS[0]}": lambda: bench(scratch / IMAGE_KINDS[0], 64, "32x24", 2)}
+    for shape, kind, seq_len, gib in IMAGE_WORKS:
+        if card is not None and card < gib << 30:
+            work[f"bench {shape}"] = lambda gib=gib: {"ok": True, "left_out": f"the card has {card >> 30} GiB, and {gib} are needed"}
+            continue
+        folder = made.shape_folder(scratch / shape, kind, check.bench / "arch" / f"{shape}.json")
+        work[f"bench {shape}"] = lambda folder=folder, seq_len=seq_len: bench(folder, seq_len, "1024x768", 8)
+    return work
+
+
 def free_port():
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
@@ -632,7 +691,7 @@ def measured(part, command, env=None):
         result = None
     if result is None:
         return {"ok": False, "error": done.tail()}
-    kept = ("tokens_per_second", "tokens_per_second_best", "first_step_seconds", "peak_memory_bytes", "loss", "versions")
+    kept = ("tokens_per_second", "tokens_per_second_best", "images_per_second", "records_per_hour", "preprocessed_images_per_second", "first_step_seconds", "peak_memory_bytes", "loss", "versions")
     return {"ok": True, **{key: result[key] for key in kept if key in result}, "step_seconds": result.get("step_seconds"), "process_seconds": round(done.seconds, 1),
             **({"card_memory_mib": memory[0], "card_memory_mib_before": memory[1]} if memory else {})}
 
@@ -701,6 +760,7 @@ CHECKS = {
     "kernels": lambda part: check_tests(part, f"-{OF_MODELS}"),
     "models": lambda part: check_tests(part, OF_MODELS),
     "training": check_training,
+    "images": check_images,
     "nccl": check_nccl,
     "bandwidth": check_bandwidth,
     "adapters": check_adapters,

@@ -44,6 +44,9 @@ awk '$2 == "=>" && $3 ~ /^\// {print $3}' <<<"$needed" | sort -u | { grep -Ev "$
   while read -r library; do cp -L "$library" "$stage/carried/"; done
 
 cp -r "$root"/tests/data/{families,models,train} "$stage/tests/data/"
+mkdir -p "$stage/tests/cuda" "$stage/tests/data/vision" && cp "$root/tests/cuda/vision_folders.py" "$stage/tests/cuda/"
+cp -r "$root"/tests/data/vision/{qwen2_5_vl,gemma3} "$stage/tests/data/vision/"
+rm -f "$stage"/tests/data/vision/*/{reference,lora}.*
 cp -r "$root/bench/arch" "$root/bench/peer_train.py" "$stage/bench/"
 cp -r "$root/scripts/gpu" "$root/scripts/same_losses.py" "$stage/scripts/"
 mkdir "$stage/tests/smoke" && cp "$root/tests/smoke/memory_plan.py" "$stage/tests/smoke/"

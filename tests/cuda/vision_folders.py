@@ -21,19 +21,21 @@ QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 
 class Kind:
     """What a family's files say of images.
-    @param image what the chat template writes for one   @param tokens further ones of the tokenizer, and their ids"""
+    @param image what the chat template writes for one   @param tokens further ones of the tokenizer, and their ids
+    @param settings, members of preprocessor_config.json and processor_config.json   @param released the same of released models"""
 
-    def __init__(self, image, tokens, processor, settings, members=None):
-        self.image, self.tokens, self.members = image, tokens, members or {}
-        self.settings = {"image_processor_type": f"{processor}ImageProcessor", **settings}
+    def __init__(self, image, tokens, processor, settings, members=None, released=()):
+        self.image, self.tokens, self.files = image, tokens, (settings, members or {})
+        self.processor, self.released = f"{processor}ImageProcessor", released
 
 
 KINDS = {
-    "qwen2_5_vl": Kind(QWEN_IMAGE, QWEN_TOKENS, "Qwen2VL", QWEN),
+    "qwen2_5_vl": Kind(QWEN_IMAGE, QWEN_TOKENS, "Qwen2VL", QWEN,
+                       released=({"patch_size": 14, "temporal_patch_size": 2, "merge_size": 2, "min_pixels": 3136, "max_pixels": 12845056}, {})),
     "qwen3_vl": Kind(QWEN_IMAGE, QWEN_TOKENS, "Qwen2VL", QWEN),
     "qwen3_5": Kind(QWEN_IMAGE, QWEN_TOKENS, "Qwen2VL", QWEN),
     "gemma3": Kind("<start_of_image>", {"<image_soft_token>": 40, "<start_of_image>": 41, "<end_of_image>": 42}, "Gemma3", {"size": SIXTEEN},
-                   {"image_seq_length": 4}),
+                   {"image_seq_length": 4}, released=({"size": {"height": 896, "width": 896}}, {"image_seq_length": 256})),
     "smolvlm": Kind("<image>", {"<image>": 40, "<fake_token_around_image>": 41, "<global-img>": 42,
                                 **{f"<row_{row}_col_{column}>": 40 + 2 * row + column for row in (1, 2) for column in (1, 2)}},
                     "SmolVLM", {"size": {"longest_edge": 32}, "max_image_size": {"longest_edge": 16}}, {"image_seq_len": 4}),
@@ -59,16 +61,28 @@ def write_tokenizer(folder, kind):
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template_of(kind.image)}))
 
 
+def write_processor(folder, kind, settings, members):
+    write_tokenizer(folder, kind)
+    (folder / "preprocessor_config.json").write_text(json.dumps({"image_processor_type": kind.processor, **settings}))
+    if members:
+        (folder / "processor_config.json").write_text(json.dumps(members))
+
+
 def vision_folder(folder, name):
     """A model as `sftrun train` loads it."""
     folder.mkdir(parents=True)
     for file in ("config.json", "model.safetensors"):
         (folder / file).symlink_to(DATA / "vision" / name / file)
-    kind = KINDS[name]
-    write_tokenizer(folder, kind)
-    (folder / "preprocessor_config.json").write_text(json.dumps(kind.settings))
-    if kind.members:
-        (folder / "processor_config.json").write_text(json.dumps(kind.members))
+    write_processor(folder, KINDS[name], *KINDS[name].files)
+    return folder
+
+
+def shape_folder(folder, name, config):
+    """What `sftrun bench --arch FOLDER/config.json --images N` reads: a released model's shape and image processor, with the tokenizer of
+    tiny models.   @param name of a kind with `released`"""
+    folder.mkdir(parents=True)
+    (folder / "config.json").symlink_to(config)
+    write_processor(folder, KINDS[name], *KINDS[name].released)
     return folder
 
 

@@ -69,7 +69,7 @@ if arguments[0] == "gpu-info":
     print(json.dumps({{"gpus": [card] * behave.get("cards", 1), "driver_version": "1"}}))
 elif arguments[0] == "bench":
     time.sleep(0.2)
-    print(json.dumps({{"tokens_per_second": 5.0, "step_seconds": [1.0], "peak_memory_bytes": 7, "loss": 1.0}}))
+    print(json.dumps({{"tokens_per_second": 5.0, "images_per_second": 3.0, "step_seconds": [1.0], "peak_memory_bytes": 7, "loss": 1.0}}))
 elif arguments[0] == "train":
     run = pathlib.Path(arguments[arguments.index("--config") + 1]).parent
     if behave.get("train") == run.name: hang()
@@ -177,10 +177,14 @@ class GpuCheck(unittest.TestCase):
     def test_all_parts_of_a_good_build(self):
         code, report = self.check()
         self.assertEqual(code, 0, self.said)
-        self.assertEqual(list(report["parts"]), ["kernels", "models", "training", "nccl", "bandwidth", "adapters", "attention", "memory", "bench"])
+        self.assertEqual(list(report["parts"]), ["kernels", "models", "training", "images", "nccl", "bandwidth", "adapters", "attention", "memory", "bench"])
         self.assertEqual(set(self.states(report).values()), {"ok"})
         self.assertEqual(report["parts"]["kernels"]["passed"], 3)
         self.assertEqual(len(report["parts"]["training"]["runs"]), 20)
+        images = report["parts"]["images"]["runs"]
+        self.assertEqual(len(images), 10)
+        self.assertEqual([name for name, run in images.items() if "left_out" in run], ["bench qwen2_5_vl-3b", "bench gemma3-4b"])  # the card is small
+        self.assertEqual(images["gemma3, all parts, bf16"]["loss_relative"], 0)
         self.assertEqual(report["parts"]["bandwidth"]["lines"], ["copy 100 GB/s"])
         self.assertEqual(report["parts"]["memory"]["runs"]["two, kept"], {"ok": True, "case": "two, kept", "peak_bytes": 5})
         self.assertIn("peft", report["parts"]["bench"]["peer"])
@@ -300,6 +304,14 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual((runs["lora_qv, fp32"]["ok"], runs["lora_qv, bf16"]["ok"]), (False, True))
         self.assertFalse(runs["full_tied, bf16"]["ok"])
         self.assertEqual(runs["full_tied, fp32"]["loss_relative"], "not finite")
+
+    def test_images(self):
+        self.behave(loss=1.001, card_gib=80)
+        code, report = self.check("--only", "images")
+        self.assertEqual((code, self.states(report)), (1, {"images": "failed"}))
+        runs = report["parts"]["images"]["runs"]
+        self.assertEqual((runs["gemma3, LoRA, fp32"]["ok"], runs["gemma3, LoRA, bf16"]["ok"]), (False, True))
+        self.assertEqual((runs["bench gemma3-4b"]["ok"], runs["bench gemma3-4b"]["images_per_second"]), (True, 3.0))
 
     def test_refused_by_nccl(self):
         self.behave(nccl="refuse")
