@@ -239,6 +239,8 @@ def media_cases(scratch, wide):
     lora_of_all = ["tuning.train_parts=[language, projector, vision]", "tuning.lora.dropout=0.1"]
     every.append(Case("images qwen2_5_vl lora of all parts, dropout", models["qwen2_5_vl"], *lora_of_all, data=pictures))
     every.append(Case("images smolvlm nf4", models["smolvlm"], "tuning.quant=nf4", data=pictures))
+    every.append(Case("images qwen2_5_vl pageable batches", models["qwen2_5_vl"], "train.dataloader_pin_memory=false", data=pictures))
+    every.append(Case("images qwen2_5_vl tight blocks", models["qwen2_5_vl"], *ALL_PARTS, data=pictures, align=16))
     for strategy in ("ddp", "fsdp", "pipeline", "tensor"):
         every.append(Case(f"images gemma3 two cards, {strategy}", models["gemma3"], *ALL_PARTS, f"parallel.strategy={strategy}", data=pictures, cards=2))
     features = vision_folders.write_records_with_features(scratch / "vision", 24, width=FEATURES)
