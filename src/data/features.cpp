@@ -261,10 +261,11 @@ void read_features(const SequenceMedia& media, const FeatureProjector& projector
   const FeatureFile file(path);
   const int64_t rows = file.num_rows(projector), width = projector.input_width;
   if (rows != media.rows)
-    refuse_file(path,
-                fmt::format("the features have {}; they had {} when the data were tokenised",
-                            counted(rows, "row"), media.rows),
-                "keep files of features unchanged during a run, or start the run again");
+    refuse_file(
+        path,
+        fmt::format("the features have {}; they had {} when the data were tokenised",
+                    counted(rows, "row"), media.rows),
+        "keep files of features unchanged; to tokenise the data again: data.cache_dir=none");
   SFTRUN_CHECK_EQ(std::ssize(to), media.num_tokens * width);
   const std::vector<float> values = file.values(rows * width);
   if (rows == media.num_tokens)

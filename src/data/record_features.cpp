@@ -175,7 +175,21 @@ void RecordFeatures::put_before_text(Json& record, RecordFormat format, const st
            R"(write them as parts: {"type": "features", "path": "a.npy"})");
 }
 
+namespace {
+
+bool has_mark(const Json& value) {
+  if (value.is_string())
+    return value.get_ref<const std::string&>().find(kMarkBegin) != std::string::npos;
+  return value.is_structured() && std::any_of(value.begin(), value.end(), has_mark);
+}
+
+}  // namespace
+
 Json RecordFeatures::mark(const Json& record, RecordFormat format) {
+  if (has_mark(record))
+    refuse(
+        "the record has the character U+E5F0 of Unicode's private area, which stands for features",
+        "remove the character");
   Json marked = record;
   for (const std::string_view column : config::format_info(format).turns)
     if (const auto turns = marked.find(std::string(column)); turns != marked.end())
@@ -189,9 +203,8 @@ Json RecordFeatures::mark(const Json& record, RecordFormat format) {
 }
 
 const ReadMedia& RecordFeatures::of(const FeatureMark& mark) const {
-  if (mark.number < media_.size()) return media_[mark.number];
-  refuse("a text of the record has a character of Unicode's private area, U+E5F0, around a number",
-         "remove it: it stands for features");
+  SFTRUN_CHECK(mark.number < media_.size());  // records with marks of their own are refused
+  return media_[mark.number];
 }
 
 }  // namespace sftrun::data

@@ -40,10 +40,10 @@ class RecordFeatures {
       : input_(input), folder_(std::move(folder)), where_(std::move(where)) {}
 
   /// The record with text parts in place of its features, or with marks in its texts. They are read by their headers.
-  /// @throws DataError for features that cannot be read, or do not fit a projector
+  /// @throws DataError for features that cannot be read, or do not fit a projector, and for records with marks of their own
   Json mark(const Json& record, RecordFormat format);
   size_t size() const { return media_.size(); }
-  /// @throws DataError for a mark that stands for nothing: the record's own text has it
+  /// Of a mark that `mark` made.
   const ReadMedia& of(const FeatureMark& mark) const;
 
  private:

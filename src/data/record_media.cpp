@@ -308,7 +308,7 @@ std::unique_ptr<RecordMedia> media_of_record(const Json& record, RecordFormat fo
                                              const std::filesystem::path& folder) {
   const ImageInput* input = model.images.get();
   if (input != nullptr && input->refusal) {
-    if (has_image_parts(record, format))
+    if (has_image_parts(record, format) || has_image_columns(record))
       throw DataError(input->refusal->message(),
                       fmt::format("{}, {}", where, input->refusal->where()), input->refusal->fix());
     input = nullptr;

@@ -70,7 +70,7 @@ bool names(std::string_view source, const std::string& word) {
 
 std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
                                         const RecordShape& shape) {
-  std::vector<const char*> columns = {"images", "image", "videos", "audios"};
+  std::vector<const char*> columns = {"images", "image", "videos", "audios", "features"};
   const auto also = [&](std::initializer_list<const char*> more) {
     columns.insert(columns.end(), more);
   };
@@ -112,6 +112,7 @@ std::string advice_on_column(const std::string& column) {
   if (column == "chosen" || column == "rejected")
     return fmt::format("train.objective: {} trains on them",
                        config::first_objective_for(config::ExampleForm::kPair));
+  if (column == "features") return "set model.projectors to train on features of another encoder";
   return "sftrun trains on text";
 }
 

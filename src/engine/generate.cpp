@@ -82,7 +82,10 @@ class Prompts {
            {{{"role", "system"}, {"content", *system}}, {{"role", "user"}, {"content", prompt}}}}};
     }
     warn_of_idle_template_flag(request_.model, {&text_}, chat_);
-    if (!request_.images.empty()) record["images"] = request_.images;
+    if (!request_.images.empty()) {
+      require_reads_images(text_, "--image");
+      record["images"] = request_.images;
+    }
     data::PromptTokens tokens = data::PromptBuilder(text_, chat_).build(record, "--prompt");
     if (tokens.ids.empty())
       throw ConfigError("the prompt is empty", "--prompt", "give at least one character");

@@ -212,6 +212,13 @@ bool reads_images(const data::TextModel& text) {
   return text.images != nullptr && !text.images->refusal;
 }
 
+void require_reads_images(const data::TextModel& text, const std::string& where) {
+  if (text.images == nullptr)
+    throw ConfigError("the model reads text alone", where,
+                      "remove it, or name a model with images");
+  if (text.images->refusal) throw *text.images->refusal;
+}
+
 void read_images(model::Decoder& decoder, const data::TextModel& text, int num_threads,
                  Activity* activity) {
   decoder.read_images_from(std::make_shared<train::ImageLoader>(text.images, decoder.tower().spec,

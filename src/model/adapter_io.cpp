@@ -161,6 +161,10 @@ std::string fix_of_targets(const spec::LoraSpec& lora, bool are_parameters) {
 [[noreturn]] void fail_saved(const std::string& tensor, const char* what, const spec::LoraSpec& own,
                              const weights::AdapterConfig& config, const fs::path& directory) {
   const bool is_run = own.modules_to_save != config.lora.modules_to_save;
+  if (is_run && spec::is_projector_name(tensor) && !own.parts.projector)
+    throw DataError(fmt::format("the adapter {} {}, of a projector of features", what, tensor),
+                    directory.string(),
+                    "set tuning.train_parts to {projector: full, language: lora}");
   throw DataError(fmt::format("the adapter {} {}, a fully trained module", what, tensor),
                   directory.string(),
                   is_run ? fmt::format("set tuning.lora.modules_to_save: [{}], as in the adapter",

@@ -4,7 +4,9 @@
 #include <iterator>
 
 #include "sftrun/core/error.h"
+#include "sftrun/plan/tower.h"
 #include "sftrun/spec/feature_projectors.h"
+#include "sftrun/spec/trained_names.h"
 #include "sftrun/spec/vision_tensors.h"
 
 namespace sftrun::plan {
@@ -31,17 +33,37 @@ void require_parts_exist(const config::TuningConfig& tuning, const spec::ArchSpe
                        "for features of another encoder");
 }
 
+namespace {
+
+/// Whether `tuning.trainable` names every tensor of the last projectors.
+bool names_projectors(const config::TuningConfig& tuning, const spec::ArchSpec& arch,
+                      int64_t count) {
+  const std::vector<spec::TensorSpec> tensors =
+      with_tower(spec::tensor_specs(arch), arch, {.is_loaded = arch.vision.has_value()});
+  const spec::TrainableNames names(tuning.trainable, tensors);
+  const int64_t first = std::ssize(arch.projectors) - count;
+  return std::all_of(tensors.begin(), tensors.end(), [&](const spec::TensorSpec& tensor) {
+    return tensor.projector < first || names.match(tensor.name);
+  });
+}
+
+}  // namespace
+
 void add_projectors(spec::ArchSpec& arch, const config::RunConfig& config) {
   const int64_t num_new = spec::add_projectors(arch, config.model.projectors);
   const config::TuningConfig& tuning = config.tuning;
-  if (num_new == 0 || tuning.mode == config::TuningMode::kPartial ||
-      tuning.train_parts.trains(ModelPart::kProjector))
+  if (num_new == 0) return;
+  const bool is_partial = tuning.mode == config::TuningMode::kPartial;
+  if (tuning.train_parts.trains(ModelPart::kProjector) &&
+      (!is_partial || names_projectors(tuning, arch, num_new)))
     return;
   throw ConfigError(
       fmt::format("the projector {} is new: it has random weights, and would not train",
                   arch.projectors.back().name),
       "model.projectors",
-      tuning.trains_adapter()
+      is_partial ? "set tuning.train_parts to [projector, language], and add '^projectors' to "
+                   "tuning.trainable"
+      : tuning.trains_adapter()
           ? "set tuning.train_parts to {projector: full, language: lora}; or, to train projectors "
             "alone, tuning.mode to full and train_parts to [projector]"
           : "set tuning.train_parts to [projector], or to [projector, language]");

@@ -23,6 +23,10 @@ bool is_of_projectors(const ArchSpec& arch, std::string_view tensor) {
                      });
 }
 
+bool is_projector_name(std::string_view tensor) {
+  return tensor.starts_with("projectors.");
+}
+
 int64_t projector_named(const ArchSpec& arch, const std::string& name) {
   const auto found =
       std::find_if(arch.projectors.begin(), arch.projectors.end(),

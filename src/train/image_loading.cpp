@@ -22,7 +22,7 @@ images::ProcessedImage load_image(const data::SequenceMedia& image,
     throw DataError(
         fmt::format("the image has {} x {} pixels; it had {} x {} when the data were tokenised",
                     pixels.width, pixels.height, image.width, image.height),
-        name, "keep image files unchanged during a run, or start the run again");
+        name, "keep image files unchanged; to tokenise the data again: data.cache_dir=none");
   }
   return images::process(processor, pixels);
 }

@@ -219,7 +219,10 @@ class AdapterReader {
   std::vector<int64_t> saved_shape(const SafetensorsEntry& entry, const std::string& name) const {
     const auto found = specs_.find(name);
     if (found == specs_.end() || !spec::is_saved(config_.lora.modules_to_save, name))
-      values_.fail(entry.name, "is neither a LoRA tensor nor part of `modules_to_save`");
+      values_.fail(entry.name, "is neither a LoRA tensor nor part of `modules_to_save`",
+                   name.starts_with("projectors.")
+                       ? "copy projectors.json, too: it has the sizes of projectors of features"
+                       : "");
     const bool is_end = name == embedding_ + std::string(kWeightName) || name == "lm_head.weight";
     if (is_end && entry.shape.size() == 2 && entry.shape[1] == arch_.hidden_size)
       require_not_resized(entry, found->second.shape);

@@ -18,6 +18,9 @@ int64_t add_projectors(ArchSpec& arch, const std::vector<FeatureProjector>& proj
 /// Whether it is a tensor of one of the model's projectors.
 bool is_of_projectors(const ArchSpec& arch, std::string_view tensor);
 
+/// Whether a tensor has the name of one of any model's projectors.
+bool is_projector_name(std::string_view tensor);
+
 /// The number of a projector in `ArchSpec::projectors`; -1: there is none of this name.
 int64_t projector_named(const ArchSpec& arch, const std::string& name);
 
