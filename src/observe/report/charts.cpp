@@ -53,8 +53,8 @@ constexpr std::pair<const char*, const char*> kScores[] = {
     {"eval_exact_match", "exact match"},
     {"eval_token_accuracy", "token accuracy"}};
 /// Keys without a chart: they follow from others or are known elsewhere.
-constexpr const char* kNotDrawn[] = {"epoch", "tokens", "examples", "label_tokens", "eval_seconds",
-                                     "eval_perplexity"};
+constexpr const char* kNotDrawn[] = {"epoch",        "tokens",       "examples",
+                                     "label_tokens", "eval_seconds", "eval_perplexity"};
 
 Chart chart_for(const ChartOfKey& key) {
   return {.id = key.key,
