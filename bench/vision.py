@@ -29,13 +29,12 @@ HERE = Path(__file__).resolve().parent
 # Of the losses of a step, relative: in bf16 both sides round each operation, at other places.
 AGREEMENT = {"fp32": 2e-5, "bf16": 5e-3}
 MIB = 2**20
+SPEED, START_AND_MEMORY = run.FIGURES[:2], run.FIGURES[2:]
 FIGURES = [
     ("images/s, median step", "images_per_second", lambda v: f"{v:.2f}", True),
-    ("tokens/s, median step", "tokens_per_second", lambda v: f"{v:.1f}", True),
-    ("tokens/s, best step", "tokens_per_second_best", lambda v: f"{v:.1f}", True),
+    *SPEED,
     ("processor seconds a step", "processor_seconds_a_step", lambda v: f"{v:.2f}", False),
-    ("first step done, s from process start", "first_step_seconds", lambda v: f"{v:.2f}", False),
-    ("peak memory, MiB", "peak_memory_mib", lambda v: f"{v:.0f}", False),
+    *START_AND_MEMORY,
     ("peak memory beyond the libraries, MiB", "beyond_libraries_mib", lambda v: f"{v:.0f}", False),
     ("peak memory beyond the libraries and the weights, MiB", "beyond_weights_mib", lambda v: f"{v:.0f}", False),
 ]

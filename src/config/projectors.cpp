@@ -1,23 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 
 #include "parse_field.h"
+#include "sftrun/core/projector_sizes.h"
 
 /// `model.projectors`.
 namespace sftrun::config {
 namespace {
-
-constexpr int64_t kMaxWidth = 1 << 20;
-struct ProjectorKey {
-  const char* name;
-  int64_t FeatureProjector::*member;
-};
-constexpr std::array kProjectorKeys = {ProjectorKey{"input_width", &FeatureProjector::input_width},
-                                       ProjectorKey{"hidden", &FeatureProjector::hidden},
-                                       ProjectorKey{"tokens", &FeatureProjector::tokens}};
 
 /// It is part of tensors' names.
 bool is_projector_name(const std::string& name) {
@@ -33,16 +24,16 @@ Complaint about(const std::string& projector, const std::string& what, std::stri
 
 std::optional<Complaint> read_number(const Value& key, const Value& value,
                                      FeatureProjector& projector) {
-  const auto known = std::find_if(kProjectorKeys.begin(), kProjectorKeys.end(),
-                                  [&](const ProjectorKey& of) { return key.text == of.name; });
-  if (known == kProjectorKeys.end())
+  const auto known = std::find_if(kProjectorSizes.begin(), kProjectorSizes.end(),
+                                  [&](const ProjectorSize& of) { return key.text == of.key; });
+  if (known == kProjectorSizes.end())
     return about(projector.name, fmt::format("has the key `{}`", excerpt(key.text)),
                  "the keys are input_width, hidden and tokens");
   if (value.kind == Value::Kind::kNull) return std::nullopt;
-  const Limits limits{.min = 1, .max = static_cast<double>(kMaxWidth)};
+  const Limits limits{.min = 1, .max = static_cast<double>(kMaxProjectorSize)};
   if (!parse_field(value, limits, projector.*(known->member))) return std::nullopt;
-  return about(projector.name, fmt::format("has the {} {}", known->name, describe(value)),
-               fmt::format("write a whole number from 1 to {}", kMaxWidth));
+  return about(projector.name, fmt::format("has the {} {}", known->key, describe(value)),
+               fmt::format("write a whole number from 1 to {}", kMaxProjectorSize));
 }
 
 }  // namespace
@@ -76,8 +67,8 @@ nlohmann::ordered_json field_to_json(const Projectors& member) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (const FeatureProjector& projector : member) {
     nlohmann::ordered_json& sizes = json[projector.name] = nlohmann::ordered_json::object();
-    for (const ProjectorKey& key : kProjectorKeys)
-      if (projector.*(key.member) != 0) sizes[key.name] = projector.*(key.member);
+    for (const ProjectorSize& size : kProjectorSizes)
+      if (projector.*(size.member) != 0) sizes[size.key] = projector.*(size.member);
   }
   return json;
 }

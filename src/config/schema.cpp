@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "sftrun/config/binding.h"
+#include "sftrun/core/projector_sizes.h"
 
 namespace sftrun::config {
 namespace {
@@ -72,8 +73,9 @@ Json projectors_schema() {
                 {"additionalProperties", false},
                 {"required", Json::array({"input_width"})},
                 {"properties", Json::object()}};
-  for (const char* key : {"input_width", "hidden", "tokens"})
-    sizes["properties"][key] = Json{{"type", Json::array({"integer", "null"})}, {"minimum", 1}};
+  for (const ProjectorSize& size : kProjectorSizes)
+    sizes["properties"][size.key] =
+        Json{{"type", Json::array({"integer", "null"})}, {"minimum", 1}};
   return {{"type", "object"}, {"additionalProperties", sizes}};
 }
 

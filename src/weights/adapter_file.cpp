@@ -15,6 +15,7 @@
 #include "sftrun/core/optional_file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/spec/feature_projectors.h"
 #include "sftrun/spec/gguf_description.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/spec/vision_tensors.h"
@@ -220,7 +221,7 @@ class AdapterReader {
     const auto found = specs_.find(name);
     if (found == specs_.end() || !spec::is_saved(config_.lora.modules_to_save, name))
       values_.fail(entry.name, "is neither a LoRA tensor nor part of `modules_to_save`",
-                   name.starts_with("projectors.")
+                   spec::is_projector_name(name)
                        ? "copy projectors.json, too: it has the sizes of projectors of features"
                        : "");
     const bool is_end = name == embedding_ + std::string(kWeightName) || name == "lm_head.weight";

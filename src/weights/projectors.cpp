@@ -1,6 +1,5 @@
 #include "sftrun/weights/projectors.h"
 
-#include <array>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -9,6 +8,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/optional_file.h"
+#include "sftrun/core/projector_sizes.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/rng.h"
 #include "sftrun/core/strings.h"
@@ -22,23 +22,13 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-struct ProjectorSize {
-  const char* key;
-  int64_t FeatureProjector::*member;
-  bool is_required;
-};
-constexpr std::array kProjectorSizes = {
-    ProjectorSize{"input_width", &FeatureProjector::input_width, true},
-    ProjectorSize{"hidden", &FeatureProjector::hidden, true},
-    ProjectorSize{"tokens", &FeatureProjector::tokens, false}};
-constexpr int64_t kMaxProjectorSize = 1 << 20;
-
 FeatureProjector projector_of(const std::string& name, const ordered_json& sizes,
                               const std::string& where) {
   FeatureProjector projector{.name = name};
   for (const ProjectorSize& size : kProjectorSizes) {
     const bool has_size = sizes.is_object() && sizes.contains(size.key);
-    if (!has_size && !size.is_required) continue;
+    const bool is_required = size.member != &FeatureProjector::tokens;
+    if (!has_size && !is_required) continue;
     const bool is_number = has_size && sizes[size.key].is_number_integer() &&
                            sizes[size.key] >= 1 && sizes[size.key] <= kMaxProjectorSize;
     if (!is_number)

@@ -34,15 +34,14 @@ import numpy as np
 import torch
 import transformers
 import yaml
-from families import in_fp64
 from peft import LoraConfig, PeftModel, get_peft_model
 from adapters import fill_b
-from reference_training import IGNORE_INDEX, Document, Recipe, decay_groups, log_probability_of_labels, logits_of, train
+from reference_training import IGNORE_INDEX, Document, Recipe, log_probability_of_labels, logits_of
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from vision_models import MODELS, Reader, load, turn, write_folder, write_pictures
-from vision_parity import WORDS, widened
+from vision_parity import CHECKPOINTED, PACKED, train_in_fp64, widened, words
 
 LOSS, GRAD_NORM, LOGITS, SCORE = 1e-5, 1e-4, 1e-3, 1e-4
 STEPS, RANK, MAX_SEQ_LEN = 5, 4, 256
@@ -66,8 +65,6 @@ RECIPES = {
     "full": Training({"projector": "full", "language": "full"}, {"mode": "full", "train_parts": ["projector", "language"]}, 2e-3),
 }
 UNPACKED = {"data__packing": False, "train__batch_size": 4, "train__grad_accum": 3}
-PACKED = {"data__packing": True, "train__batch_size": 2, "train__grad_accum": 8}
-CHECKPOINTED = {"train__gradient_checkpointing": True}
 BATCHES = {
     "unpacked": UNPACKED,
     "packed": PACKED,
@@ -167,10 +164,6 @@ class Case:
 
     def load(self, folder: Path):
         return load(folder) if self.name == "gemma3" else AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-
-
-def words(rng: random.Random, most: int) -> str:
-    return " ".join(rng.choices(WORDS, k=rng.randint(1, most)))
 
 
 def stand_in(name: str, values: np.ndarray, eos: str) -> str:
@@ -321,12 +314,7 @@ def reference_model(case: Case, training: Training) -> Projected:
 
 def train_reference(case: Case, training: Training) -> tuple[Projected, list[dict]]:
     module, recipe = reference_model(case, training), recipe_of(training, len(case.documents))
-    with in_fp64(module):
-        norms = frozenset(f"{name}.weight" for name, part in module.named_modules() if "RMSNorm" in type(part).__name__)
-        optimizer = torch.optim.AdamW(decay_groups(module, recipe.weight_decay, norms), lr=recipe.learning_rate, betas=recipe.betas, eps=recipe.epsilon)
-        metrics = train(module, [widened(document) for document in case.documents], recipe, optimizer=optimizer)
-    module.float()
-    return module, metrics
+    return module, train_in_fp64(module, case.documents, recipe)
 
 
 def probe(case: Case, module: Projected) -> torch.Tensor:
