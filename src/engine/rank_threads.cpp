@@ -14,6 +14,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/thread_log.h"
 #include "sftrun/launch/launch_plan.h"
+#include "sftrun/parallel/communicator.h"
 
 namespace sftrun::engine {
 namespace {
@@ -77,6 +78,7 @@ class RankThreads {
 
 int run_rank_threads(const std::vector<Rank*>& ranks, const FailureContext& context,
                      const std::function<int(Rank&)>& body) {
+  parallel::disable_flight_recorder();
   RankThreads threads(ranks.size(), context);
   std::vector<std::jthread> others;
   for (size_t i = 1; i < ranks.size(); ++i) {

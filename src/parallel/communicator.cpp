@@ -133,6 +133,10 @@ std::string fix_for_connecting(std::string_view reason) {
 Communicator::Communicator(Communicator&&) noexcept = default;
 Communicator& Communicator::operator=(Communicator&&) noexcept = default;
 
+void disable_flight_recorder() {
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
+}
+
 Communicator Communicator::connect(const Identity& identity, const std::string& backend,
                                    at::Device device, const ConnectOptions& options) {
   auto impl = std::make_unique<Impl>();

@@ -31,7 +31,7 @@
 namespace sftrun::parallel {
 namespace {
 
-using test::free_port;
+using launch::pick_free_port;
 
 void spawn(int world_size, const std::function<void(Communicator&)>& body) {
   test::run_ranks(world_size, body);
@@ -263,7 +263,7 @@ TEST(Communicator, AnErrorNamesTheAxis) {
 }
 
 TEST(Communicator, NobodyThereIsACommErrorThatNamesTheAddress) {
-  const int port = free_port();
+  const int port = pick_free_port();
   try {
     Communicator::connect({1, 2, "127.0.0.1", port}, "gloo", at::kCPU, {.timeout_s = 1});
     FAIL() << "connected to nobody";
@@ -294,7 +294,7 @@ TEST(Rendezvous, AnUnknownNameIsToldSoon) {
 
 TEST(Rendezvous, TheHostDoesNotKnowItsName) {
   const std::string text = failure([] {
-    Communicator::connect({0, 2, "no-such-host.invalid", free_port(), false}, "gloo", at::kCPU,
+    Communicator::connect({0, 2, "no-such-host.invalid", pick_free_port(), false}, "gloo", at::kCPU,
                           {.timeout_s = 100, .unreachable_s = 0.5});
   });
   EXPECT_NE(text.find("rank 0 cannot resolve its own address"), std::string::npos) << text;
@@ -306,7 +306,7 @@ TEST(Rendezvous, TheHostDoesNotKnowItsName) {
 TEST(Rendezvous, TheHostDoesNotAskItselfAtAnAddressOfOthers) {
   const auto start = std::chrono::steady_clock::now();
   const std::string text = failure([] {
-    Communicator::connect({0, 2, "192.0.2.1", free_port(), false}, "gloo", at::kCPU,
+    Communicator::connect({0, 2, "192.0.2.1", pick_free_port(), false}, "gloo", at::kCPU,
                           {.timeout_s = 1});
   });
   EXPECT_NE(text.find("rank 1 of 2 did not join"), std::string::npos) << text;
@@ -314,22 +314,22 @@ TEST(Rendezvous, TheHostDoesNotAskItselfAtAnAddressOfOthers) {
 }
 
 TEST(Rendezvous, RanksThatDoNotComeAreNamed) {
-  ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
-  const int port = free_port();
-  std::vector<std::thread> ranks;
+  disable_flight_recorder();
+  const int port = pick_free_port();
+  test::TestThreads ranks;
   for (const int rank : {0, 2}) {
-    ranks.emplace_back([port, rank] {
+    ranks.start([port, rank] {
       const std::string text = failure([port, rank] {
         Communicator::connect({rank, 5, "127.0.0.1", port}, "gloo", at::kCPU, {.timeout_s = 1.5});
       });
       EXPECT_NE(text.find("ranks 1, 3 and 4 of 5 did not join"), std::string::npos) << text;
     });
   }
-  for (std::thread& rank : ranks) rank.join();
+  ranks.join();
 }
 
 TEST(Rendezvous, AStopEndsTheWaitAtOnce) {
-  const int port = free_port();
+  const int port = pick_free_port();
   for (const int rank : {0, 1}) {
     const auto start = std::chrono::steady_clock::now();
     EXPECT_THROW(Communicator::connect({rank, 2, "127.0.0.1", port}, "gloo", at::kCPU,
@@ -341,14 +341,14 @@ TEST(Rendezvous, AStopEndsTheWaitAtOnce) {
 
 /// What the log says while ranks run `body`, then meet in a barrier.
 std::string log_of_stalls(int world_size, const std::function<void(Communicator&)>& body) {
-  ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
+  disable_flight_recorder();
   const test::TemporaryDirectory dir;
   const std::filesystem::path file = dir / "log";
   log::configure({.console = log::Level::kOff, .file = file});
-  const int port = free_port();
-  std::vector<std::thread> ranks;
+  const int port = pick_free_port();
+  test::TestThreads ranks;
   for (int rank = 0; rank < world_size; ++rank) {
-    ranks.emplace_back([&, rank] {
+    ranks.start([&, rank] {
       Communicator comm =
           Communicator::connect({rank, world_size, "127.0.0.1", port}, "gloo", at::kCPU,
                                 {.timeout_s = 60, .stall_s = 0.5, .beat_s = 0.2});
@@ -358,7 +358,7 @@ std::string log_of_stalls(int world_size, const std::function<void(Communicator&
       comm.barrier("end");
     });
   }
-  for (std::thread& rank : ranks) rank.join();
+  ranks.join();
   log::configure({.console = log::Level::kOff});
   return read_text_file(file);
 }
@@ -424,7 +424,7 @@ pid_t start_rank_to_be_stopped(int port) {
 TEST(StallWatch, NamesTheHostWhenItIsStopped) {
   const test::TemporaryDirectory dir;
   log::configure({.console = log::Level::kOff, .file = dir / "log"});
-  const int port = free_port();
+  const int port = pick_free_port();
   const pid_t host = start_rank_to_be_stopped(port);
   {
     Communicator comm = Communicator::connect(
@@ -502,8 +502,9 @@ std::vector<std::string> listening_on(int port) {
 
 TEST(Rendezvous, ListensOnTheLoopbackAlone) {
   for (const char* host : {"127.0.0.1", "localhost"}) {
-    const int port = free_port();
-    std::thread other([&] {
+    const int port = pick_free_port();
+    test::TestThreads other;
+    other.start([&] {
       Communicator::connect({1, 2, host, port}, "gloo", at::kCPU, {.timeout_s = 30}).barrier("a");
     });
     Communicator comm =
@@ -565,8 +566,9 @@ TEST(Calls, ARankThatRestsHearsOfAFailure) {
 std::pair<std::string, std::vector<std::string>> several_machines_at(const char* host) {
   const test::TemporaryDirectory dir;
   log::configure({.console = log::Level::kOff, .file = dir / "log"});
-  const int port = free_port();
-  std::thread other([&] {
+  const int port = pick_free_port();
+  test::TestThreads other;
+  other.start([&] {
     Communicator::connect({1, 2, host, port, false}, "gloo", at::kCPU, {.timeout_s = 30})
         .barrier("a");
   });

@@ -48,7 +48,11 @@ struct GroupOptions {
   bool is_own = false;
 };
 
-/// Not thread-safe; one per process (or per thread, in tests).
+/// For a process whose ranks are threads, before its first communicator. LibTorch's flight recorder
+/// is one for the process and takes in process groups without a lock, so threads would race in it.
+void disable_flight_recorder();
+
+/// Not thread-safe; one per process, or per thread (see `disable_flight_recorder`).
 class Communicator {
  public:
   /// A single process: collectives return their input; no network is used.
