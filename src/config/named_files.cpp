@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "sftrun/config/field_value.h"
+#include "sftrun/core/user_path.h"
 
 namespace sftrun::config {
 namespace {

@@ -17,6 +17,7 @@
 #include "sftrun/spec/blocks.h"
 #include "support/memory_since.h"
 #include "support/one_thread.h"
+#include "support/planned_bytes.h"
 #include "support/reference.h"
 
 // The rows of src/plan/blocks/ beside the allocator. A model has one layer, and one of its blocks needs
@@ -83,13 +84,6 @@ TEST(BlockCases, HaveEveryMixer) {
   })) << #mixer;
   SFTRUN_MIXERS(SFTRUN_EXPECT_CASE)
 #undef SFTRUN_EXPECT_CASE
-}
-
-/// @param below, above shares of the measured bytes
-void expect_planned(int64_t planned, int64_t measured, double below, double above,
-                    const char* what) {
-  EXPECT_GE(static_cast<double>(planned), (1 - below) * static_cast<double>(measured)) << what;
-  EXPECT_LE(static_cast<double>(planned), (1 + above) * static_cast<double>(measured)) << what;
 }
 
 /// A model of one layer and its plan.
@@ -186,7 +180,7 @@ TEST_P(BlockBytes, AreKeptForTheBackwardPass) {
                 without = layer_memory(model, is_mixer ? layers::Recomputed::kMixer
                                                        : layers::Recomputed::kFeedForward)
                               .kept;
-  expect_planned(own(model.step()).kept, all - without, 0.02, 0.02, "kept");
+  test::expect_planned(own(model.step()).kept, all - without, {0.02, 0.02}, "kept");
 }
 
 /// With adapters. At most 7% too little; up to 12% too much: with bf16 attention packs some values in
@@ -196,8 +190,9 @@ TEST_P(BlockBytes, AreThePeakOfTheBackwardPass) {
   layer_memory(model, layers::Recomputed::kNothing);  // makes what stays
   const LayerMemory measured = layer_memory(model, layers::Recomputed::kNothing);
   const plan::LayerBytes planned = model.layer();
-  expect_planned(planned.kept - model.step().rows(kHidden), measured.kept, 0.02, 0.02, "kept");
-  expect_planned(planned.in_backward, measured.in_backward, 0.07, 0.12, "backward");
+  test::expect_planned(planned.kept - model.step().rows(kHidden), measured.kept, {0.02, 0.02},
+                       "kept");
+  test::expect_planned(planned.in_backward, measured.in_backward, {0.07, 0.12}, "backward");
 }
 
 /// The cache within 16 KiB, a pass at most 6% too small or 12% too large.
@@ -223,7 +218,7 @@ TEST_P(BlockBytes, AreThoseOfGeneration) {
     batch.step();
     if (is_first) continue;
     EXPECT_NEAR(static_cast<double>(all.held()), static_cast<double>(cache), 16 << 10);
-    expect_planned(in_pass, all.peak() - all.held(), 0.06, 0.12, "pass");
+    test::expect_planned(in_pass, all.peak() - all.held(), {0.06, 0.12}, "pass");
   }
 }
 
@@ -249,8 +244,8 @@ TEST_P(EndBytes, AreThoseOfTheHead) {
   const MemorySince loss;
   stage.loss(run);
   const int64_t hidden = model.step().rows(kHidden);  // the layer's output exists already
-  expect_planned(plan::block_row("head").training(model.step(), -1).in_forward,
-                 loss.peak() + hidden, 0.03, 0.03, "head");
+  test::expect_planned(plan::block_row("head").training(model.step(), -1).in_forward,
+                       loss.peak() + hidden, {0.03, 0.03}, "head");
 }
 
 TEST_P(EndBytes, AreThoseOfTheEmbedding) {
@@ -260,7 +255,7 @@ TEST_P(EndBytes, AreThoseOfTheEmbedding) {
   const plan::TrainingBytes planned = plan::block_row("embedding").training(model.step(), -1);
   const MemorySince forward;
   const at::Tensor x = model.decoder().embed_for_training(batch);
-  expect_planned(planned.in_forward, forward.peak(), 0.01, 0.01, "forward");
+  test::expect_planned(planned.in_forward, forward.peak(), {0.01, 0.01}, "forward");
   EXPECT_EQ(forward.held(), planned.kept + static_cast<int64_t>(x.nbytes()));
   if (!model.decoder().embedding().trains()) return;
   const MemorySince backward;

@@ -17,6 +17,7 @@
 #include "sftrun/plan/step_memory.h"
 #include "support/memory_since.h"
 #include "support/one_thread.h"
+#include "support/planned_bytes.h"
 
 // The rows of the image side (src/plan/blocks/tower_*.cpp) beside the allocator, for towers that are wide and have two layers.
 namespace sftrun::model {
@@ -91,10 +92,7 @@ void expect_near(int64_t planned, int64_t measured, double below, double above,
                  const std::string& what) {
   // A product's working memory, which does not grow.
   constexpr int64_t kPackedOperands = 640 << 10;
-  EXPECT_GE(static_cast<double>(planned + kPackedOperands),
-            (1 - below) * static_cast<double>(measured))
-      << what;
-  EXPECT_LE(static_cast<double>(planned), (1 + above) * static_cast<double>(measured)) << what;
+  test::expect_planned(planned, measured, {below, above, kPackedOperands}, what);
 }
 
 /// A model with its tower, and the plan of it.
