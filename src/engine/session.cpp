@@ -196,8 +196,7 @@ void add_image_input(data::TextModel& text, const std::filesystem::path& folder,
                      const spec::ArchSpec& arch, const config::DataConfig& data) {
   if (!is_folder(folder)) return;
   text.images = data::image_input_of(folder, *text.tokenizer, data::image_caps(data));
-  const bool has_tower = arch.vision && arch.vision->newline.empty();
-  if (text.images == nullptr || text.images->refusal || has_tower) return;
+  if (text.images == nullptr || text.images->refusal || arch.vision) return;
   auto refused = std::make_shared<data::ImageInput>(*text.images);
   refused->refusal = DataError("images for models of this type are not supported",
                                (folder / "config.json").string(), "use the model with texts alone");

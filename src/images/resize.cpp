@@ -63,8 +63,7 @@ std::vector<int64_t> nearest_places(int64_t size_before, int64_t size_after) {
   return places;
 }
 
-Image resize_nearest(const Image& image, int64_t width, int64_t height) {
-  Image result(width, height);
+void resize_nearest(const Image& image, int64_t width, int64_t height, Image& result) {
   const auto columns = nearest_places(image.width, width),
              rows = nearest_places(image.height, height);
   for (int64_t y = 0; y < height; ++y) {
@@ -73,7 +72,6 @@ Image resize_nearest(const Image& image, int64_t width, int64_t height) {
     for (int64_t x = 0; x < width; ++x, to += 3)
       std::memcpy(to, from + columns[static_cast<size_t>(x)] * 3, 3);
   }
-  return result;
 }
 
 /// Pillow does so since 13.0 (pull request 9549).
@@ -167,10 +165,19 @@ void resize_columns(ConstRows from, int64_t first_row, int64_t bytes, const Resi
 }
 
 Image resize(const Image& image, int64_t width, int64_t height, Filter filter) {
+  Image result;
+  resize(image, width, height, filter, result);
+  return result;
+}
+
+void resize(const Image& image, int64_t width, int64_t height, Filter filter, Image& result) {
   SFTRUN_CHECK(width > 0 && height > 0 && image.width > 0 && image.height > 0);
-  if (width == image.width && height == image.height) return image;
-  if (filter == Filter::kNearest) return resize_nearest(image, width, height);
-  Image result(width, height);
+  result.reshape(width, height);
+  if (width == image.width && height == image.height) {
+    std::copy(image.pixels.begin(), image.pixels.end(), result.pixels.begin());
+    return;
+  }
+  if (filter == Filter::kNearest) return resize_nearest(image, width, height, result);
   const ConstRows source{image.pixels.data(), image.width * 3};
   const Rows target{result.pixels.data(), width * 3};
   if (height == image.height) {
@@ -187,7 +194,6 @@ Image resize(const Image& image, int64_t width, int64_t height, Filter filter) {
     resize_rows_first(image, weights_of(image.width, width, filter),
                       weights_of(image.height, height, filter), target);
   }
-  return result;
 }
 
 }  // namespace sftrun::images

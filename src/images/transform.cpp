@@ -8,28 +8,43 @@
 namespace sftrun::images {
 
 Image crop(const Image& image, int64_t left, int64_t top, int64_t width, int64_t height) {
+  Image result;
+  crop(image, left, top, width, height, result);
+  return result;
+}
+
+void crop(const Image& image, int64_t left, int64_t top, int64_t width, int64_t height,
+          Image& result) {
   SFTRUN_CHECK(width >= 0 && height >= 0);
-  Image result(width, height);
+  result.reshape(width, height);
   const int64_t first_x = std::max<int64_t>(left, 0), end_x = std::min(left + width, image.width);
   const int64_t first_y = std::max<int64_t>(top, 0), end_y = std::min(top + height, image.height);
-  if (first_x >= end_x) return result;
+  const bool has_margins =
+      end_x - first_x < width || end_y - first_y < height || first_x >= end_x || first_y >= end_y;
+  if (has_margins) std::fill(result.pixels.begin(), result.pixels.end(), uint8_t{0});
+  if (first_x >= end_x) return;
   for (int64_t y = first_y; y < end_y; ++y)
     std::memcpy(result.row(y - top) + (first_x - left) * 3, image.row(y) + first_x * 3,
                 static_cast<size_t>((end_x - first_x) * 3));
-  return result;
 }
 
 Image pad(const Image& image, int64_t left, int64_t top, int64_t right, int64_t bottom,
           Colour colour) {
+  Image result;
+  pad(image, left, top, right, bottom, colour, result);
+  return result;
+}
+
+void pad(const Image& image, int64_t left, int64_t top, int64_t right, int64_t bottom,
+         Colour colour, Image& result) {
   SFTRUN_CHECK(left >= 0 && top >= 0 && right >= 0 && bottom >= 0);
-  Image result(left + image.width + right, top + image.height + bottom);
+  result.reshape(left + image.width + right, top + image.height + bottom);
   const uint8_t values[3] = {colour.red, colour.green, colour.blue};
   std::vector<uint8_t> row(static_cast<size_t>(result.width * 3));
   for (size_t i = 0; i < row.size(); ++i) row[i] = values[i % 3];
   for (int64_t y = 0; y < result.height; ++y) std::copy(row.begin(), row.end(), result.row(y));
   for (int64_t y = 0; y < image.height; ++y)
     std::memcpy(result.row(y + top) + left * 3, image.row(y), static_cast<size_t>(image.width * 3));
-  return result;
 }
 
 namespace {

@@ -38,6 +38,23 @@ at::Tensor patches_of(const images::ImageProcessor& processor, const spec::Visio
   return {};
 }
 
+/// LLaVA-NeXT (`pack_image_features` of transformers): the whole image, then the rows of the other tiles put together, without what was
+/// padded, each with an end.
+/// @param first the image's first merged row   @param rows gets `TowerInput::feature_rows`
+void add_unpadded_rows(const images::ImagePlan& plan, int64_t first, std::vector<int64_t>& rows) {
+  const int64_t high = plan.token_rows, wide = plan.token_columns, of_tile = high * wide;
+  for (int64_t i = 0; i < of_tile; ++i) rows.push_back(first + i);
+  const int64_t top = (plan.tile_rows * high - plan.unpadded_rows) / 2,
+                left = (plan.tile_columns * wide - plan.unpadded_columns) / 2;
+  for (int64_t y = top; y < top + plan.unpadded_rows; ++y) {
+    for (int64_t x = left; x < left + plan.unpadded_columns; ++x) {
+      const int64_t tile = 1 + y / high * plan.tile_columns + x / wide;
+      rows.push_back(first + tile * of_tile + y % high * wide + x % wide);
+    }
+    rows.push_back(-1);
+  }
+}
+
 }  // namespace
 
 std::vector<layers::TowerTile> tiles_of(const images::ImageProcessor& processor,
@@ -66,7 +83,11 @@ layers::TowerInput tower_input(const images::ImageProcessor& processor,
                                std::span<const ProcessedRows> images) {
   layers::TowerInput input;
   std::vector<at::Tensor> patches;
+  std::vector<int64_t> feature_rows;
   uint32_t document = 0, next_patch = 0;
+  int64_t merged_rows = 0;
+  if (!vision.newline.empty() && processor.image_grid_pinpoints != vision.canvases)
+    refuse_patches(processor, "`image_grid_pinpoints`");
   for (const ProcessedRows& image : images) {
     if (image.document != document) document = image.document, next_patch = 0;
     const std::vector<layers::TowerTile> tiles = tiles_of(processor, vision, *image.plan);
@@ -76,8 +97,12 @@ layers::TowerInput tower_input(const images::ImageProcessor& processor,
       next_patch += static_cast<uint32_t>(tile.patches());
       input.tiles.push_back(tile);
     }
+    if (vision.newline.empty()) continue;
+    add_unpadded_rows(*image.plan, merged_rows, feature_rows);
+    merged_rows += image.plan->rows * image.plan->token_rows * image.plan->token_columns;
   }
   input.patches = patches.empty() ? at::empty({0, vision.patches.values()}) : at::cat(patches);
+  if (!vision.newline.empty()) input.feature_rows = at::tensor(feature_rows, at::kLong);
   return input;
 }
 

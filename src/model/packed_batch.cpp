@@ -247,8 +247,9 @@ void add_whole_documents(Staging& staging, kernels::BatchMetadata& seen) {
 void send(PackedImages& images, const BatchTarget& target, const BatchOptions& options) {
   Staging staging(target, options.is_pinned);
   layers::TowerLayout& layout = images.layout;
-  for (at::Tensor* each : {&images.input.patches, &images.rows, &layout.order, &layout.positions,
-                           &layout.position_weights, &layout.cos, &layout.sin}) {
+  for (at::Tensor* each :
+       {&images.input.patches, &images.input.feature_rows, &images.rows, &layout.order,
+        &layout.positions, &layout.position_weights, &layout.cos, &layout.sin}) {
     if (!each->defined()) continue;
     *each = each->contiguous();
     staging.add_tensor(*each, *each);

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "sftrun/tokenizer/tokenizer.h"
+
 namespace sftrun::tokenizer {
 
 /// One step of a decoder. Immutable.

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/tokenizer/tokenizer.h"
+
 namespace sftrun::tokenizer {
 
 /// The pre-tokenizer that a name in tokenizer.ggml.pre stands for.

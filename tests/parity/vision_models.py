@@ -131,6 +131,23 @@ def llava(name: str, module: str, settings: dict, added: int, strategy: str) -> 
                        "<image>\n", "<image>", {"image_token_index": "<image>"}, "model.vision_tower.", MULTI_MODAL, has_auto_processor=True)
 
 
+def next_inputs(images: list[Image]) -> dict:
+    tiles = torch.nn.utils.rnn.pad_sequence([image.patches for image in images], batch_first=True)
+    return {"pixel_values": tiles, "image_sizes": torch.tensor([image.grid for image in images])}
+
+
+def llava_next() -> VisionModel:
+    """Tiles of one image on canvases of other shapes: what is padded is taken out of the features again."""
+    canvases = [[16, 32], [32, 16], [32, 32], [48, 16], [16, 48]]
+    base = vision_kinds.KINDS["llava"]
+    kind = dataclasses.replace(base, family="llava_next", seed=5, inputs=next_inputs, top={**base.top, "image_grid_pinpoints": canvases})
+    case = ProcessorCase("llava_next", "llava_next", "LlavaNextImageProcessor",
+                         {"size": {"shortest_edge": 16}, "crop_size": SIXTEEN, "image_grid_pinpoints": canvases}, "llava_next.LlavaNextProcessor",
+                         {"patch_size": 4, "num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"}, call={"do_pad": True})
+    return VisionModel(kind, case, LLAVA, "<image>\n", "<image>", {"image_token_index": "<image>"}, "model.vision_tower.",
+                       (*MULTI_MODAL, "model.image_newline"), has_auto_processor=True)
+
+
 SIXTEEN = {"height": 16, "width": 16}
 MODELS = {
     "qwen2_5_vl": qwen("qwen2_5_vl", "qwen2_5_vl.Qwen2_5_VLProcessor", {}),
@@ -149,6 +166,7 @@ MODELS = {
     "idefics3": idefics3("idefics3", dataclasses.replace(vision_kinds.KINDS["smolvlm"], family="idefics3", seed=3), "Idefics3"),
     "llava": llava("llava", "clip", {"size": {"shortest_edge": 16}, "crop_size": SIXTEEN}, 1, "default"),
     "llava_siglip": llava("llava_siglip", "siglip", {"size": SIXTEEN}, 0, "full"),
+    "llava_next": llava_next(),
     "internvl": VisionModel(
         vision_kinds.KINDS["internvl"],
         ProcessorCase("internvl", "got_ocr2", "GotOcr2ImageProcessor", {"size": SIXTEEN, "min_patches": 1, "max_patches": 3},
@@ -301,4 +319,5 @@ def image_of(output: dict) -> Image:
     if "image_grid_thw" in output:
         _, rows, columns = np.asarray(output["image_grid_thw"])[0].tolist()
         return Image(0, values, (rows, columns))
-    return Image(0, values[0] if values.ndim == 5 else values, (0, 0))
+    size = np.asarray(output["image_sizes"])[0].tolist() if "image_sizes" in output else (0, 0)
+    return Image(0, values[0] if values.ndim == 5 else values, size)

@@ -278,6 +278,8 @@ def reference_model(case: Case, training: Training, adapter: Path | None = None)
         parameter.requires_grad_(case.model.part_of(name) in full)
     if not training.has_adapter:
         return module
+    if case.name == "llava_next":  # PEFT saves modules, and this parameter is in none
+        module.model.image_newline.requires_grad_(False)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     module = PeftModel.from_pretrained(module, adapter or initial_adapter(case, training), is_trainable=True)
     for parameter in trained:  # PEFT freezes the base
@@ -421,7 +423,8 @@ def batches_of(case: Case, recipe_name: str) -> list[str]:
         return [chosen] if chosen else []
     if case.options.batches:
         return [batches for batches in BATCHES if batches in case.options.batches]
-    return list(BATCHES)
+    # Formats of blocks are cut between blocks, and these models are narrower than one.
+    return [batches for batches in BATCHES if batches != "tensor" or not RECIPES[recipe_name].quantises]
 
 
 def check_recipe(case: Case, recipe_name: str) -> None:

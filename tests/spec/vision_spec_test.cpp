@@ -279,6 +279,9 @@ TEST(VisionSpec, LlavaNextHasCanvases) {
         parse_whole(changed(config, "/image_grid_pinpoints", {{16, 32, 48}}));
       },
       {"`image_grid_pinpoints` must be a list of pairs"});
+  expect_error([&] { parse_whole(changed(config, "/vision_feature_select_strategy", "full")); },
+               {"LLaVA-NeXT's tiles are put together without class tokens",
+                "set `vision_feature_select_strategy` to \"default\""});
   json pixtral = changed(config, "/vision_config/model_type", "pixtral");
   pixtral["vision_feature_select_strategy"] = "full";
   expect_error([&] { parse_whole(pixtral); }, {"\"pixtral\" is not supported in llava_next",

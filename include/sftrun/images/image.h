@@ -17,6 +17,13 @@ struct Image {
   Image(int64_t width_, int64_t height_)
       : width(width_), height(height_), pixels(static_cast<size_t>(width_ * height_ * 3)) {}
 
+  /// Takes another size. Its pixels are then any; memory that is large enough is used again, since new pages take longer to get than to
+  /// fill.
+  void reshape(int64_t width_, int64_t height_) {
+    width = width_, height = height_;
+    pixels.resize(static_cast<size_t>(width_ * height_ * 3));
+  }
+
   uint8_t* row(int64_t y) { return pixels.data() + y * width * 3; }
   const uint8_t* row(int64_t y) const { return pixels.data() + y * width * 3; }
   bool operator==(const Image&) const = default;

@@ -51,6 +51,8 @@ struct ImagePlan {
   int64_t num_tokens = 0;
   /// Pixtral: those positions as rows and columns; a marker follows each row.
   int64_t token_rows = 0, token_columns = 0;
+  /// LLaVA-NeXT: rows and columns that are left of all tiles' patches together without what was padded.
+  int64_t unpadded_rows = 0, unpadded_columns = 0;
 
   int64_t num_values() const { return rows * values_per_row; }
   /// As the reference has it, for one image.

@@ -21,13 +21,21 @@ std::optional<Filter> filter_numbered(int64_t number);
 /// Thread-safe; one thread.
 /// @param width, height 1 or more
 Image resize(const Image& image, int64_t width, int64_t height, Filter filter);
+/// The same in the memory of `result`, another image.
+void resize(const Image& image, int64_t width, int64_t height, Filter filter, Image& result);
 
 /// The rectangle of `width` x `height` pixels whose corner is (left, top); black outside the image, as in Pillow's `Image.crop`.
 Image crop(const Image& image, int64_t left, int64_t top, int64_t width, int64_t height);
+/// The same in the memory of `result`, another image.
+void crop(const Image& image, int64_t left, int64_t top, int64_t width, int64_t height,
+          Image& result);
 
 /// Adds as many columns and rows of a colour, each 0 or more.
 Image pad(const Image& image, int64_t left, int64_t top, int64_t right, int64_t bottom,
           Colour colour = {});
+/// The same in the memory of `result`, another image.
+void pad(const Image& image, int64_t left, int64_t top, int64_t right, int64_t bottom,
+         Colour colour, Image& result);
 
 /// Where a side grows by an odd number of pixels, which end gets one more.
 enum class OddPadding {

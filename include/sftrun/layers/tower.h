@@ -54,6 +54,7 @@ struct Tower {
   at::ScalarType dtype = at::kFloat;  ///< of hidden states
   TowerLinear patches;
   Weight class_token, positions;
+  Weight newline;  ///< [text hidden], the end of a row of an unpadded image; or undefined
   TowerNorm pre_norm, post_norm;
   std::vector<TowerBlock> blocks;
   TowerMerger merger;
@@ -103,6 +104,8 @@ struct TowerInput {
   /// from the top left.
   at::Tensor patches;
   std::vector<TowerTile> tiles;
+  /// [N] int64: the merged row that each feature is; -1: `Tower::newline`. Undefined: each merged row is a feature, in order.
+  at::Tensor feature_rows;
 };
 
 /// The order of a tile's patches: rows of the tile in the order of `TowerInput`.   @return [rows * columns] index of each in (row, column)
@@ -155,7 +158,8 @@ class TowerPass {
   /// @param needs_input_gradient a unit before it trains
   void backward(int64_t unit, bool needs_input_gradient);
 
-  /// [P / side^2, text hidden] in the compute dtype, in the tiles' order: what stands in the text for the images.
+  /// [P / side^2, text hidden] in the compute dtype, in the tiles' order, or as `TowerInput::feature_rows` says: what stands in the text
+  /// for the images.
   const at::Tensor& features() const { return features_; }
   /// Of each of `Tower::deepstack`, the same shape.
   const std::vector<at::Tensor>& deepstack_features() const { return deepstack_features_; }
@@ -166,6 +170,7 @@ class TowerPass {
   struct Kept;
   at::Tensor run_unit(int64_t unit, const at::Tensor& input);
   std::vector<at::Tensor> run_mergers(const at::Tensor& input, const std::vector<at::Tensor>& taps);
+  at::Tensor chosen_features(const at::Tensor& merged) const;
 
   const Tower& tower_;
   const TowerInput& input_;

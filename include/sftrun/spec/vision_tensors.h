@@ -28,6 +28,7 @@ std::vector<TensorSpec> vision_linears(const ArchSpec& arch, const TrainedParts&
 
 /// Modules that hold a part of the image side and nothing else, for PEFT's `modules_to_save`: as few as possible, without "model." at the
 /// beginning. PEFT saves and loads all tensors of such a module, and takes no list of modules ("visual.blocks").
+/// LLaVA-NeXT's `image_newline` is in no module, and stays as it is beside LoRA.
 /// @throws ConfigError if the model has a module with trained tensors and others
 std::vector<std::string> modules_of(const ArchSpec& arch, ModelPart part);
 

@@ -48,7 +48,8 @@ int64_t pooled_patches(const ImageProcessor& processor) {
   return side * side;
 }
 
-void count_tokens(const PlanBuilder& builder, ImagePlan& plan) {
+void count_tokens(PlanBuilder& builder) {
+  ImagePlan& plan = builder.plan();
   const ImageProcessor& processor = builder.processor();
   const TokenRule rule = processor.row().tokens;
   if (rule == TokenRule::kPerTile) {
@@ -59,7 +60,9 @@ void count_tokens(const PlanBuilder& builder, ImagePlan& plan) {
     plan.token_rows = plan.tile_height / processor.patch_size;
     plan.token_columns = plan.tile_width / processor.patch_size;
     plan.num_tokens = plan.token_rows * plan.token_columns + processor.extra_tokens;
-    if (rule == TokenRule::kUnpadded) plan.num_tokens += unpadded_tokens(builder);
+    if (rule != TokenRule::kUnpadded) return;
+    unpad(builder);
+    plan.num_tokens += plan.unpadded_rows * (plan.unpadded_columns + 1);  // and the rows' ends
   }
 }
 
@@ -72,7 +75,7 @@ ImagePlan plan_image(const ImageProcessor& processor, int64_t width, int64_t hei
   kPlanners[static_cast<size_t>(processor.kind)].plan(builder);
   ImagePlan& plan = builder.plan();
   count_rows(builder, plan);
-  count_tokens(builder, plan);
+  count_tokens(builder);
   return std::move(plan);
 }
 

@@ -62,7 +62,7 @@ void plan_llava_next(PlanBuilder& builder);
 void plan_pixtral(PlanBuilder& builder);
 void plan_intern_vl(PlanBuilder& builder);
 
-/// LLaVA-NeXT: tokens of the tiles without padding, and of the ends of their rows.
-int64_t unpadded_tokens(const PlanBuilder& builder);
+/// LLaVA-NeXT: sets the rows and columns of the tiles' patches without padding.
+void unpad(PlanBuilder& builder);
 
 }  // namespace sftrun::images

@@ -378,11 +378,11 @@ int64_t whole_after_rounding(double number) {
 
 }  // namespace
 
-int64_t unpadded_tokens(const PlanBuilder& builder) {
+void unpad(PlanBuilder& builder) {
   const ImageProcessor& processor = builder.processor();
   const Extent source = builder.source();
   const Extent canvas = best_resolution(processor, source);
-  const ImagePlan& plan = builder.plan();
+  ImagePlan& plan = builder.plan();
   int64_t high = plan.tile_height / processor.patch_size * (canvas.height / plan.tile_height);
   int64_t wide = plan.tile_width / processor.patch_size * (canvas.width / plan.tile_width);
   const double width = real(source.width), height = real(source.height);
@@ -391,7 +391,7 @@ int64_t unpadded_tokens(const PlanBuilder& builder) {
   } else {
     wide -= (wide - whole_after_rounding(width * (real(high) / height))) / 2 * 2;
   }
-  return high * wide + high;
+  plan.unpadded_rows = high, plan.unpadded_columns = wide;
 }
 
 }  // namespace sftrun::images

@@ -181,6 +181,7 @@ std::vector<TowerMembers> members_of(Tower& tower) {
   list.begin_unit();
   list.add(tower.post_norm);
   list.add(tower.merger);
+  list.add(spec.newline, tower.newline);
   for (TowerMerger& merger : tower.deepstack) list.add(merger);
   return std::move(list.units);
 }

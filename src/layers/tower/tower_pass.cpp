@@ -201,13 +201,24 @@ TowerPass::TowerPass(const Tower& tower, const TowerInput& input, const TowerLay
 
 TowerPass::~TowerPass() = default;
 
+/// @param merged [P / side^2, text hidden]
+at::Tensor TowerPass::chosen_features(const at::Tensor& merged) const {
+  const at::Tensor& rows = input_.feature_rows;
+  if (!rows.defined()) return merged;
+  const at::Tensor newline = read_weight(tower_.newline).to(merged.scalar_type());
+  // Not rows of one table: the gradient of the row that all share is then a sum in a fixed order.
+  return at::where((rows < 0).unsqueeze(1), newline.unsqueeze(0),
+                   merged.index_select(0, rows.clamp_min(0)));
+}
+
 std::vector<at::Tensor> TowerPass::run_mergers(const at::Tensor& input,
                                                const std::vector<at::Tensor>& taps) {
   const at::Tensor places = layout_.order.defined() ? layout_.order.argsort() : at::Tensor();
   const auto in_order = [&](const at::Tensor& rows) { return squares_in(rows, places); };
   const at::Tensor last =
       without_class_tokens(tower_, tower_norm(input, tower_.post_norm), layout_);
-  std::vector<at::Tensor> features = {in_order(run_merger(tower_.merger, last, layout_))};
+  std::vector<at::Tensor> features = {
+      chosen_features(in_order(run_merger(tower_.merger, last, layout_)))};
   for (size_t i = 0; i < taps.size(); ++i)
     features.push_back(in_order(run_merger(tower_.deepstack[i], taps[i], layout_)));
   return features;

@@ -87,6 +87,7 @@ TrainingBytes training(const StepContext& step, int64_t /*layer*/) {
   last.hold();
   last.merge(spec.merger);
   if (spec.window_side > 0) last.copy(features);
+  if (!spec.newline.empty()) last.copy(features);
   TrainingBytes bytes{.in_forward = last.in_forward()};
   std::vector<MergerWalk> walks = {last};
   int64_t outputs = features;

@@ -63,6 +63,10 @@ VisionSpec read_llava_next(const JsonFields& config, const ArchSpec& text) {
         config.where(),
         "supported in `vision_config.model_type`: clip_vision_model and siglip_vision_model");
   }
+  if (!vision.class_token.empty() && !vision.drops_class_token) {
+    throw DataError("LLaVA-NeXT's tiles are put together without class tokens", config.where(),
+                    "set `vision_feature_select_strategy` to \"default\"");
+  }
   vision.newline = "model.image_newline";
   vision.projector.push_back(vision.newline);
   read_canvases(config, vision);

@@ -161,7 +161,6 @@ std::optional<ModelPart> part_of(const ArchSpec& arch, std::string_view name) {
 }
 
 bool is_read(const VisionSpec& vision, const TensorSpec& tensor) {
-  if (!vision.newline.empty() && tensor.name == vision.newline) return false;
   if (tensor.unit == VisionUnit::kLayer) return tensor.layer < vision.num_used_layers;
   const bool is_post_norm = tensor.unit == VisionUnit::kOutput && vision.post_norm.exists() &&
                             tensor.name.starts_with(vision.post_norm.module + ".");
@@ -225,6 +224,7 @@ std::vector<std::string> modules_of(const ArchSpec& arch, ModelPart part) {
   const PartNames names(arch, part);
   std::vector<std::string> modules;
   for (const std::string& tensor : names.trained) {
+    if (tensor == arch.vision->newline) continue;  // PEFT saves no parameter of the whole model
     std::string module = module_around(tensor, names);
     if (module.empty()) {
       throw ConfigError(
