@@ -257,12 +257,16 @@ class RopeWalk {
   void text_until(int64_t end) {
     for (; row_ < end; ++next_) set(next_, next_, next_);
   }
-  void image(const std::array<int64_t, 3>& grid_thw) {
-    const int64_t height = grid_thw[1] / side_, width = grid_thw[2] / side_;
-    for (int64_t frame = 0; frame < grid_thw[0]; ++frame)
+  /// An image, or frames of a video, which may be at the place of the frames before them.
+  void image(const SequenceMedia& image) {
+    const int64_t height = image.grid_thw[1] / side_, width = image.grid_thw[2] / side_;
+    const bool has_place = image.frames.time < 0 || image.frames.first == 0;
+    if (has_place) place_ = next_;
+    const int64_t time = place_ + std::max<int64_t>(image.frames.time, 0);
+    for (int64_t frame = 0; frame < image.grid_thw[0]; ++frame)
       for (int64_t y = 0; y < height; ++y)
-        for (int64_t x = 0; x < width; ++x) set(next_ + frame, next_ + y, next_ + x);
-    next_ += std::max(height, width);
+        for (int64_t x = 0; x < width; ++x) set(time + frame, place_ + y, place_ + x);
+    next_ = place_ + std::max(height, width);
   }
 
  private:
@@ -275,7 +279,7 @@ class RopeWalk {
 
   std::vector<int32_t>& positions_;
   int64_t num_rows_, side_;
-  int64_t row_ = 0, next_ = 0;
+  int64_t row_ = 0, next_ = 0, place_ = 0;
 };
 
 }  // namespace
@@ -291,7 +295,7 @@ void set_rope_positions(Batch& batch, int64_t merge_side) {
     for (; image < batch.images.size() && batch.images[image].end <= end; ++image) {
       // The run of such an image is one, without markers in between.
       walk.text_until(batch.image_rows[image].begin);
-      walk.image(batch.images[image].grid_thw);
+      walk.image(batch.images[image]);
       SFTRUN_CHECK_EQ(walk.row(), int64_t{batch.image_rows[image].end});
     }
     walk.text_until(end);

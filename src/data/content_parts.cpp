@@ -33,6 +33,21 @@ void check_image_part(const Json& part, const std::string& name, const std::stri
   }
 }
 
+/// Likewise.
+void check_video_part(const Json& part, const std::string& name, const std::string& where) {
+  const auto is_among = [](const auto& keys, const std::string& key) {
+    return std::find(keys.begin(), keys.end(), key) != keys.end();
+  };
+  for (const auto& [key, value] : part.items()) {
+    const bool is_known =
+        is_among(kVideoKeys, key) || is_among(kFrameTimeKeys, key) || key == "type";
+    if (is_known || is_note(key) || is_nothing(value)) continue;
+    throw DataError(
+        fmt::format("{} has \"{}\" beside its video, which is not read", name, excerpt(key)), where,
+        "give the frames as a list, \"video\": [\"1.jpg\", …], and \"fps\"; remove other keys");
+  }
+}
+
 void check_part(const Json& part, const std::string& name, const std::string& where) {
   constexpr const char* kFix = R"(write {"type": "text", "text": "…"})";
   const Json type = part.is_object() ? part.value("type", Json()) : Json();
@@ -108,6 +123,8 @@ void check_parts(const Json& parts, const std::string& name, const std::string& 
     const std::string part = fmt::format("{}[{}]", name, i);
     if (kinds == PartKinds::kTextAndImages && is_image_part(parts[i]))
       check_image_part(parts[i], part, where);
+    else if (kinds == PartKinds::kTextAndImages && is_video_part(parts[i]))
+      check_video_part(parts[i], part, where);
     else if (kinds == PartKinds::kTextAndImages && is_features_part(parts[i]))
       check_features_part(parts[i], part, where);
     else
@@ -136,13 +153,13 @@ Json strings_as_parts(Json messages) {
 
 namespace {
 
-bool has_image(const Json& content) {
-  return content.is_array() && std::any_of(content.begin(), content.end(), is_image_part);
+bool has_visual(const Json& content) {
+  return content.is_array() && std::any_of(content.begin(), content.end(), is_visual_part);
 }
 
 Json with_plain_texts(Json parts) {
   for (Json& part : parts)
-    if (!is_image_part(part)) part = part_of(part["text"].get<std::string>());
+    if (!is_visual_part(part)) part = part_of(part["text"].get<std::string>());
   return parts;
 }
 
@@ -151,7 +168,7 @@ Json with_plain_texts(Json parts) {
 void set_parts(Json& message, const PartSupport& support) {
   const auto content = message.find("content");
   if (content == message.end() || content->is_null()) return;
-  if (has_image(*content)) {
+  if (has_visual(*content)) {
     *content = with_plain_texts(std::move(*content));
     return;
   }

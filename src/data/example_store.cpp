@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <optional>
 
@@ -15,7 +16,7 @@
 namespace sftrun::data {
 namespace {
 
-constexpr std::string_view kMagic = "sftrunE2";
+constexpr std::string_view kMagic = "sftrunE3";
 constexpr size_t kFlushTokens = size_t{1} << 20;
 
 struct Footer {
@@ -85,8 +86,22 @@ StoredExample stored_of(const Example& example, uint64_t offset) {
           .num_media = static_cast<uint32_t>(example.media.size())};
 }
 
-std::string_view media_text(const Media& media) {
-  return media.bytes != nullptr ? std::string_view(*media.bytes) : std::string_view(media.path);
+StoredMedia::Holds held_by(const SequenceMedia& media) {
+  if (!media.frames.further.empty()) return StoredMedia::kFiles;
+  return media.media.bytes != nullptr ? StoredMedia::kBytes : StoredMedia::kPath;
+}
+
+/// @param room receives a text that is made
+std::string_view media_text(const SequenceMedia& media, std::string& room) {
+  switch (held_by(media)) {
+    case StoredMedia::kBytes:
+      return *media.media.bytes;
+    case StoredMedia::kPath:
+      return media.media.path;
+    case StoredMedia::kFiles:
+      return room = packed_files(media);
+  }
+  return {};
 }
 
 /// Appends bytes in whole tokens.
@@ -96,14 +111,15 @@ void append_bytes(std::string_view bytes, std::vector<MarkedToken>& out) {
   if (!bytes.empty()) std::memcpy(out.data() + begin, bytes.data(), bytes.size());
 }
 
-StoredMedia stored_media_of(const SequenceMedia& image, uint64_t media_offset) {
+StoredMedia stored_media_of(const SequenceMedia& image, uint64_t media_offset,
+                            uint64_t media_size) {
   const auto number = [](int64_t value) {
     SFTRUN_CHECK(value >= 0 && value <= std::numeric_limits<uint32_t>::max());
     return static_cast<uint32_t>(value);
   };
   return {
       .media_offset = media_offset,
-      .media_size = media_text(image.media).size(),
+      .media_size = media_size,
       .width = number(image.width),
       .height = number(image.height),
       .rows = number(image.rows),
@@ -112,12 +128,20 @@ StoredMedia stored_media_of(const SequenceMedia& image, uint64_t media_offset) {
       .feature = image.feature,
       .begin = number(image.begin),
       .end = number(image.end),
-      .is_path = image.media.bytes == nullptr ? 1U : 0U,
-      .projector = number(image.projector + 1)};
+      .holds = held_by(image),
+      .projector = number(image.projector + 1),
+      .video = number(image.frames.video),
+      .frames_of_video = number(image.frames.of_video),
+      .first_frame = number(image.frames.first),
+      .time = static_cast<int32_t>(image.frames.time)};
 }
 
 SequenceMedia image_of(const StoredMedia& stored, std::string_view media) {
   SequenceMedia image{.projector = static_cast<int64_t>(stored.projector) - 1,
+                      .frames = {.video = stored.video,
+                                 .of_video = stored.frames_of_video,
+                                 .first = stored.first_frame,
+                                 .time = stored.time},
                       .width = stored.width,
                       .height = stored.height,
                       .rows = stored.rows,
@@ -126,10 +150,21 @@ SequenceMedia image_of(const StoredMedia& stored, std::string_view media) {
                       .begin = stored.begin,
                       .end = stored.end,
                       .feature = stored.feature};
-  if (stored.is_path != 0)
-    image.media.path = media;
-  else
-    image.media.bytes = std::make_shared<const std::string>(media);
+  std::vector<Media> files;
+  switch (stored.holds) {
+    case StoredMedia::kPath:
+      image.media.path = media;
+      break;
+    case StoredMedia::kFiles:
+      files = unpacked_files(media);
+      if (files.empty()) break;
+      image.media = std::move(files.front());
+      image.frames.further.assign(std::make_move_iterator(files.begin() + 1),
+                                  std::make_move_iterator(files.end()));
+      break;
+    default:
+      image.media.bytes = std::make_shared<const std::string>(media);
+  }
   return image;
 }
 
@@ -213,9 +248,11 @@ ExampleStore ExampleStore::in_memory(const std::vector<Example>& examples) {
   for (const Example& example : examples) {
     const auto first_media = static_cast<uint32_t>(contents->held_images.size());
     for (const SequenceMedia& image : example.media) {
+      std::string room;
+      const std::string_view media = media_text(image, room);
       contents->held_images.push_back(
-          stored_media_of(image, contents->held_tokens.size() * sizeof(MarkedToken)));
-      append_bytes(media_text(image.media), contents->held_tokens);
+          stored_media_of(image, contents->held_tokens.size() * sizeof(MarkedToken), media.size()));
+      append_bytes(media, contents->held_tokens);
     }
     StoredExample stored = stored_of(example, contents->held_tokens.size());
     stored.first_media = first_media;
@@ -358,10 +395,11 @@ void ExampleWriter::write(const void* data, size_t num_bytes) {
 void ExampleWriter::add(const Example& example) {
   const auto first_media = static_cast<uint32_t>(images_.size());
   for (const SequenceMedia& image : example.media) {
-    const std::string_view media = media_text(image.media);
+    std::string room;
+    const std::string_view media = media_text(image, room);
     const auto [known, is_new] = media_.try_emplace(xxh3_128(std::as_bytes(std::span(media))),
                                                     num_tokens_ * sizeof(MarkedToken));
-    images_.push_back(stored_media_of(image, known->second));
+    images_.push_back(stored_media_of(image, known->second, media.size()));
     if (!is_new) continue;
     const size_t before = buffer_.size();
     append_bytes(media, buffer_);

@@ -15,11 +15,16 @@ bool has_target(const Sequence& sequence, int64_t count) {
   return end - sequence.mask.begin() > 1 && std::find(sequence.mask.begin() + 1, end, 1) != end;
 }
 
-/// Whether the first `count` tokens end within an image.
+/// Whether the first `count` tokens end within an image, or between frames of a video.
 bool cuts_an_image(const Sequence& sequence, int64_t count) {
-  return std::any_of(sequence.media.begin(), sequence.media.end(), [&](const SequenceMedia& image) {
-    return image.begin < count && count < image.end;
-  });
+  int64_t last_kept_video = 0;
+  for (const SequenceMedia& image : sequence.media) {
+    if (image.begin < count && count < image.end) return true;
+    if (image.is_of_video() && image.begin >= count && image.frames.video == last_kept_video)
+      return true;
+    if (image.begin < count) last_kept_video = image.frames.video;
+  }
+  return false;
 }
 
 }  // namespace

@@ -19,8 +19,8 @@ bool names_image_processor(const std::filesystem::path& file) {
 }
 
 /// Errors name the settings.
-images::ImageProcessor with_named_caps(images::ImageProcessor processor,
-                                       const images::ImageCaps& caps) {
+template <class Processor>
+Processor with_named_caps(Processor processor, const images::ImageCaps& caps) {
   try {
     return images::with_caps(std::move(processor), caps);
   } catch (const ConfigError& error) {
@@ -34,31 +34,85 @@ images::ImageProcessor with_named_caps(images::ImageProcessor processor,
 
 std::string fingerprint_of_files(const std::filesystem::path& folder) {
   Fingerprint fingerprint;
-  for (const char* name : {"preprocessor_config.json", "processor_config.json",
-                           "tokenizer_config.json", "config.json"})
+  for (const char* name : {"preprocessor_config.json", "video_preprocessor_config.json",
+                           "processor_config.json", "tokenizer_config.json", "config.json"})
     fingerprint.add(has_optional_file(folder / name) ? read_text_file(folder / name)
                                                      : std::string());
   return fingerprint.hex();
 }
 
-void find_tokens(ImageInput& input, const tokenizer::Tokenizer& tokenizer,
-                 const std::string& folder) {
-  for (const std::string& token : input.prompt.tokens())
-    if (const auto id = tokenizer.token_to_id(token)) input.tokens.push_back(*id);
-  std::sort(input.tokens.begin(), input.tokens.end());
-  const std::string& text = input.prompt.feature;
+/// The id of what stands for features.
+/// @param kind "images"   @param by_model by config.json; -1: it does not say
+tokenizer::TokenId feature_token(const std::string& text, const char* kind, int64_t by_model,
+                                 const tokenizer::Tokenizer& tokenizer, const std::string& folder) {
   const auto id = tokenizer.token_to_id(text);
   if (!id || !tokenizer.is_added(*id))
-    throw DataError(fmt::format("the tokenizer has no token `{}`, which stands for images", text),
+    throw DataError(fmt::format("the tokenizer has no token `{}`, which stands for {}", text, kind),
                     folder,
                     "copy tokenizer.json and tokenizer_config.json from the model's repository");
-  const int64_t by_model = input.prompt.feature_id;
   if (by_model >= 0 && by_model != *id)
-    throw DataError(fmt::format("the token `{}` for images has the id {} in the tokenizer, and "
+    throw DataError(fmt::format("the token `{}` for {} has the id {} in the tokenizer, and "
                                 "config.json says {}",
-                                text, *id, by_model),
+                                text, kind, *id, by_model),
                     folder, "copy the tokenizer's files and config.json from the same repository");
-  input.feature = *id;
+  return *id;
+}
+
+void add_tokens(const std::vector<std::string>& texts, const tokenizer::Tokenizer& tokenizer,
+                std::vector<tokenizer::TokenId>& tokens) {
+  for (const std::string& text : texts)
+    if (const auto id = tokenizer.token_to_id(text)) tokens.push_back(*id);
+  std::sort(tokens.begin(), tokens.end());
+}
+
+/// Qwen2.5-VL's positions on the axis of time for a second.
+int64_t tokens_per_second_of(const std::filesystem::path& folder) {
+  constexpr int64_t kOfClass = 4;
+  const std::filesystem::path file = folder / "config.json";
+  if (!has_optional_file(file)) return kOfClass;
+  const auto model = parse_python_json(read_text_file(file));
+  if (!model.is_object() || !model.contains("vision_config")) return kOfClass;
+  const auto& tower = model["vision_config"];
+  if (!tower.is_object() || !tower.contains("tokens_per_second")) return kOfClass;
+  const auto& number = tower["tokens_per_second"];
+  if (!number.is_number_integer() || number.get<int64_t>() < 1)
+    throw DataError("`vision_config.tokens_per_second` must be a positive integer", file.string());
+  return number.get<int64_t>();
+}
+
+/// What SmolVLM2's processor takes for conversations with videos: the template in the model's files writes none.
+constexpr std::string_view kSmolVideoTemplate =
+    "{{ '<|im_start|>' }}{%- for message in messages -%}"
+    "{{ message.role | capitalize }}"
+    "{{ ':' if message.content[0].type == 'image' else ': ' }}"
+    "{%- for part in message.content -%}"
+    "{%- if part.type == 'text' -%}{{ part.text }}"
+    "{%- elif part.type == 'image' -%}{{ '<image>' }}"
+    "{%- elif part.type == 'video' -%}{{ '<video>' }}{%- endif -%}"
+    "{%- endfor -%}{{ '<end_of_utterance>\n' }}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ 'Assistant:' }}{%- endif -%}";
+
+/// What cannot be read is no error until a record has a video.
+void find_videos(ImageInput& input, const std::filesystem::path& folder,
+                 const tokenizer::Tokenizer& tokenizer, const images::ImageCaps& caps) {
+  auto videos = std::make_shared<VideoInput>();
+  try {
+    videos->processor =
+        with_named_caps(images::read_video_processor(folder, input.processor), caps);
+    videos->prompt = images::read_video_prompt(folder, videos->processor.kind);
+    videos->feature = feature_token(videos->prompt.feature, "videos", videos->prompt.feature_id,
+                                    tokenizer, folder.string());
+    if (videos->processor.kind == images::VideoKind::kQwen2Vl)
+      videos->tokens_per_second = tokens_per_second_of(folder);
+    if (videos->processor.kind == images::VideoKind::kSmolVlm)
+      videos->chat_template = std::make_shared<const templates::ChatTemplate>(
+          kSmolVideoTemplate, "the chat template for videos");
+  } catch (const DataError& error) {
+    input.video_refusal = error;
+    return;
+  }
+  add_tokens(videos->prompt.tokens(), tokenizer, input.tokens);
+  input.videos = std::move(videos);
 }
 
 }  // namespace
@@ -103,7 +157,10 @@ std::shared_ptr<const ImageInput> image_input_of(const std::filesystem::path& fo
   try {
     input->processor = with_named_caps(images::read_processor(folder), caps);
     input->prompt = images::read_prompt(folder, input->processor.kind);
-    find_tokens(*input, tokenizer, folder.string());
+    add_tokens(input->prompt.tokens(), tokenizer, input->tokens);
+    input->feature = feature_token(input->prompt.feature, "images", input->prompt.feature_id,
+                                   tokenizer, folder.string());
+    find_videos(*input, folder, tokenizer, caps);
   } catch (const DataError& error) {
     input->refusal = error;
   }

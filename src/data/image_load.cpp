@@ -20,6 +20,16 @@ ImageLoad load_of_plan(const images::ImageProcessor& processor, const images::Im
   return {.tiles = tiles, .patches = tiles * of_tile, .longest_tile = of_tile};
 }
 
+/// Of frames of a video, which are planned where the whole video is known.
+ImageLoad load_of_frames(const images::ImageProcessor& processor, const StoredMedia& frames,
+                         int64_t patch_side) {
+  int64_t of_tile = int64_t{frames.grid_thw[1]} * frames.grid_thw[2];
+  if (of_tile > 0) return {.tiles = 1, .patches = of_tile, .longest_tile = of_tile};
+  const int64_t side = processor.max_image_size / patch_side;
+  of_tile = side * side;
+  return {.tiles = frames.rows, .patches = frames.rows * of_tile, .longest_tile = of_tile};
+}
+
 }  // namespace
 
 void ImageLoad::add(const ImageLoad& other) {
@@ -39,8 +49,11 @@ const ImageLoad& ImageCounter::of(int64_t width, int64_t height) {
 ImageLoad ImageCounter::of(const ExampleStore& examples, const Bin& bin) {
   ImageLoad load;
   for (const int64_t example : bin)
-    for (const StoredMedia& image : examples.stored_media(example))
-      if (image.is_image()) load.add(of(image.width, image.height));
+    for (const StoredMedia& image : examples.stored_media(example)) {
+      if (!image.is_image()) continue;
+      load.add(image.video > 0 ? load_of_frames(processor_, image, patch_side_)
+                               : of(image.width, image.height));
+    }
   return load;
 }
 

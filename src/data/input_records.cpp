@@ -57,9 +57,9 @@ void read_conversations(Json& record) {
   }
 }
 
-/// Whether a part of a turn's content in here stands for an image.
+/// Whether a part of a turn's content in here stands for an image or a video.
 bool holds_image_part(const Json& value) {
-  if (is_image_part(value)) return true;
+  if (is_visual_part(value)) return true;
   return value.is_structured() && std::any_of(value.begin(), value.end(), holds_image_part);
 }
 

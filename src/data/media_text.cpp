@@ -27,10 +27,13 @@ std::vector<FoundMarker> find_markers(std::string_view text, std::string_view ma
 }
 
 [[noreturn]] void refuse_marker(const std::string& who, std::string_view marker,
-                                const std::string& where) {
+                                const std::string& where, bool is_of_video = false) {
   throw DataError(
-      fmt::format("{} contains `{}`, which stands for an image in the model's texts", who, marker),
-      where, R"(write images as parts, {"type": "image", "path": …}, or remove the word)");
+      fmt::format("{} contains `{}`, which stands for {} in the model's texts", who, marker,
+                  is_of_video ? "a video" : "an image"),
+      where,
+      is_of_video ? R"(write videos as parts, {"type": "video", "video": […]}, or remove the word)"
+                  : R"(write images as parts, {"type": "image", "path": …}, or remove the word)");
 }
 
 /// Where bytes of a rendered text come from.
@@ -82,14 +85,15 @@ size_t count_features(const Json& messages) {
   return count;
 }
 
-/// The images of messages, in order.
-std::vector<size_t> images_of(const Json& messages) {
+/// The images of messages, or their videos, in order.
+/// @param key "image" or "video"
+std::vector<size_t> visuals_of(const Json& messages, const char* key) {
   std::vector<size_t> images;
   for (const Json& message : messages) {
     const auto content = message.find("content");
     if (content == message.end() || !content->is_array()) continue;
     for (const Json& part : *content)
-      if (is_image_part(part)) images.push_back(part["image"].get<size_t>());
+      if (is_visual_part(part) && part["type"] == key) images.push_back(part[key].get<size_t>());
   }
   return images;
 }
@@ -144,14 +148,31 @@ std::vector<OriginSpan> with_images(const std::vector<OriginSpan>& moved,
     for (; next < placed.size() && placed[next].span.begin < span.end; ++next) {
       const ByteSpan image = placed[next].span;
       add(at, image.begin, span.origin);
-      const bool is_image = placed[next].media->media.is_image();
-      Origin own{.kind = Origin::Kind::kOther, .field = is_image ? "image" : "features"};
+      const SequenceMedia& media = placed[next].media->media;
+      Origin own{.kind = Origin::Kind::kOther,
+                 .field = media.is_of_video() ? "video"
+                          : media.is_image()  ? "image"
+                                              : "features"};
       add(image.begin, image.end, own);
       at = image.end;
     }
     add(at, span.end, span.origin);
   }
   return origins;
+}
+
+/// Where the text of an image or features is, or those of a video's groups.
+void add_placed(const ReadMedia& media, ByteSpan span, std::vector<PlacedMedia>& placed) {
+  if (media.groups.empty()) {
+    placed.push_back({&media, span});
+    return;
+  }
+  for (const ReadMedia& group : media.groups) {
+    const auto end = span.begin + static_cast<uint32_t>(group.text.size());
+    placed.push_back({&group, {span.begin, end}});
+    span.begin = end;
+  }
+  SFTRUN_CHECK_EQ(span.begin, span.end);
 }
 
 void require_whole_count(size_t written, size_t wanted, const char* what, const char* fix,
@@ -167,16 +188,27 @@ void add_images(const templates::Rendered& rendered, const Json& messages, const
   if (!media.reads_images()) return;
   const images::ImagePrompt& prompt = media.input().prompt;
   const Origins origins(rendered.origins);
-  const auto refuse_texts = [&](const std::string& marker) {
+  const auto refuse_texts = [&](const std::string& marker, bool is_of_video = false) {
     std::vector<FoundMarker> markers = find_markers(rendered.text, marker);
     for (const FoundMarker& one : markers)
       if (const Origin* origin = origins.foreign(one.begin, one.begin + one.size))
-        refuse_marker(name_of_origin(*origin), marker, media.where());
+        refuse_marker(name_of_origin(*origin), marker, media.where(), is_of_video);
     return markers;
   };
   if (prompt.feature != prompt.placeholder) refuse_texts(prompt.feature);
+  if (const VideoInput* videos = media.input().videos.get()) {
+    const std::vector<FoundMarker> written =
+        refuse_texts(videos->prompt.placeholder, /*is_of_video=*/true);
+    const std::vector<size_t> wanted = visuals_of(messages, "video");
+    require_whole_count(
+        written.size(), wanted.size(), "videos",
+        "write videos in turns of a role for which the template writes them, such as user; or set "
+        "model.chat_template to one that writes them",
+        media.where());
+    for (size_t i = 0; i < written.size(); ++i) found.push_back({written[i], &media[wanted[i]]});
+  }
   const std::vector<FoundMarker> written = refuse_texts(prompt.placeholder);
-  const std::vector<size_t> wanted = images_of(messages);
+  const std::vector<size_t> wanted = visuals_of(messages, "image");
   require_whole_count(written.size(), wanted.size(), "images",
                       "write images in turns of a role for which the template writes them, such as "
                       "user; or set model.chat_template to that of the model's processor",
@@ -185,6 +217,18 @@ void add_images(const templates::Rendered& rendered, const Json& messages, const
 }
 
 }  // namespace
+
+const TextModel& model_for_videos(const TextModel& model, Json& messages, TextModel& room) {
+  const VideoInput* videos = model.images != nullptr ? model.images->videos.get() : nullptr;
+  if (videos == nullptr || videos->chat_template == nullptr || model.chat_template == nullptr ||
+      visuals_of(messages, "video").empty() ||
+      model.chat_template->source().find("video") != std::string_view::npos)
+    return model;
+  messages = strings_as_parts(std::move(messages));
+  room = model;
+  room.chat_template = videos->chat_template;
+  return room;
+}
 
 std::vector<PlacedMedia> place_media(LabelledConversation& conversation, const Json& messages,
                                      const RecordMedia& media) {
@@ -200,7 +244,7 @@ std::vector<PlacedMedia> place_media(LabelledConversation& conversation, const J
   Replacement replacement(rendered.text);
   std::vector<PlacedMedia> placed;
   for (const FoundMedia& one : found)
-    placed.push_back({one.media, replacement.replace(one.marker, one.media->text)});
+    add_placed(*one.media, replacement.replace(one.marker, one.media->text), placed);
   for (LabelledConversation::Run& run : conversation.runs)
     run.span = {replacement.moved(run.span.begin), replacement.moved(run.span.end)};
   for (OriginSpan& span : rendered.origins)
@@ -213,75 +257,125 @@ std::vector<PlacedMedia> place_media(LabelledConversation& conversation, const J
 namespace {
 
 /// Markers of a text of either spelling, in order.
-std::vector<FoundMarker> markers_of_text(std::string_view text, std::string_view own) {
+/// @param own the model's   @param general `<image>` or `<video>`
+std::vector<FoundMarker> markers_of_text(std::string_view text, std::string_view own,
+                                         std::string_view general) {
   std::vector<FoundMarker> found = find_markers(text, own);
-  if (own == kImageMarker) return found;
-  const std::vector<FoundMarker> general = find_markers(text, kImageMarker);
-  found.insert(found.end(), general.begin(), general.end());
+  if (own == general) return found;
+  const std::vector<FoundMarker> further = find_markers(text, general);
+  found.insert(found.end(), further.begin(), further.end());
   std::sort(found.begin(), found.end(),
             [](const FoundMarker& a, const FoundMarker& b) { return a.begin < b.begin; });
   return found;
 }
 
+/// What the markers of one text stand for, in order.
+struct OfMarkers {
+  std::span<const size_t> images, videos;
+};
+
+/// How markers of a kind are written.
+struct MarkerKind {
+  std::string_view own, general;
+};
+MarkerKind image_markers(const RecordMedia& media) {
+  return {media.input().prompt.placeholder, kImageMarker};
+}
+/// @pre the model reads videos
+MarkerKind video_markers(const RecordMedia& media) {
+  return {media.input().videos->prompt.placeholder, kVideoMarker};
+}
+
+void add_of_markers(std::string_view text, MarkerKind kind, std::span<const size_t> taken,
+                    const RecordMedia& media, std::vector<FoundMedia>& found) {
+  const std::vector<FoundMarker> markers = markers_of_text(text, kind.own, kind.general);
+  for (size_t i = 0; i < markers.size(); ++i) found.push_back({markers[i], &media[taken[i]]});
+}
+
 /// Replaces the markers of one text.
-/// @param images what the text's markers stand for, in order
-std::vector<PlacedMedia> place_in_text(std::string& text, uint32_t offset,
-                                       std::span<const size_t> images, const RecordMedia& media) {
+std::vector<PlacedMedia> place_in_text(std::string& text, uint32_t offset, const OfMarkers& taken,
+                                       const RecordMedia& media) {
   std::vector<FoundMedia> found;
   add_features(text, media, found);
-  if (!images.empty()) {
-    const std::vector<FoundMarker> markers =
-        markers_of_text(text, media.input().prompt.placeholder);
-    for (size_t i = 0; i < markers.size(); ++i) found.push_back({markers[i], &media[images[i]]});
-  }
+  if (!taken.images.empty()) add_of_markers(text, image_markers(media), taken.images, media, found);
+  if (!taken.videos.empty()) add_of_markers(text, video_markers(media), taken.videos, media, found);
   sort_by_place(found);
   Replacement replacement(text);
   std::vector<PlacedMedia> placed;
   for (const FoundMedia& one : found) {
-    std::string by = one.media->text;
-    if (one.media->media.is_image()) {
+    std::string before, after;
+    const SequenceMedia& of = one.media->media;
+    if (of.is_image()) {
       const images::ImagePrompt& prompt = media.input().prompt;
-      const bool is_own = text.compare(one.marker.begin, one.marker.size, prompt.placeholder) == 0;
-      if (prompt.around.size() == 2 && !is_own) by = prompt.around[0] + by + prompt.around[1];
+      const std::string_view own =
+          of.is_of_video() ? video_markers(media).own : image_markers(media).own;
+      const bool is_own = text.compare(one.marker.begin, one.marker.size, own) == 0;
+      if (prompt.around.size() == 2 && !is_own) before = prompt.around[0], after = prompt.around[1];
     }
-    const ByteSpan span = replacement.replace(one.marker, by);
-    placed.push_back({one.media, {span.begin + offset, span.end + offset}});
+    const ByteSpan span = replacement.replace(one.marker, before + one.media->text + after);
+    const auto begin = span.begin + offset + static_cast<uint32_t>(before.size()),
+               end = span.end + offset - static_cast<uint32_t>(after.size());
+    if (one.media->groups.empty())
+      placed.push_back({one.media, {span.begin + offset, span.end + offset}});
+    else
+      add_placed(*one.media, {begin, end}, placed);
   }
   text = replacement.finish();
   return placed;
 }
 
-/// The images of a text's markers: those of its prompt, then those of its completion.
-struct ImagesOfText {
-  std::vector<size_t> images;
+/// What the markers of a text stand for: those of its prompt, then those of its completion.
+struct TakenForText {
+  std::vector<size_t> all;
   size_t in_prompt = 0;
+  std::span<const size_t> of_prompt() const { return std::span(all).first(in_prompt); }
+  std::span<const size_t> of_completion() const { return std::span(all).subspan(in_prompt); }
 };
-ImagesOfText take_images(const PlainText& text, RecordMedia& media) {
+
+void refuse_markers(const PlainText& text, const std::string& marker, const RecordMedia& media,
+                    bool is_of_video) {
+  for (const std::string* piece : {&text.prompt, &text.completion})
+    if (piece->find(marker) != std::string::npos)
+      refuse_marker("the text", marker, media.where(), is_of_video);
+}
+
+std::pair<size_t, size_t> count_markers(const PlainText& text, MarkerKind kind) {
+  return {markers_of_text(text.prompt, kind.own, kind.general).size(),
+          markers_of_text(text.completion, kind.own, kind.general).size()};
+}
+
+TakenForText take_images(const PlainText& text, RecordMedia& media) {
   if (!media.reads_images()) return {};
   const images::ImagePrompt& prompt = media.input().prompt;
-  for (const std::string* piece : {&text.prompt, &text.completion}) {
-    for (const std::string& marker : {prompt.placeholder, prompt.feature}) {
-      const bool may_stand = media.has_columns() && marker == prompt.placeholder;
-      if (!may_stand && piece->find(marker) != std::string::npos)
-        refuse_marker("the text", marker, media.where());
-    }
-  }
+  if (!media.has_columns()) refuse_markers(text, prompt.placeholder, media, false);
+  if (prompt.feature != prompt.placeholder) refuse_markers(text, prompt.feature, media, false);
   if (!media.has_columns()) return {};
-  const size_t in_prompt = markers_of_text(text.prompt, prompt.placeholder).size(),
-               in_completion = markers_of_text(text.completion, prompt.placeholder).size();
+  const auto [in_prompt, in_completion] = count_markers(text, image_markers(media));
   return {media.take_for_text(in_prompt + in_completion), in_prompt};
+}
+
+TakenForText take_videos(const PlainText& text, RecordMedia& media) {
+  if (!media.reads_images()) return {};
+  if (media.input().videos == nullptr)
+    return media.has_video_columns() ? TakenForText{media.take_videos_for_text(0)} : TakenForText{};
+  const std::string& placeholder = media.input().videos->prompt.placeholder;
+  if (!media.has_video_columns()) {
+    refuse_markers(text, placeholder, media, /*is_of_video=*/true);
+    return {};
+  }
+  const auto [in_prompt, in_completion] = count_markers(text, video_markers(media));
+  return {media.take_videos_for_text(in_prompt + in_completion), in_prompt};
 }
 
 }  // namespace
 
 std::vector<PlacedMedia> place_media(PlainText& text, RecordMedia& media) {
-  const ImagesOfText taken = take_images(text, media);
-  const std::span<const size_t> images(taken.images);
+  const TakenForText images = take_images(text, media), videos = take_videos(text, media);
   std::vector<PlacedMedia> placed =
-      place_in_text(text.prompt, 0, images.first(taken.in_prompt), media);
+      place_in_text(text.prompt, 0, {images.of_prompt(), videos.of_prompt()}, media);
   const std::vector<PlacedMedia> behind =
       place_in_text(text.completion, static_cast<uint32_t>(text.prompt.size()),
-                    images.subspan(taken.in_prompt), media);
+                    {images.of_completion(), videos.of_completion()}, media);
   placed.insert(placed.end(), behind.begin(), behind.end());
   return placed;
 }
@@ -293,8 +387,13 @@ void note_media(Sequence& sequence, const std::vector<PlacedMedia>& placed,
     for (size_t i = 0; i < sequence.ids.size(); ++i)
       if (std::binary_search(markers.begin(), markers.end(), sequence.ids[i])) sequence.mask[i] = 0;
   }
+  int64_t num_videos = 0;
   for (const PlacedMedia& placing : placed) {
     SequenceMedia one = placing.media->media;
+    if (one.is_of_video()) {
+      num_videos += one.frames.first == 0 ? 1 : 0;
+      one.frames.video = num_videos;
+    }
     const auto is_before = [](const ByteSpan& span, uint32_t at) { return span.end <= at; };
     const auto first = std::lower_bound(sequence.spans.begin(), sequence.spans.end(),
                                         placing.span.begin, is_before);
@@ -310,7 +409,10 @@ void note_media(Sequence& sequence, const std::vector<PlacedMedia>& placed,
         num_features == one.num_tokens && (one.is_image() || one.end - one.begin == num_features);
     if (!is_whole)
       throw DataError(fmt::format("the tokenizer makes {} tokens of {}'s {}", num_features,
-                                  one.is_image() ? "an image" : "features", one.num_tokens),
+                                  one.is_of_video() ? "frames"
+                                  : one.is_image()  ? "an image"
+                                                    : "features",
+                                  one.num_tokens),
                       media.where(), "copy the tokenizer's files from the model's repository");
     sequence.media.push_back(std::move(one));
   }

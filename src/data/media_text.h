@@ -17,6 +17,11 @@ struct PlacedMedia {
   tokenizer::ByteSpan span;
 };
 
+/// The model that renders a conversation: the given one, or one with the chat template for videos, where the messages have a video and the
+/// model's own template writes none. That template reads strings as parts.
+/// @param messages as they are rendered   @param room receives another model
+const TextModel& model_for_videos(const TextModel& model, Json& messages, TextModel& room);
+
 /// In place of what the template writes for images, and of marks. Runs and origins move along; the text of an image has the origin
 /// "image", that of features "features".
 /// @param messages as they were rendered, after RecordMedia::take

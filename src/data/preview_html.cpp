@@ -46,29 +46,46 @@ std::string token_html(const ShownToken& token, const std::string& origin, bool 
                      classes_of(token, odd), token.id, label, escape_html(origin), text);
 }
 
+/// What is shown of an image or a video: its file, or some of its frames, which are as far apart as they can be.
+std::vector<Media> shown_files(const Sequence& sequence, size_t index) {
+  constexpr size_t kMaxFrames = 4;
+  const SequenceMedia& media = sequence.media[index];
+  if (!media.is_image()) return {};
+  if (!media.is_of_video()) return {media.media};
+  std::vector<Media> frames = shown_video(sequence, index).files;
+  if (frames.size() <= kMaxFrames) return frames;
+  std::vector<Media> some;
+  for (size_t i = 0; i < kMaxFrames; ++i)
+    some.push_back(frames[i * (frames.size() - 1) / (kMaxFrames - 1)]);
+  return some;
+}
+
 /// The image itself, if it is small enough to be in the page.
-std::string media_html(const Sequence& sequence, size_t index) {
+std::string picture_html(const Media& media, const std::string& caption) {
   constexpr size_t kMaxBytes = size_t{1} << 20;
-  const std::string caption = escape_html(media_line(sequence, index));
   std::string file;
   try {
-    if (sequence.media[index].is_image()) file = read_media(sequence.media[index].media);
+    file = read_media(media);
   } catch (const DataError&) {  // it was there when the record was read
   }
-  if (file.empty() || file.size() > kMaxBytes)
-    return fmt::format("<p class=\"quiet\">{}</p>\n", caption);
-  return fmt::format(
-      "<figure><img alt=\"{0}\" src=\"data:;base64,{1}\"><figcaption "
-      "class=\"quiet\">{0}</figcaption></figure>\n",
-      caption, encode_base64(file));
+  if (file.empty() || file.size() > kMaxBytes) return {};
+  return fmt::format("<img alt=\"{}\" src=\"data:;base64,{}\">", caption, encode_base64(file));
+}
+
+std::string media_html(const Sequence& sequence, size_t index) {
+  const std::string caption = escape_html(media_line(sequence, index));
+  std::string pictures;
+  for (const Media& media : shown_files(sequence, index)) pictures += picture_html(media, caption);
+  if (pictures.empty()) return fmt::format("<p class=\"quiet\">{}</p>\n", caption);
+  return fmt::format("<figure>{}<figcaption class=\"quiet\">{}</figcaption></figure>\n", pictures,
+                     caption);
 }
 
 std::string sequence_html(const PreviewedSequence& previewed,
                           const tokenizer::Tokenizer& tokenizer) {
   const char* warn = previewed.left_out.empty() ? "" : " class=\"warn\"";
   std::string out = fmt::format("<h2{}>{}</h2>\n", warn, escape_html(headline(previewed)));
-  for (size_t i = 0; i < previewed.sequence.media.size(); ++i)
-    out += media_html(previewed.sequence, i);
+  for (const size_t i : shown_media(previewed.sequence)) out += media_html(previewed.sequence, i);
   out += "<div class=\"tokens\">";
   bool odd = false;
   for (const ShownRun& run : shown_runs(previewed, tokenizer)) {

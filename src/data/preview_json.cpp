@@ -8,7 +8,7 @@ namespace {
 Json images_json(const Sequence& sequence) {
   Json images = Json::array();
   for (const SequenceMedia& image : sequence.media) {
-    if (!image.is_image()) continue;
+    if (!image.is_image() || image.is_of_video()) continue;
     images.push_back({{"file", image.media.path.empty() ? Json() : Json(image.media.path)},
                       {"width", image.width},
                       {"height", image.height},
@@ -17,6 +17,25 @@ Json images_json(const Sequence& sequence) {
                       {"end", image.end}});
   }
   return images;
+}
+
+Json videos_json(const Sequence& sequence) {
+  Json videos = Json::array();
+  for (const size_t index : shown_media(sequence)) {
+    const SequenceMedia& first = sequence.media[index];
+    if (!first.is_of_video()) continue;
+    const ShownVideo video = shown_video(sequence, index);
+    Json files = Json::array();
+    for (const Media& file : video.files)
+      files.push_back(file.path.empty() ? Json() : Json(file.path));
+    videos.push_back({{"frames", std::move(files)},
+                      {"width", first.width},
+                      {"height", first.height},
+                      {"num_tokens", video.num_tokens},
+                      {"begin", video.begin},
+                      {"end", video.end}});
+  }
+  return videos;
 }
 
 Json features_json(const Sequence& sequence) {
@@ -49,6 +68,7 @@ Json sequence_json(const PreviewedSequence& previewed, const tokenizer::Tokenize
           {"num_kept", previewed.num_kept},
           {"num_labels", num_labels},
           {"images", images_json(previewed.sequence)},
+          {"videos", videos_json(previewed.sequence)},
           {"features", features_json(previewed.sequence)},
           {"input_ids", std::move(ids)},
           {"tokens", std::move(tokens)},

@@ -99,11 +99,40 @@ size_t shown_as_one(const ShownRun& run, size_t first) {
   return end - first;
 }
 
+std::vector<size_t> shown_media(const Sequence& sequence) {
+  std::vector<size_t> shown;
+  for (size_t i = 0; i < sequence.media.size(); ++i)
+    if (sequence.media[i].frames.first == 0) shown.push_back(i);
+  return shown;
+}
+
+ShownVideo shown_video(const Sequence& sequence, size_t index) {
+  const SequenceMedia& first = sequence.media[index];
+  ShownVideo video{.begin = first.begin};
+  for (size_t i = index;
+       i < sequence.media.size() && sequence.media[i].frames.video == first.frames.video; ++i) {
+    const std::vector<Media> files = files_of(sequence.media[i]);
+    video.files.insert(video.files.end(), files.begin(), files.end());
+    video.num_tokens += sequence.media[i].num_tokens;
+    video.end = sequence.media[i].end;
+  }
+  return video;
+}
+
 std::string media_line(const Sequence& sequence, size_t index) {
   const SequenceMedia& shown = sequence.media[index];
+  if (shown.is_of_video()) {
+    const ShownVideo video = shown_video(sequence, index);
+    std::string files = name_of(video.files.front());
+    if (video.files.size() > 1 && video.files.front().bytes == nullptr)
+      files += " to " + name_of(video.files.back());
+    return fmt::format("video {}: {}, {}, {} x {} pixels, {} tokens", shown.frames.video,
+                       counted(video.files.size(), "frame"), files, shown.width, shown.height,
+                       video.num_tokens);
+  }
   const auto end = sequence.media.begin() + static_cast<std::ptrdiff_t>(index) + 1;
   const auto number = std::count_if(sequence.media.begin(), end, [&](const SequenceMedia& media) {
-    return media.is_image() == shown.is_image();
+    return media.is_image() == shown.is_image() && !media.is_of_video();
   });
   if (!shown.is_image())
     return fmt::format("features {}: {}, {}, {}", number, name_of(shown.media),

@@ -29,8 +29,18 @@ std::vector<ShownRun> shown_runs(const PreviewedSequence& previewed,
 /// "line 3: 120 tokens, 40 trained on (33.3%)", and why it is left out or truncated.
 std::string headline(const PreviewedSequence& previewed);
 
+/// Images, features and videos of a sequence: index of each in `Sequence::media`, of a video of its first frames.
+std::vector<size_t> shown_media(const Sequence& sequence);
 /// "image 1: photos/a.png, 640 x 480 pixels, 300 tokens"
+/// @param index of `shown_media`
 std::string media_line(const Sequence& sequence, size_t index);
+/// All frames of a video, in order, and where it is in the tokens.
+struct ShownVideo {
+  std::vector<Media> files;
+  int64_t num_tokens = 0, begin = 0, end = 0;
+};
+/// @param index of `shown_media`, of a video
+ShownVideo shown_video(const Sequence& sequence, size_t index);
 
 /// How many tokens from `first` on are the same token of an image, which are shown as one; 1: it is none.
 size_t shown_as_one(const ShownRun& run, size_t first);

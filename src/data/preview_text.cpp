@@ -78,7 +78,7 @@ std::string preview_text(const Preview& preview, const TextModel& model, bool co
   out += legend(look);
   for (const PreviewedSequence& previewed : preview.sequences) {
     out += '\n' + look.bold(headline(previewed)) + '\n';
-    for (size_t i = 0; i < previewed.sequence.media.size(); ++i)
+    for (const size_t i : shown_media(previewed.sequence))
       out += "   " + look.dim(media_line(previewed.sequence, i)) + '\n';
     for (const ShownRun& run : shown_runs(previewed, *model.tokenizer)) {
       const std::string origin =

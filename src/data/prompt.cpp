@@ -123,7 +123,9 @@ PromptTokens PromptBuilder::build(const Json& record, const std::string& where,
       conversation.messages = question_of(conversation);
       form_.apply(conversation.messages);
     }
-    templates::LabelledConversation asking{.rendered = render(conversation, model_, where)};
+    TextModel other;
+    const TextModel& model = model_for_videos(model_, conversation.messages, other);
+    templates::LabelledConversation asking{.rendered = render(conversation, model, where)};
     if (media != nullptr) placed = place_media(asking, conversation.messages, *media);
     sequence.text = std::move(asking.rendered.text);
   }

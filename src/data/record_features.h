@@ -13,10 +13,12 @@
 /// Features of records: where they are written, and the marks that stand for them until the text is whole.
 namespace sftrun::data {
 
-/// An image or features, with the text that stands for it.
+/// An image, features or a video, with the text that stands for it.
 struct ReadMedia {
   SequenceMedia media;  ///< without its place in the tokens
   std::string text;
+  /// Of a video: its frames that become patches together, in order. Their texts are all of `text`.
+  std::vector<ReadMedia> groups = {};
 };
 
 /// Whether a part of a message's content stands for features: {"type": "features", "path": …}.

@@ -77,13 +77,13 @@ bool has_image_parts(const Json& record, RecordFormat format) {
   for_each_turn(record, format, [&](const Json& turn, const std::string&) {
     const Json* content = value_of(turn, "content");
     if (content != nullptr && content->is_array())
-      found = found || std::any_of(content->begin(), content->end(), is_image_part);
+      found = found || std::any_of(content->begin(), content->end(), is_visual_part);
   });
   return found;
 }
 
 bool has_image_columns(const Json& record) {
-  for (const char* key : {"images", "image"})
+  for (const char* key : {"images", "image", "videos", "video"})
     if (const Json* value = value_of(record, key); value != nullptr && !is_nothing(*value))
       return true;
   return false;
@@ -100,7 +100,10 @@ void refuse_image_parts(const Json& record, RecordFormat format, const std::stri
 RecordMedia::RecordMedia(const ImageInput* input, const FeatureInput* features, const Json& record,
                          std::filesystem::path folder, std::string where)
     : input_(input), folder_(std::move(folder)), where_(std::move(where)) {
-  if (input_ != nullptr) find_columns(record);
+  if (input_ != nullptr) {
+    find_columns(record);
+    find_video_columns(record);
+  }
   if (features != nullptr) features_.emplace(*features, folder_, where_);
 }
 
@@ -157,6 +160,7 @@ void RecordMedia::take(Json& messages) {
   }
   if (num_markers_ == 0 && !columns_.empty()) put_before_text(messages);
   require_all_used("parts or <image> for them");
+  take_videos(messages);
 }
 
 /// LLaVA's layout. A line break between a text and an image belongs to the marker.
@@ -220,7 +224,7 @@ std::vector<size_t> RecordMedia::take_for_text(size_t num_markers) {
 size_t RecordMedia::add(const Json& value, const std::string& key, const std::string& name) {
   Media media = media_of(value, key, name);
   for (size_t i = 0; i < images_.size(); ++i)
-    if (images_[i].media.media == media) return i;
+    if (images_[i].groups.empty() && images_[i].media.media == media) return i;
   images_.push_back(read(std::move(media), name));
   return images_.size() - 1;
 }

@@ -26,9 +26,23 @@ inline constexpr std::array kImageKeys = {"image", "image_url", "path", "url", "
 /// Whether a part of a message's content stands for an image: {"type": "image", …}, {"type": "image_url", …}, {"image": …}.
 bool is_image_part(const Json& part);
 
-/// Whether a turn of the record has an image among its parts.
+/// What stands for a video in texts of LLaMA-Factory's layout, whatever the model writes.
+inline constexpr std::string_view kVideoMarker = "<video>";
+
+/// Keys of a part that have its video, a list of frames, of which the first counts.
+inline constexpr std::array kVideoKeys = {"video", "frames", "path", "url"};
+/// Further keys of a part or an object that is a video: when its frames are.
+inline constexpr std::array kFrameTimeKeys = {"fps", "sample_fps", "timestamps"};
+
+/// Whether a part of a message's content stands for a video: {"type": "video", …}, {"video": …}.
+bool is_video_part(const Json& part);
+inline bool is_visual_part(const Json& part) {
+  return is_image_part(part) || is_video_part(part);
+}
+
+/// Whether a turn of the record has an image or a video among its parts.
 bool has_image_parts(const Json& record, RecordFormat format);
-/// Whether the record has a column of images.
+/// Whether the record has a column of images or videos.
 bool has_image_columns(const Json& record);
 /// @throws DataError for a record with an image in a conversation, which the model does not read
 void refuse_image_parts(const Json& record, RecordFormat format, const std::string& where);
@@ -38,6 +52,9 @@ void refuse_image_parts(const Json& record, RecordFormat format, const std::stri
 /// An image is a part of a message's content, with its file (`path`, `url`, `image`, `image_url`, `bytes`, `base64`) or without. Those
 /// without take the images of the columns `images` or `image` in order, and so does each `<image>` in a message that is a string.
 /// Where nothing stands for the columns' images, they are put before the text of the first user's turn, as TRL does.
+///
+/// A video is a list of frames, each written as an image is: a part with `video` or `frames`, and with `fps` or `timestamps` if it is
+/// known when they are. The columns `videos` and `video`, and `<video>`, do what `images`, `image` and `<image>` do.
 class RecordMedia {
  public:
   /// @param input null: the model reads no images   @param features null: the model has no projectors
@@ -62,6 +79,9 @@ class RecordMedia {
   std::vector<size_t> take_for_text(size_t num_markers);
 
   bool has_columns() const { return !columns_.empty(); }
+  /// As `take_for_text`, of videos.
+  std::vector<size_t> take_videos_for_text(size_t num_markers);
+  bool has_video_columns() const { return !video_columns_.empty(); }
   const ReadMedia& operator[](size_t index) const { return images_[index]; }
   bool reads_images() const { return input_ != nullptr; }
   bool reads_features() const { return features_.has_value(); }
@@ -80,6 +100,24 @@ class RecordMedia {
   void put_before_text(Json& messages);
   void require_all_used(const std::string& place) const;
   size_t add(const Json& value, const std::string& key, const std::string& name);
+
+  void find_video_columns(const Json& record);
+  void take_videos(Json& messages);
+  void split_at_video_markers(Json& content);
+  Json next_video_of_columns(const std::string& place);
+  void put_videos_before_text(Json& messages);
+  void require_all_videos_used(const std::string& place) const;
+  /// @param video a list of frames, or an object with one
+  size_t add_video(const Json& video, const std::string& name);
+  std::vector<SequenceMedia> read_frames(const Json& frames, const std::string& name) const;
+  /// When each frame is, and how many there are for a second.
+  struct FrameTimes {
+    std::vector<double> seconds;
+    double rate = 0;
+  };
+  FrameTimes times_of(const Json& video, size_t num_frames, const std::string& name) const;
+  const VideoInput& videos() const;
+
   ReadMedia read(Media media, const std::string& name) const;
   Media media_of(const Json& value, const std::string& key, const std::string& name) const;
   Media media_at(const std::string& path_or_url, const std::string& name) const;
@@ -92,7 +130,9 @@ class RecordMedia {
   std::string where_;
   std::vector<Column> columns_;
   size_t num_used_ = 0, num_markers_ = 0;  // of the columns, in the conversation that is read
-  std::deque<ReadMedia> images_;           // places refer to them
+  std::vector<Column> video_columns_;
+  size_t num_videos_used_ = 0, num_video_markers_ = 0;  // likewise
+  std::deque<ReadMedia> images_;                        // and videos; places refer to them
 };
 
 /// The images and features of a record.   @return null: the model reads text alone

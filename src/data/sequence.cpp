@@ -331,10 +331,11 @@ std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::stri
 
 namespace {
 
-/// Columns of images that are read are not unread.
+/// Columns of images and videos that are read are not unread.
 std::vector<std::string> without_images(std::vector<std::string> columns) {
-  std::erase_if(columns,
-                [](const std::string& column) { return column == "images" || column == "image"; });
+  std::erase_if(columns, [](const std::string& column) {
+    return column == "images" || column == "image" || column == "videos" || column == "video";
+  });
   return columns;
 }
 
@@ -382,10 +383,14 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& original,
     if (media != nullptr) media->take(std::get<Conversation>(one.shape).messages);
   try {
     for (NamedShape& one : shapes) form_.apply(std::get<Conversation>(one.shape).messages);
+    TextModel other;
+    const TextModel* model = &model_;
+    for (NamedShape& one : shapes)
+      model = &model_for_videos(model_, std::get<Conversation>(one.shape).messages, other);
     std::vector<Sequence> sequences =
         info.is_pair
-            ? preference_pair_of_conversations(shapes, model_, options_, media.get())
-            : build_conversation(std::get<Conversation>(shape), model_, options_, media.get());
+            ? preference_pair_of_conversations(shapes, *model, options_, media.get())
+            : build_conversation(std::get<Conversation>(shape), *model, options_, media.get());
     sequences.front().unread_columns = std::move(unread);
     sequences.front().unread_turn_keys =
         unread_turn_keys(record, format_, model_.chat_template->source());

@@ -70,7 +70,7 @@ bool names(std::string_view source, const std::string& word) {
 
 std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
                                         const RecordShape& shape) {
-  std::vector<const char*> columns = {"images", "image", "videos", "audios", "features"};
+  std::vector<const char*> columns = {"images", "image", "videos", "video", "audios", "features"};
   const auto also = [&](std::initializer_list<const char*> more) {
     columns.insert(columns.end(), more);
   };

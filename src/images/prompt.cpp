@@ -1,6 +1,7 @@
 #include "sftrun/images/prompt.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "sftrun/core/error.h"
@@ -168,13 +169,23 @@ class NamedTokens {
   PromptJson tokenizer_, processor_;
 };
 
-int64_t feature_id_in(const std::filesystem::path& folder) {
+int64_t feature_id_in(const std::filesystem::path& folder,
+                      std::initializer_list<const char*> keys) {
   const PromptJson model = object_in(folder / "config.json");
-  for (const char* key : {"image_token_id", "image_token_index"}) {
+  for (const char* key : keys) {
     const auto found = model.find(key);
     if (found != model.end() && found->is_number_integer()) return found->get<int64_t>();
   }
   return -1;
+}
+
+/// Without empty texts.
+std::vector<std::string> once_each(std::vector<std::string> texts) {
+  std::vector<std::string> once;
+  for (std::string& text : texts)
+    if (!text.empty() && std::find(once.begin(), once.end(), text) == once.end())
+      once.push_back(std::move(text));
+  return once;
 }
 
 }  // namespace
@@ -182,11 +193,7 @@ int64_t feature_id_in(const std::filesystem::path& folder) {
 std::vector<std::string> ImagePrompt::tokens() const {
   std::vector<std::string> all = {placeholder, feature, begin, end, whole, row_end};
   all.insert(all.end(), around.begin(), around.end());
-  std::vector<std::string> once;
-  for (std::string& token : all)
-    if (!token.empty() && std::find(once.begin(), once.end(), token) == once.end())
-      once.push_back(std::move(token));
-  return once;
+  return once_each(std::move(all));
 }
 
 ImagePrompt read_prompt(const std::filesystem::path& folder, ProcessorKind kind) {
@@ -199,7 +206,7 @@ ImagePrompt read_prompt(const std::filesystem::path& folder, ProcessorKind kind)
                      .end = named(row.end),
                      .whole = named(row.whole),
                      .row_end = named(row.row_end),
-                     .feature_id = feature_id_in(folder)};
+                     .feature_id = feature_id_in(folder, {"image_token_id", "image_token_index"})};
   for (const TokenName& name : row.around)
     if (!name.key.empty()) prompt.around.push_back(named(name));
   return prompt;
@@ -211,6 +218,105 @@ std::string text_of_image(const ImagePrompt& prompt, const ImagePlan& plan) {
                   "processor_config.json",
                   "copy processor_config.json from the model's repository, with patch_size, "
                   "num_additional_image_tokens and vision_feature_select_strategy");
+}
+
+namespace {
+
+std::string minutes_of(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds);
+  return fmt::format("{:02}:{:02}", whole / 60, whole % 60);
+}
+
+/// Python's str(timedelta(seconds=…)) of a whole number.
+std::string hours_of(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds);
+  const int64_t days = whole / 86'400, rest = whole % 86'400;
+  const std::string time = fmt::format("{}:{:02}:{:02}", rest / 3600, rest % 3600 / 60, rest % 60);
+  return days == 0 ? time : fmt::format("{} day{}, {}", days, days == 1 ? "" : "s", time);
+}
+
+std::string text_of_group(const VideoPrompt& prompt, const ImagePlan& plan,
+                          std::span<const double> seconds) {
+  const std::string features = repeated(prompt.feature, plan.num_tokens);
+  switch (prompt.kind) {
+    case VideoKind::kQwen2Vl:
+      return features;
+    case VideoKind::kQwen3Vl:
+      return fmt::format("<{:.1f} seconds>", (seconds.front() + seconds.back()) / 2) +
+             prompt.begin + features + prompt.end;
+    case VideoKind::kSmolVlm:
+      return fmt::format("\nFrame from {}:", minutes_of(seconds.front())) + prompt.begin +
+             prompt.whole + features + prompt.end;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::string> VideoPrompt::tokens() const {
+  std::vector<std::string> all = {feature, begin, end, whole};
+  if (kind != VideoKind::kSmolVlm) all.push_back(placeholder);
+  return once_each(std::move(all));
+}
+
+VideoPrompt read_video_prompt(const std::filesystem::path& folder, VideoKind kind) {
+  const NamedTokens named(folder);
+  VideoPrompt prompt{.kind = kind};
+  if (kind == VideoKind::kSmolVlm) {
+    const PromptRow& row = prompt_row(ProcessorKind::kIdefics3);
+    prompt.placeholder = named({"video_token", "<video>"});
+    prompt.feature = named(row.feature), prompt.whole = named(row.whole);
+    prompt.begin = named(row.begin), prompt.end = named(row.end);
+    return prompt;
+  }
+  prompt.placeholder = prompt.feature = named({"video_token", "<|video_pad|>"});
+  prompt.feature_id = feature_id_in(folder, {"video_token_id"});
+  const auto& [begin, end] = prompt_row(ProcessorKind::kQwen2Vl).around;
+  prompt.begin = named(begin), prompt.end = named(end);
+  return prompt;
+}
+
+std::vector<std::string> texts_of_video(const VideoPrompt& prompt, const VideoProcessor& processor,
+                                        const ImagePlan& plan, std::span<const double> seconds) {
+  const auto of_group = static_cast<size_t>(processor.frames_of_group());
+  std::vector<std::string> texts;
+  for (size_t first = 0; first < seconds.size(); first += of_group) {
+    const size_t count = std::min(of_group, seconds.size() - first);
+    texts.push_back(text_of_group(prompt, plan, seconds.subspan(first, count)));
+  }
+  if (prompt.kind != VideoKind::kSmolVlm) return texts;
+  texts.front().insert(
+      0, fmt::format("You are provided the following series of {} frames from a {} [H:MM:SS] "
+                     "video.\n",
+                     in_words(static_cast<int64_t>(seconds.size())), hours_of(seconds.back())));
+  texts.back() += "\n\n";
+  return texts;
+}
+
+namespace {
+
+constexpr std::string_view kUnits[] = {"zero",    "one",     "two",       "three",    "four",
+                                       "five",    "six",     "seven",     "eight",    "nine",
+                                       "ten",     "eleven",  "twelve",    "thirteen", "fourteen",
+                                       "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"};
+constexpr std::string_view kTens[] = {"",      "",      "twenty",  "thirty", "forty",
+                                      "fifty", "sixty", "seventy", "eighty", "ninety"};
+
+}  // namespace
+
+std::string in_words(int64_t number) {
+  SFTRUN_CHECK(number >= 0);
+  if (number < 20) return std::string(kUnits[number]);
+  if (number < 100) {
+    const std::string tens(kTens[number / 10]);
+    return number % 10 == 0 ? tens : tens + "-" + in_words(number % 10);
+  }
+  const int64_t unit = number < 1000 ? 100 : number < 1'000'000 ? 1000 : 1'000'000;
+  const std::string_view name = unit == 100 ? "hundred" : unit == 1000 ? "thousand" : "million";
+  const std::string text = fmt::format("{} {}", in_words(number / unit), name);
+  const int64_t rest = number % unit;
+  if (rest == 0) return text;
+  return text + (unit == 100 || rest < 100 ? " and " : ", ") + in_words(rest);
 }
 
 }  // namespace sftrun::images

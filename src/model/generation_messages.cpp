@@ -59,27 +59,36 @@ SamplingOptions options_of(const json& value) {
 }
 
 json to_json(const data::SequenceMedia& image) {
-  json bytes;
-  if (image.media.bytes != nullptr)
-    bytes = json::binary({image.media.bytes->begin(), image.media.bytes->end()});
-  return {image.media.path, bytes,          image.width, image.height, image.rows,
-          image.num_tokens, image.grid_thw, image.begin, image.end,    image.feature,
-          image.projector};
+  const std::string files = data::packed_files(image);
+  const data::VideoFrames& frames = image.frames;
+  return {json::binary({files.begin(), files.end()}),
+          image.width,
+          image.height,
+          image.rows,
+          image.num_tokens,
+          image.grid_thw,
+          image.begin,
+          image.end,
+          image.feature,
+          image.projector,
+          {frames.video, frames.of_video, frames.first, frames.time}};
 }
 
 data::SequenceMedia image_of(const json& value) {
   data::SequenceMedia image;
-  image.media.path = value[0].get<std::string>();
-  if (value[1].is_binary()) {
-    const auto& bytes = value[1].get_binary();
-    image.media.bytes = std::make_shared<const std::string>(bytes.begin(), bytes.end());
-  }
-  image.width = value[2].get<int64_t>(), image.height = value[3].get<int64_t>();
-  image.rows = value[4].get<int64_t>(), image.num_tokens = value[5].get<int64_t>();
-  image.grid_thw = value[6].get<std::array<int64_t, 3>>();
-  image.begin = value[7].get<int64_t>(), image.end = value[8].get<int64_t>();
-  image.feature = value[9].get<int32_t>();
-  image.projector = value[10].get<int64_t>();
+  const auto& packed = value[0].get_binary();
+  std::vector<data::Media> files =
+      data::unpacked_files({reinterpret_cast<const char*>(packed.data()), packed.size()});
+  image.media = std::move(files.at(0));
+  image.width = value[1].get<int64_t>(), image.height = value[2].get<int64_t>();
+  image.rows = value[3].get<int64_t>(), image.num_tokens = value[4].get<int64_t>();
+  image.grid_thw = value[5].get<std::array<int64_t, 3>>();
+  image.begin = value[6].get<int64_t>(), image.end = value[7].get<int64_t>();
+  image.feature = value[8].get<int32_t>();
+  image.projector = value[9].get<int64_t>();
+  const auto frames = value[10].get<std::array<int64_t, 4>>();
+  image.frames = {.video = frames[0], .of_video = frames[1], .first = frames[2], .time = frames[3]};
+  image.frames.further.assign(files.begin() + 1, files.end());
   return image;
 }
 

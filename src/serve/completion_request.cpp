@@ -189,8 +189,10 @@ Json with_known_roles(Json messages) {
 /// @throws DataError
 void require_decodable(const std::vector<data::SequenceMedia>& images) {
   for (const data::SequenceMedia& image : images) {
-    const std::string file = data::read_media(image.media);
-    images::decode(std::as_bytes(std::span(file)), {}, "an image of the messages");
+    for (const data::Media& media : data::files_of(image)) {
+      const std::string file = data::read_media(media);
+      images::decode(std::as_bytes(std::span(file)), {}, "an image of the messages");
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "resize_frame.h"
 #include "sftrun/core/error.h"
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/images/decode.h"
@@ -14,9 +15,8 @@
 namespace sftrun::train {
 namespace {
 
-images::ProcessedImage load_image(const data::SequenceMedia& image,
-                                  const images::ImageProcessor& processor) {
-  const std::string name = data::name_of(image.media), file = data::read_media(image.media);
+images::Image decoded(const data::Media& media, const data::SequenceMedia& image) {
+  const std::string name = data::name_of(media), file = data::read_media(media);
   const images::Image pixels = images::decode(std::as_bytes(std::span(file)), {}, name);
   if (pixels.width != image.width || pixels.height != image.height) {
     throw DataError(
@@ -24,7 +24,17 @@ images::ProcessedImage load_image(const data::SequenceMedia& image,
                     pixels.width, pixels.height, image.width, image.height),
         name, "keep image files unchanged; to tokenise the data again: data.cache_dir=none");
   }
-  return images::process(processor, pixels);
+  return pixels;
+}
+
+images::ProcessedImage load_image(const data::SequenceMedia& image, const data::ImageInput& input) {
+  if (!image.is_of_video()) return images::process(input.processor, decoded(image.media, image));
+  std::vector<images::Image> frames;
+  for (const data::Media& file : data::files_of(image)) frames.push_back(decoded(file, image));
+  const images::VideoProcessor& processor = input.videos->processor;
+  const images::ImagePlan plan =
+      images::plan_frames(processor, image.width, image.height, image.frames.of_video);
+  return images::process_frames(processor, plan, frames, resize_as_torchvision);
 }
 
 /// The key of the document that a row of the batch belongs to.
@@ -52,7 +62,7 @@ layers::TowerInput ImageLoader::load(const data::Batch& batch) {
       std::ssize(batch.images), num_threads_,
       [&](int64_t i) {
         const auto at = static_cast<size_t>(i);
-        loaded[at] = load_image(batch.images[at], input_->processor);
+        loaded[at] = load_image(batch.images[at], *input_);
       },
       /*block=*/1);
   std::vector<model::ProcessedRows> processed;

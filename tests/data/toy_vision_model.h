@@ -11,19 +11,22 @@
 namespace sftrun::test {
 
 /// ChatML over parts of texts and images.
-/// @param image what it writes for an image
-inline std::string chat_ml_of_parts(const std::string& image) {
+/// @param image what it writes for an image   @param video for a video; empty: it writes none
+inline std::string chat_ml_of_parts(const std::string& image, const std::string& video = {}) {
+  const std::string of_videos =
+      video.empty() ? "" : "{%- elif part.type == 'video' -%}{{ '" + video + "' }}";
   return "{%- for message in messages -%}{{ '<|im_start|>' ~ message.role ~ '\\n' }}"
          "{%- if message.content is string -%}{{ message.content }}{%- else -%}"
          "{%- for part in message.content -%}{%- if part.type == 'image' -%}{{ '" +
-         image +
-         "' }}{%- else -%}{{ part.text }}{%- endif -%}{%- endfor -%}{%- endif -%}"
+         image + "' }}" + of_videos +
+         "{%- else -%}{{ part.text }}{%- endif -%}{%- endfor -%}{%- endif -%}"
          "{{ '<|im_end|>' ~ '\\n' }}{%- endfor -%}"
          "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}";
 }
 
 struct VisionFamily {
   std::string image;                ///< what the template writes for an image
+  std::string video = {};           ///< for a video
   std::vector<std::string> tokens;  ///< with the ids from 260 on
   nlohmann::ordered_json files;     ///< of the model's folder, by name
 };
@@ -42,6 +45,25 @@ inline VisionFamily toy_qwen() {
                     {"config.json", {{"model_type", "qwen2_5_vl"}, {"image_token_id", 262}}}}};
 }
 inline constexpr int32_t kVisionStart = 260, kVisionEnd = 261, kImagePad = 262;
+
+/// The same, with videos: of 16 x 8 pixels, too, a pair of frames has two tokens, and a second four positions on the axis of time.
+/// @param model_type also "qwen3_vl"
+inline VisionFamily toy_qwen_of_videos(const std::string& model_type = "qwen2_5_vl") {
+  VisionFamily family = toy_qwen();
+  family.video = "<|vision_start|><|video_pad|><|vision_end|>";
+  family.tokens.push_back("<|video_pad|>");
+  family.files["config.json"] = {{"model_type", model_type},
+                                 {"image_token_id", 262},
+                                 {"video_token_id", 263},
+                                 {"vision_config", {{"tokens_per_second", 4}}}};
+  family.files["video_preprocessor_config.json"] = {
+      {"patch_size", 4},
+      {"size", {{"shortest_edge", 64}, {"longest_edge", 65536}}},
+      {"do_sample_frames", true},
+      {"fps", 2}};
+  return family;
+}
+inline constexpr int32_t kVideoPad = 263;
 
 /// Three tokens for each image.
 inline VisionFamily toy_gemma3() {
@@ -79,7 +101,8 @@ inline data::TextModel toy_vision_model(const VisionFamily& family = toy_qwen(),
   data::TextModel model = data::make_text_model(
       tokenizer::Tokenizer::from_directory(dir.path()), std::nullopt,
       {.bos_token = "<s>", .eos_token = "</s>"},
-      chat_template.empty() ? chat_ml_of_parts(family.image) : chat_template, {kImEnd});
+      chat_template.empty() ? chat_ml_of_parts(family.image, family.video) : chat_template,
+      {kImEnd});
   model.images = data::image_input_of(dir.path(), *model.tokenizer);
   return model;
 }

@@ -86,6 +86,58 @@ TEST(ImagePrompt, TakesTokensFromTheModelsFiles) {
   EXPECT_EQ(qwen.feature_id, -1);
 }
 
+/// A video of 2 x 2 tokens a group.
+std::string text_of(VideoKind kind, std::vector<double> seconds, int64_t tokens = 2) {
+  VideoProcessor processor;
+  processor.kind = kind;
+  processor.row().defaults(processor);
+  const VideoPrompt prompt = read_video_prompt(test::TemporaryDirectory().path(), kind);
+  ImagePlan plan;
+  plan.num_tokens = tokens;
+  std::string text;
+  for (const std::string& one : texts_of_video(prompt, processor, plan, seconds)) text += one;
+  return text;
+}
+
+// What the reference's `replace_video_token` gives (tests/parity/videos_parity.py compares more).
+TEST(VideoPrompt, IsTheTextOfTransformers) {
+  EXPECT_EQ(text_of(VideoKind::kQwen2Vl, {0, 1, 2}),
+            "<|video_pad|><|video_pad|><|video_pad|><|video_pad|>");
+  // The mean of a pair; the last frame is a pair with itself. 0.25 is written as Python does it.
+  EXPECT_EQ(text_of(VideoKind::kQwen3Vl, {0, 0.5, 1}, 1),
+            "<0.2 seconds><|vision_start|><|video_pad|><|vision_end|>"
+            "<1.0 seconds><|vision_start|><|video_pad|><|vision_end|>");
+  EXPECT_EQ(text_of(VideoKind::kSmolVlm, {0, 65.9}, 1),
+            "You are provided the following series of two frames from a 0:01:05 [H:MM:SS] video.\n"
+            "\nFrame from 00:00:<fake_token_around_image><global-img><image>"
+            "<fake_token_around_image>"
+            "\nFrame from 01:05:<fake_token_around_image><global-img><image>"
+            "<fake_token_around_image>\n\n");
+  EXPECT_NE(text_of(VideoKind::kSmolVlm, {2 * 86'400 + 3661.0}).find("a 2 days, 1:01:01 ["),
+            std::string::npos);
+}
+
+// num2words 0.5.14
+TEST(VideoPrompt, WritesNumbersAsNum2words) {
+  const std::pair<int64_t, const char*> numbers[] = {
+      {0, "zero"},
+      {13, "thirteen"},
+      {20, "twenty"},
+      {64, "sixty-four"},
+      {100, "one hundred"},
+      {119, "one hundred and nineteen"},
+      {768, "seven hundred and sixty-eight"},
+      {1000, "one thousand"},
+      {1001, "one thousand and one"},
+      {1100, "one thousand, one hundred"},
+      {9999, "nine thousand, nine hundred and ninety-nine"},
+      {123456, "one hundred and twenty-three thousand, four hundred and fifty-six"},
+      {1000001, "one million and one"},
+      {2345678,
+       "two million, three hundred and forty-five thousand, six hundred and seventy-eight"}};
+  for (const auto& [number, words] : numbers) EXPECT_EQ(in_words(number), words);
+}
+
 TEST(ImagePrompt, RefusesAnUnknownNumberOfTokens) {
   const PromptTestJson files = {
       {"preprocessor_config.json", {{"image_processor_type", "CLIPImageProcessor"}}}};

@@ -213,11 +213,11 @@ class Reference:
                 facts["token_grid"] = [len(ends) - 1, ends[0].count("[IMG]")]
         return values.reshape(shape[0], -1), facts
 
-    def expanded(self, text, replacements):
-        """What a chat template wrote, with the text of the model's processor for each image."""
+    def expanded(self, text, replacements, videos=()):
+        """What a chat template wrote, with the text of the model's processor for each image and each video."""
         self.counter.image_token = "<start_of_image>" if self.case.module == "gemma3" else self.counter.image_token
         self.counter.__dict__.setdefault("video_token", None)
-        (whole,), _ = self.counter.get_text_with_replacements([text], replacements)
+        (whole,), _ = self.counter.get_text_with_replacements([text], replacements, list(videos))
         return whole
 
     def of_text(self, text):

@@ -31,7 +31,7 @@ from vision_kinds import Image, VisionKind
 
 OPEN, CLOSE = "\ue000", "\ue001"  # around what is trained on, in the reference's copy of a template
 CONTENT = """{%- macro content_of(message) -%}{%- if message.content is string -%}{{ message.content }}{%- else -%}
-{%- for part in message.content -%}{%- if part.type == 'image' -%}{{ IMAGE }}{%- else -%}{{ part.text }}{%- endif -%}{%- endfor -%}
+{%- for part in message.content -%}{%- if part.type == 'image' -%}{{ IMAGE }}{%- elif part.type == 'video' -%}{{ VIDEO }}{%- else -%}{{ part.text }}{%- endif -%}{%- endfor -%}
 {%- endif -%}{%- endmacro -%}"""
 
 
@@ -46,9 +46,9 @@ class Form:
     space: str = ""  # before an answer, but not in the prompt for one: the model has to write it, so it is trained on
     tokens: tuple[str, ...] = ()  # further ones
 
-    def template(self, image: str, marks_answers: bool) -> str:
+    def template(self, image: str, marks_answers: bool, video: str = "") -> str:
         opens, closes = (OPEN, CLOSE) if marks_answers else ("", "")
-        text = f"{CONTENT.replace('IMAGE', repr(image))}{{{{ {self.begin!r} }}}}{{%- for message in messages -%}}{{%- if message.role == 'user' -%}}"
+        text = f"{CONTENT.replace('IMAGE', repr(image)).replace('VIDEO', repr(video))}{{{{ {self.begin!r} }}}}{{%- for message in messages -%}}{{%- if message.role == 'user' -%}}"
         text += f"{{{{ {self.user[0]!r} }}}}{{{{ content_of(message) }}}}{{{{ {self.user[1]!r} }}}}{{%- else -%}}{{{{ {self.assistant[0]!r} }}}}"
         text += f"{opens}{{{{ {self.space!r} }}}}{{{{ content_of(message) }}}}{{{{ {self.end!r} }}}}{closes}{{{{ {self.assistant[1]!r} }}}}{{%- endif -%}}{{%- endfor -%}}"
         return text + f"{{%- if add_generation_prompt -%}}{{{{ {self.assistant[0]!r} }}}}{{%- endif -%}}"
@@ -80,6 +80,7 @@ class VisionModel:
     tower: dict = field(default_factory=dict)  # keys of vision_config that differ from the kind's
     named: dict[str, str] = field(default_factory=dict)  # tokens that transformers' processor asks the tokenizer for
     has_auto_processor: bool = False  # AutoProcessor loads it without torchvision
+    video: str = ""  # what the template writes for a video
 
     @cached_property
     def all_tokens(self) -> list[str]:
@@ -107,7 +108,7 @@ def qwen(name: str, processor: str, settings: dict) -> VisionModel:
     return VisionModel(
         vision_kinds.KINDS[name], ProcessorCase(name, "qwen2_vl", "Qwen2VLImageProcessor", QWEN_SETTINGS | settings, processor), CHATML,
         "<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>", QWEN_IDS, "model.visual.",
-        ("model.visual.merger.", "model.visual.deepstack_merger_list."))
+        ("model.visual.merger.", "model.visual.deepstack_merger_list."), video="<|vision_start|><|video_pad|><|vision_end|>")
 
 
 def gemma4(name: str) -> VisionModel:
@@ -184,7 +185,7 @@ MODELS = {
 
 
 def make_tokenizer(model: VisionModel) -> PreTrainedTokenizerFast:
-    template = model.form.template(model.image, marks_answers=False)
+    template = model.form.template(model.image, marks_answers=False, video=model.video)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer_of(model.all_tokens), bos_token="<s>", eos_token=model.form.end,
                                    chat_template=template, extra_special_tokens=model.named)
 
@@ -254,15 +255,15 @@ class Reader:
 
     def text_of(self, messages: list[dict], marks_answers: bool, **keywords) -> str:
         """As the template writes it."""
-        part = lambda item: {"type": "image"} if item["type"] == "image" else item  # noqa: E731
+        part = lambda item: item if item["type"] == "text" else {"type": item["type"]}  # noqa: E731
         shown = [m if isinstance(m["content"], str) else {**m, "content": [part(item) for item in m["content"]]} for m in messages]
-        template = self.model.form.template(self.model.image, marks_answers)
+        template = self.model.form.template(self.model.image, marks_answers, self.model.video)
         return self.tokenizer.apply_chat_template(shown, chat_template=template, tokenize=False, **keywords)
 
     def document(self, messages: list[dict]) -> Document:
         """Answers and the token behind each have labels."""
         images, texts = self.images_of(messages)
-        text, spans = without_marks(self.processor.expanded(self.text_of(messages, marks_answers=True), texts))
+        text, spans = without_marks(self.expanded(self.text_of(messages, marks_answers=True), texts))
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
         is_answer = [any(begin <= first and last <= end for begin, end in spans) for first, last in offsets]
@@ -273,11 +274,14 @@ class Reader:
         images, texts = self.images_of(prompt)  # answers have none
         tokens = []
         for messages, keywords in ((prompt, {"add_generation_prompt": True}), (prompt + answer, {})):
-            text = self.processor.expanded(self.text_of(messages, marks_answers=False, **keywords), texts)
+            text = self.expanded(self.text_of(messages, marks_answers=False, **keywords), texts)
             tokens.append(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         before, ids = tokens
         common = next((i for i, (a, b) in enumerate(zip(before, ids)) if a != b), len(before))
         return Document(ids, [IGNORE_INDEX] * common + ids[common:], self.inputs(ids, images))
+
+    def expanded(self, text: str, texts: list[str]) -> str:
+        return self.processor.expanded(text, texts)
 
     def images_of(self, messages: list[dict]) -> tuple[list[Image], list[str]]:
         """The images, and the text that stands for each."""

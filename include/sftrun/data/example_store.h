@@ -38,16 +38,20 @@ static_assert(sizeof(StoredExample) == 40);
 /// A SequenceMedia; an entry of the index of images in the file.
 struct StoredMedia {
   uint64_t media_offset = 0,
-           media_size = 0;  ///< in bytes from the first token: its path, or its encoded file
+           media_size =
+               0;  ///< in bytes from the first token: its path, its encoded file, or packed_files
   uint32_t width = 0, height = 0, rows = 0, num_tokens = 0;
   std::array<uint32_t, 3> grid_thw = {};
   int32_t feature = -1;
   uint32_t begin = 0, end = 0;
-  uint32_t is_path = 0;
-  uint32_t projector = 0;  ///< its number, from 1; 0: an image
+  enum Holds : uint32_t { kBytes, kPath, kFiles };
+  uint32_t holds = kBytes;                                   ///< what `media_offset` is of
+  uint32_t projector = 0;                                    ///< its number, from 1; 0: an image
+  uint32_t video = 0, frames_of_video = 0, first_frame = 0;  ///< VideoFrames
+  int32_t time = -1;
   bool is_image() const { return projector == 0; }
 };
-static_assert(sizeof(StoredMedia) == 64);
+static_assert(sizeof(StoredMedia) == 80);
 
 struct ExampleView {
   std::span<const MarkedToken> tokens;
@@ -114,7 +118,7 @@ class ExampleStore {
 
 /// Writes a store's file example by example; the file appears when it is finished. Layout,
 /// little-endian:
-///     "sftrunE2"
+///     "sftrunE3"
 ///     tokens, uint32, and before those of an example with images their media (paths, and encoded
 ///       files that records held, each once), padded to a multiple of 4 bytes; all padded to one of 8
 ///     index of StoredExample
@@ -123,7 +127,7 @@ class ExampleStore {
 ///     header as JSON
 ///     footer, uint64: index offset, number of examples, number of images, header offset, header
 ///       size, XXH3 of everything from the index to here
-///     "sftrunE2"
+///     "sftrunE3"
 class ExampleWriter {
  public:
   explicit ExampleWriter(const std::filesystem::path& file);

@@ -13,15 +13,29 @@
 
 namespace sftrun::data {
 
+/// How a model reads frames of videos.
+struct VideoInput {
+  images::VideoProcessor processor;
+  images::VideoPrompt prompt;
+  tokenizer::TokenId feature = -1;  ///< its positions get frames' features
+  /// M-RoPE: positions on the axis of time for a second, where a video has one place (Qwen2.5-VL); 0: each group of frames has its own.
+  int64_t tokens_per_second = 0;
+  /// For conversations with videos, where the model's own writes none (SmolVLM2); null: there is no other.
+  std::shared_ptr<const templates::ChatTemplate> chat_template;
+};
+
 /// How a model reads images: what its processor makes of them, and which tokens stand for them.
 struct ImageInput {
   images::ImageProcessor processor;
   images::ImagePrompt prompt;
   tokenizer::TokenId feature = -1;  ///< its positions get images' features
-  /// Of all tokens of `prompt`, in order: they never have a label.
+  /// Of all tokens of `prompt` and of that of videos, in order: they never have a label.
   std::vector<tokenizer::TokenId> tokens;
   std::string fingerprint;  ///< of the files' contents
   bool reads_files = true;  ///< false: images are in their records alone
+  /// Null: videos cannot be read, and `video_refusal` says why to a record that has one.
+  std::shared_ptr<const VideoInput> videos;
+  std::optional<DataError> video_refusal;
   /// Why images cannot be read, though there are files for it. It is thrown for a record with images alone: texts are read without them.
   std::optional<DataError> refusal;
 };

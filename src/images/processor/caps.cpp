@@ -3,6 +3,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/images/processor.h"
+#include "sftrun/images/video.h"
 
 namespace sftrun::images {
 
@@ -69,6 +70,21 @@ ImageProcessor with_caps(ImageProcessor processor, const ImageCaps& caps) {
     if (!use.longest_edge) refuse_cap(processor, kLongestEdgeCap, "has no effect on", fix);
     lower_longest_edge(processor, caps.longest_edge);
   }
+  return processor;
+}
+
+VideoProcessor with_caps(VideoProcessor processor, const ImageCaps& caps) {
+  if (processor.kind == VideoKind::kSmolVlm) return processor;
+  ImageCaps of_frame = caps;
+  if (processor.kind == VideoKind::kQwen3Vl) {  // its `size` is of all frames
+    if (caps.max_pixels > 0) {
+      ImageProcessor checked = processor.frame;
+      lower_pixels(checked, caps.max_pixels);
+    }
+    processor.max_frame_pixels = caps.max_pixels;
+    of_frame.max_pixels = 0;
+  }
+  processor.frame = with_caps(std::move(processor.frame), of_frame);
   return processor;
 }
 

@@ -1,5 +1,6 @@
 #include "colours.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -80,13 +81,18 @@ void write_channel_last(const TilePixels& tile, const ColourRows& colours, int64
 
 namespace {
 
-/// Rows of values, each in its three channels one after another.
+/// Rows of values of some frames, each in its three channels one after another.
 struct ValueRows {
   std::vector<float> values;
-  int64_t width;
-  ValueRows(int64_t count, int64_t width_)
-      : values(static_cast<size_t>(3 * count * width_)), width(width_) {}
-  float* at(int64_t row, int64_t channel) { return values.data() + (3 * row + channel) * width; }
+  int64_t count, width, frames;
+  ValueRows(int64_t count_, int64_t width_, int64_t frames_)
+      : values(static_cast<size_t>(3 * frames_ * count_ * width_)),
+        count(count_),
+        width(width_),
+        frames(frames_) {}
+  float* at(int64_t frame, int64_t row, int64_t channel) {
+    return values.data() + (3 * (frame * count + row) + channel) * width;
+  }
 };
 
 /// One patch: [3, times, side, side].
@@ -96,25 +102,30 @@ float* write_patch(ValueRows& rows, int64_t top, int64_t left, int64_t side, int
                    float* to) {
   const int64_t size = kSide > 0 ? kSide : side;
   for (int64_t channel = 0; channel < 3; ++channel)
-    for (int64_t time = 0; time < times; ++time)
+    for (int64_t time = 0; time < times; ++time) {
+      const int64_t frame = std::min(time, rows.frames - 1);
       for (int64_t y = 0; y < size; ++y, to += size)
-        std::memcpy(to, rows.at(top + y, channel) + left,
+        std::memcpy(to, rows.at(frame, top + y, channel) + left,
                     static_cast<size_t>(size) * sizeof(float));
+    }
   return to;
 }
 
 }  // namespace
 
 /// The values of a row of blocks are made first: then patches are written from the first byte to the last.
-void write_merge_blocks(const TilePixels& tile, const ColourRows& colours, int64_t side,
+void write_merge_blocks(std::span<const TilePixels> frames, const ColourRows& colours, int64_t side,
                         int64_t merge, int64_t times, float* to) {
   const auto write = side == 14 ? write_patch<14> : side == 16 ? write_patch<16> : write_patch<0>;
-  const int64_t block = side * merge;
-  ValueRows rows(block, tile.width);
-  for (int64_t top = 0; top < tile.height; top += block) {
-    for (int64_t y = 0; y < block; ++y)
-      colours.write(tile.row(top + y), tile.width, rows.at(y, 0), rows.at(y, 1), rows.at(y, 2));
-    for (int64_t left = 0; left < tile.width; left += block)
+  const int64_t block = side * merge, width = frames[0].width, height = frames[0].height;
+  const auto num_frames = static_cast<int64_t>(frames.size());
+  ValueRows rows(block, width, num_frames);
+  for (int64_t top = 0; top < height; top += block) {
+    for (int64_t frame = 0; frame < num_frames; ++frame)
+      for (int64_t y = 0; y < block; ++y)
+        colours.write(frames[static_cast<size_t>(frame)].row(top + y), width, rows.at(frame, y, 0),
+                      rows.at(frame, y, 1), rows.at(frame, y, 2));
+    for (int64_t left = 0; left < width; left += block)
       for (int64_t y = 0; y < block; y += side)
         for (int64_t x = left; x < left + block; x += side) to = write(rows, y, x, side, times, to);
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "colour_rows.h"
 #include "sftrun/images/process.h"
@@ -24,7 +25,8 @@ void write_planes(const TilePixels& tile, const ColourRows& colours, float* to);
 /// [patches, side, side, 3]
 void write_channel_last(const TilePixels& tile, const ColourRows& colours, int64_t side, float* to);
 /// [patches, 3, times, side, side], blocks of merge x merge patches
-void write_merge_blocks(const TilePixels& tile, const ColourRows& colours, int64_t side,
+/// @param frames of one size, at most `times`; the last one stands for those that are missing
+void write_merge_blocks(std::span<const TilePixels> frames, const ColourRows& colours, int64_t side,
                         int64_t merge, int64_t times, float* to);
 
 }  // namespace sftrun::images

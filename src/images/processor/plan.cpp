@@ -68,15 +68,19 @@ void count_tokens(PlanBuilder& builder) {
 
 }  // namespace
 
+ImagePlan finished_plan(PlanBuilder& builder) {
+  ImagePlan& plan = builder.plan();
+  count_rows(builder, plan);
+  count_tokens(builder);
+  return std::move(plan);
+}
+
 ImagePlan plan_image(const ImageProcessor& processor, int64_t width, int64_t height,
                      Backend backend) {
   SFTRUN_CHECK(width > 0 && height > 0);
   PlanBuilder builder(processor, {width, height}, backend);
   kPlanners[static_cast<size_t>(processor.kind)].plan(builder);
-  ImagePlan& plan = builder.plan();
-  count_rows(builder, plan);
-  count_tokens(builder);
-  return std::move(plan);
+  return finished_plan(builder);
 }
 
 std::vector<int64_t> ImagePlan::shape(const ImageProcessor& processor) const {

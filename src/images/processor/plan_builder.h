@@ -51,6 +51,9 @@ class PlanBuilder {
 /// The size after transformers' general `resize`, by the keys that `size` has.
 Extent resized(const PlanBuilder& builder, const SizeRule& size, Extent before);
 
+/// Counts rows and tokens of a plan that has its tiles.
+ImagePlan finished_plan(PlanBuilder& builder);
+
 /// What the rows of kProcessors do.
 void plan_qwen2_vl(PlanBuilder& builder);
 void plan_gemma3(PlanBuilder& builder);
@@ -61,6 +64,11 @@ void plan_llava(PlanBuilder& builder);
 void plan_llava_next(PlanBuilder& builder);
 void plan_pixtral(PlanBuilder& builder);
 void plan_intern_vl(PlanBuilder& builder);
+
+/// What the rows of kVideoProcessors do with a frame, where it is not what kProcessors does with an image.
+/// @param max_pixels of all frames
+void plan_qwen3_vl_frame(PlanBuilder& builder, int64_t num_frames, int64_t max_pixels);
+void plan_smol_vlm_frame(PlanBuilder& builder);
 
 /// LLaVA-NeXT: sets the rows and columns of the tiles' patches without padding.
 void unpad(PlanBuilder& builder);

@@ -116,6 +116,51 @@ void plan_qwen2_vl(PlanBuilder& builder) {
   add_patches(builder, size, processor.patch_size * processor.merge_size);
 }
 
+namespace {
+
+/// smart_resize of Qwen3-VL's video processor: the limits are of all frames together.
+Extent smart_frame_size(const PlanBuilder& builder, int64_t num_frames, int64_t max_pixels) {
+  const ImageProcessor& processor = builder.processor();
+  const int64_t factor = processor.patch_size * processor.merge_size;
+  const Extent before = builder.source();
+  int64_t wide = before.width, high = before.height;
+  if (wide < factor || high < factor) {
+    const double scale = std::max(real(factor) / real(high), real(factor) / real(wide));
+    high = whole(real(high) * scale);
+    wide = whole(real(wide) * scale);
+  }
+  const double width = real(wide), height = real(high), step = real(factor);
+  if (std::max(width, height) / std::min(width, height) > 200)
+    builder.refuse("is refused: one side is more than 200 times the other");
+  const auto rounded = [](double number, double to) { return whole(std::nearbyint(number / to)); };
+  Extent after{rounded(width, step) * factor, rounded(height, step) * factor};
+  const int64_t frames = rounded(real(num_frames), real(processor.temporal_patch_size)) *
+                         processor.temporal_patch_size;
+  const int64_t pixels = frames * after.width * after.height,
+                min_pixels = std::min(processor.size.shortest_edge, max_pixels);
+  if (pixels > max_pixels) {
+    const double beta = std::sqrt(real(num_frames) * height * width / real(max_pixels));
+    const auto lowered = [&](double side) {
+      return std::max(factor, floor_of(side / beta / step) * factor);
+    };
+    after = {lowered(width), lowered(height)};
+  } else if (pixels < min_pixels) {
+    const double beta = std::sqrt(real(min_pixels) / (real(num_frames) * height * width));
+    const auto raised = [&](double side) { return ceil_of(side * beta / step) * factor; };
+    after = {raised(width), raised(height)};
+  }
+  return within_side(before, after, factor, processor.longest_side);
+}
+
+}  // namespace
+
+void plan_qwen3_vl_frame(PlanBuilder& builder, int64_t num_frames, int64_t max_pixels) {
+  const ImageProcessor& processor = builder.processor();
+  const Extent size =
+      processor.do_resize ? smart_frame_size(builder, num_frames, max_pixels) : builder.source();
+  add_patches(builder, size, processor.patch_size * processor.merge_size);
+}
+
 void plan_gemma4(PlanBuilder& builder) {
   const ImageProcessor& processor = builder.processor();
   const Extent size =
@@ -237,6 +282,17 @@ void plan_idefics3(PlanBuilder& builder) {
   if (builder.extent(image) == tile) return builder.add_tile(image);
   builder.add_grid(image, tile);
   builder.add_tile(builder.resize(image, tile));
+}
+
+void plan_smol_vlm_frame(PlanBuilder& builder) {
+  const ImageProcessor& processor = builder.processor();
+  const SizeRule& size = processor.size;
+  if (!processor.do_resize) return builder.add_tile(0);
+  const size_t image = builder.resize(
+      0, size.longest_edge > 0
+             ? with_longest_edge(std::min(size.longest_edge, kIdefics3MaxSide), builder.source())
+             : Extent{size.width, size.height});
+  builder.add_tile(builder.resize(image, {processor.max_image_size, processor.max_image_size}));
 }
 
 void plan_pixtral(PlanBuilder& builder) {

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <vector>
 
 #include "colours.h"
 #include "sftrun/core/error.h"
+#include "sftrun/images/video.h"
 
 namespace sftrun::images {
 
@@ -46,15 +48,16 @@ class PlannedImages {
   std::vector<Image> made_;
 };
 
-void write_tile(const ImageProcessor& processor, const TilePixels& tile, const ColourRows& colours,
-                float* to) {
+/// @param frames the tile in each frame; of an image one
+void write_tile(const ImageProcessor& processor, std::span<const TilePixels> frames,
+                const ColourRows& colours, float* to) {
   switch (processor.row().layout) {
     case PixelLayout::kPlanes:
-      return write_planes(tile, colours, to);
+      return write_planes(frames[0], colours, to);
     case PixelLayout::kChannelLast:
-      return write_channel_last(tile, colours, processor.patch_size, to);
+      return write_channel_last(frames[0], colours, processor.patch_size, to);
     case PixelLayout::kMergeBlocks:
-      return write_merge_blocks(tile, colours, processor.patch_size, processor.merge_size,
+      return write_merge_blocks(frames, colours, processor.patch_size, processor.merge_size,
                                 processor.temporal_patch_size, to);
   }
 }
@@ -64,28 +67,41 @@ bool is_inside(const ImageTile& tile, const ImagePlan& plan, const Image& image)
          tile.top + plan.tile_height <= image.height;
 }
 
+/// @param margins holds the pixels of a tile that is not inside of its image
+TilePixels pixels_of(const ImageTile& tile, const ImagePlan& plan, const Image& of,
+                     Image& margins) {
+  if (is_inside(tile, plan, of))
+    return {of.row(tile.top) + tile.left * 3, of.width * 3, plan.tile_width, plan.tile_height};
+  margins = crop(of, tile.left, tile.top, plan.tile_width, plan.tile_height);
+  return {margins.pixels.data(), plan.tile_width * 3, plan.tile_width, plan.tile_height};
+}
+
+/// @param frames of one size; only patches of several frames have more than one
+void process_all(const ImageProcessor& processor, const ImagePlan& plan,
+                 std::span<const Image> frames, std::span<float> pixel_values,
+                 const ProcessOptions& options) {
+  SFTRUN_CHECK_EQ(static_cast<int64_t>(pixel_values.size()), plan.num_values());
+  const ColourRows colours = colours_of(processor, options.backend);
+  std::vector<PlannedImages> images;
+  images.reserve(frames.size());
+  for (const Image& frame : frames) images.emplace_back(processor, plan, frame, options);
+  const int64_t values = plan.num_values() / static_cast<int64_t>(plan.tiles.size());
+  float* to = pixel_values.data();
+  std::vector<Image> margins(frames.size());
+  std::vector<TilePixels> pixels(frames.size());
+  for (const ImageTile& tile : plan.tiles) {
+    for (size_t frame = 0; frame < frames.size(); ++frame)
+      pixels[frame] = pixels_of(tile, plan, images[frame][tile.of], margins[frame]);
+    write_tile(processor, pixels, colours, to);
+    to += values;
+  }
+}
+
 }  // namespace
 
 void process(const ImageProcessor& processor, const ImagePlan& plan, const Image& image,
              std::span<float> pixel_values, const ProcessOptions& options) {
-  SFTRUN_CHECK_EQ(static_cast<int64_t>(pixel_values.size()), plan.num_values());
-  const ColourRows colours = colours_of(processor, options.backend);
-  const PlannedImages images(processor, plan, image, options);
-  const int64_t values = plan.num_values() / static_cast<int64_t>(plan.tiles.size());
-  float* to = pixel_values.data();
-  for (const ImageTile& tile : plan.tiles) {
-    const Image& of = images[tile.of];
-    Image margins;
-    TilePixels pixels{nullptr, of.width * 3, plan.tile_width, plan.tile_height};
-    if (is_inside(tile, plan, of)) {
-      pixels.first = of.row(tile.top) + tile.left * 3;
-    } else {
-      margins = crop(of, tile.left, tile.top, plan.tile_width, plan.tile_height);
-      pixels = {margins.pixels.data(), plan.tile_width * 3, plan.tile_width, plan.tile_height};
-    }
-    write_tile(processor, pixels, colours, to);
-    to += values;
-  }
+  process_all(processor, plan, {&image, 1}, pixel_values, options);
 }
 
 void FreeValues::operator()(float* values) const {
@@ -116,6 +132,19 @@ ProcessedImage process(const ImageProcessor& processor, const Image& image,
   const auto count = static_cast<size_t>(result.plan.num_values());
   result.pixel_values = values_without_content(count);
   process(processor, result.plan, image, {result.pixel_values.get(), count}, options);
+  return result;
+}
+
+ProcessedImage process_frames(
+    const VideoProcessor& processor, const ImagePlan& plan, std::span<const Image> frames,
+    const std::function<Image(const Image&, int64_t, int64_t, Filter)>& resize) {
+  SFTRUN_CHECK(!frames.empty() &&
+               static_cast<int64_t>(frames.size()) <= processor.frames_of_group());
+  ProcessedImage result{.plan = plan, .pixel_values = nullptr};
+  const auto count = static_cast<size_t>(plan.num_values());
+  result.pixel_values = values_without_content(count);
+  process_all(processor.frame, plan, frames, {result.pixel_values.get(), count},
+              {.backend = Backend::kTorchvision, .resize = resize});
   return result;
 }
 
