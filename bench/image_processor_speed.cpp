@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <ctime>
 #include <string>
+#include <vector>
 
 #include "sftrun/core/file.h"
 #include "sftrun/images/decode.h"
@@ -22,11 +23,16 @@ int main(int argc, char** argv) {
   const images::Image image = images::decode(file.bytes(), {}, argv[2]);
   double best = 1e9;
   int64_t tokens = 0;
+  // As in training, where memory is used again (src/train/image_loading.cpp).
+  images::ProcessMemory memory;
+  std::vector<float> values;
   for (int i = 0; i < rounds; ++i) {
     const std::clock_t begin = std::clock();
-    const images::ProcessedImage processed = images::process(processor, image);
+    const images::ImagePlan plan = images::plan_image(processor, image.width, image.height);
+    values.resize(static_cast<size_t>(plan.num_values()));
+    images::process(processor, plan, image, values, {.memory = &memory});
     best = std::min(best, 1000.0 * static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
-    tokens = processed.plan.num_tokens;
+    tokens = plan.num_tokens;
   }
   fmt::print("{{\"process_ms\": {:.4f}, \"tokens\": {}}}\n", best, tokens);
   return 0;

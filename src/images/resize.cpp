@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <list>
 
 #include "resize_passes.h"
 #include "sftrun/core/error.h"
@@ -166,11 +167,41 @@ void resize_columns(ConstRows from, int64_t first_row, int64_t bytes, const Resi
 
 Image resize(const Image& image, int64_t width, int64_t height, Filter filter) {
   Image result;
-  resize(image, width, height, filter, result);
+  ResizeMemory memory;
+  resize(image, width, height, filter, result, memory);
   return result;
 }
 
-void resize(const Image& image, int64_t width, int64_t height, Filter filter, Image& result) {
+/// A plan resizes an image once or twice, each with two sets of weights.
+struct ResizeMemory::Impl {
+  struct Entry {
+    int64_t from, to;
+    Filter filter;
+    ResizeWeights weights;
+  };
+  std::list<Entry> entries;  // the last one used is the first
+
+  /// Stays valid while seven others are asked for.
+  const ResizeWeights& get(int64_t from, int64_t to, Filter filter) {
+    constexpr size_t kMost = 8;
+    const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) {
+      return entry.from == from && entry.to == to && entry.filter == filter;
+    });
+    if (found != entries.end())
+      entries.splice(entries.begin(), entries, found);
+    else
+      entries.push_front({from, to, filter, weights_of(from, to, filter)});
+    if (entries.size() > kMost) entries.pop_back();
+    return entries.front().weights;
+  }
+};
+ResizeMemory::ResizeMemory() : impl_(std::make_unique<Impl>()) {}
+ResizeMemory::ResizeMemory(ResizeMemory&&) noexcept = default;
+ResizeMemory& ResizeMemory::operator=(ResizeMemory&&) noexcept = default;
+ResizeMemory::~ResizeMemory() = default;
+
+void resize(const Image& image, int64_t width, int64_t height, Filter filter, Image& result,
+            ResizeMemory& memory) {
   SFTRUN_CHECK(width > 0 && height > 0 && image.width > 0 && image.height > 0);
   result.reshape(width, height);
   if (width == image.width && height == image.height) {
@@ -181,18 +212,18 @@ void resize(const Image& image, int64_t width, int64_t height, Filter filter, Im
   const ConstRows source{image.pixels.data(), image.width * 3};
   const Rows target{result.pixels.data(), width * 3};
   if (height == image.height) {
-    resize_rows(source, image.width, height, weights_of(image.width, width, filter), target);
+    resize_rows(source, image.width, height, memory.impl().get(image.width, width, filter), target);
   } else if (width == image.width) {
-    resize_columns(source, 0, width * 3, weights_of(image.height, height, filter), target);
+    resize_columns(source, 0, width * 3, memory.impl().get(image.height, height, filter), target);
   } else if (columns_are_first(image, width, height)) {
     std::vector<uint8_t> between(static_cast<size_t>(height * image.width * 3));
-    resize_columns(source, 0, image.width * 3, weights_of(image.height, height, filter),
+    resize_columns(source, 0, image.width * 3, memory.impl().get(image.height, height, filter),
                    {between.data(), source.stride});
     resize_rows({between.data(), source.stride}, image.width, height,
-                weights_of(image.width, width, filter), target);
+                memory.impl().get(image.width, width, filter), target);
   } else {
-    resize_rows_first(image, weights_of(image.width, width, filter),
-                      weights_of(image.height, height, filter), target);
+    resize_rows_first(image, memory.impl().get(image.width, width, filter),
+                      memory.impl().get(image.height, height, filter), target);
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <cstring>
 #include <utility>
 
 #include "sftrun/core/error.h"
@@ -14,28 +13,6 @@ namespace {
   throw DataError(
       fmt::format("the image processor's {} are not those of the model's vision tower", what),
       processor.where, "use the image processor's file that belongs to the model");
-}
-
-at::Tensor as_tensor(std::span<const float> values, std::vector<int64_t> shape) {
-  return at::from_blob(const_cast<float*>(values.data()), shape, at::kFloat);
-}
-
-/// [P, values] of one image, in the order of `layers::TowerInput`.
-/// @param tile one of the image's, which have the same size
-at::Tensor patches_of(const images::ImageProcessor& processor, const spec::VisionSpec& vision,
-                      const ProcessedRows& image, const layers::TowerTile& tile) {
-  const images::ImagePlan& plan = *image.plan;
-  const at::Tensor rows = as_tensor(image.pixel_values, {plan.rows, plan.values_per_row});
-  switch (processor.row().layout) {
-    case images::PixelLayout::kMergeBlocks:
-      return rows;
-    case images::PixelLayout::kChannelLast:
-      return rows.index_select(0, at::tensor(layers::merged_order(tile, vision.merger.side)));
-    case images::PixelLayout::kPlanes:
-      return layers::patches_of_planes(rows.view({plan.rows, 3, plan.tile_height, plan.tile_width}),
-                                       vision.patches, vision.merger.side);
-  }
-  return {};
 }
 
 /// LLaVA-NeXT (`pack_image_features` of transformers): the whole image, then the rows of the other tiles put together, without what was
@@ -78,30 +55,34 @@ std::vector<layers::TowerTile> tiles_of(const images::ImageProcessor& processor,
   return std::vector<layers::TowerTile>(static_cast<size_t>(frames), tile);
 }
 
+images::PatchForm patch_form(const spec::VisionSpec& vision) {
+  return {.side = vision.patches.side,
+          .merge = vision.merger.side,
+          .is_channels_last = vision.patches.order == spec::PatchOrder::kChannelsLast};
+}
+
 layers::TowerInput tower_input(const images::ImageProcessor& processor,
                                const spec::VisionSpec& vision,
-                               std::span<const ProcessedRows> images) {
+                               std::span<const PlannedRows> images) {
   layers::TowerInput input;
-  std::vector<at::Tensor> patches;
   std::vector<int64_t> feature_rows;
   uint32_t document = 0, next_patch = 0;
-  int64_t merged_rows = 0;
+  int64_t num_values = 0, merged_rows = 0;
   if (!vision.newline.empty() && processor.image_grid_pinpoints != vision.canvases)
     refuse_patches(processor, "`image_grid_pinpoints`");
-  for (const ProcessedRows& image : images) {
+  for (const PlannedRows& image : images) {
     if (image.document != document) document = image.document, next_patch = 0;
-    const std::vector<layers::TowerTile> tiles = tiles_of(processor, vision, *image.plan);
-    patches.push_back(patches_of(processor, vision, image, tiles.front()));
-    for (layers::TowerTile tile : tiles) {
+    for (layers::TowerTile tile : tiles_of(processor, vision, *image.plan)) {
       tile.document = document, tile.first_patch = next_patch;
       next_patch += static_cast<uint32_t>(tile.patches());
       input.tiles.push_back(tile);
     }
+    num_values += image.plan->num_values();
     if (vision.newline.empty()) continue;
     add_unpadded_rows(*image.plan, merged_rows, feature_rows);
     merged_rows += image.plan->rows * image.plan->token_rows * image.plan->token_columns;
   }
-  input.patches = patches.empty() ? at::empty({0, vision.patches.values()}) : at::cat(patches);
+  input.patches = at::empty({num_values / vision.patches.values(), vision.patches.values()});
   if (!vision.newline.empty()) input.feature_rows = at::tensor(feature_rows, at::kLong);
   return input;
 }

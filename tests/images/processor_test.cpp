@@ -358,6 +358,69 @@ TEST(Process, ResizesWithTheCallersFunction) {
   for (const float value : processed.values()) ASSERT_EQ(value, 7);
 }
 
+/// The values of `form` from those in the reference's layout, place by place.
+std::vector<float> in_form(const ImageProcessor& processor, const ProcessedImage& processed,
+                           const PatchForm& form) {
+  const ImagePlan& plan = processed.plan;
+  const int64_t width = plan.tile_width, height = plan.tile_height, side = form.side;
+  std::vector<float> values;
+  for (int64_t tile = 0; tile < std::ssize(plan.tiles); ++tile) {
+    const float* from = processed.values().data() + tile * 3 * width * height;
+    const auto at = [&](int64_t channel, int64_t y, int64_t x) {
+      return processor.row().layout == PixelLayout::kPlanes
+                 ? from[(channel * height + y) * width + x]
+                 : from[((y / side * (width / side) + x / side) * side * side + y % side * side +
+                         x % side) *
+                            3 +
+                        channel];
+    };
+    for (int64_t patch = 0; patch < width * height / (side * side); ++patch) {
+      const int64_t square = patch / (form.merge * form.merge),
+                    in_square = patch % (form.merge * form.merge),
+                    columns = width / (side * form.merge);
+      const int64_t top = (square / columns * form.merge + in_square / form.merge) * side,
+                    left = (square % columns * form.merge + in_square % form.merge) * side;
+      for (int64_t i = 0; i < 3 * side * side; ++i) {
+        const int64_t channel = form.is_channels_last ? i % 3 : i / (side * side),
+                      pixel = form.is_channels_last ? i / 3 : i % (side * side);
+        values.push_back(at(channel, top + pixel / side, left + pixel % side));
+      }
+    }
+  }
+  return values;
+}
+
+// One memory for all images, of other sizes and processors.
+TEST(Process, GivesPatchesInTheFormOfTheTower) {
+  ProcessMemory memory;
+  std::set<ProcessorKind> kinds;
+  for (const json& expected : processor_cases()) {
+    const ImageProcessor processor = read_files(expected.at("files"));
+    const PixelLayout layout = processor.row().layout;
+    for (const json& of : expected.at("images")) {
+      SCOPED_TRACE(expected.at("name").get<std::string>() + ": " + of.dump());
+      if (of.contains("refused")) continue;
+      const Image image = fixtures::decoded(of.at("file"));
+      const ProcessedImage processed = process(processor, image);
+      const ImagePlan& plan = processed.plan;
+      PatchForm form{.side = processor.patch_size, .merge = processor.merge_size};
+      if (layout == PixelLayout::kPlanes)
+        form = plan.tile_width % 14 == 0 && plan.tile_height % 14 == 0 ? PatchForm{7, 2}
+                                                                       : PatchForm{1, 1};
+      if (layout == PixelLayout::kChannelLast)
+        form = {processor.patch_size, processor.pooling_kernel_size, /*is_channels_last=*/true};
+      std::vector<float> values(static_cast<size_t>(plan.num_values()));
+      process(processor, plan, image, values, {.patches = form, .memory = &memory});
+      const bool is_given = layout == PixelLayout::kMergeBlocks;
+      EXPECT_TRUE(values == (is_given ? std::vector<float>(processed.values().begin(),
+                                                           processed.values().end())
+                                      : in_form(processor, processed, form)));
+      kinds.insert(processor.kind);
+    }
+  }
+  EXPECT_EQ(kinds.size(), kProcessors.size());
+}
+
 TEST(Process, PutsOddMarginsWhereTheBackendDoes) {
   const ImageProcessor processor =
       read_settings_of("CLIPImageProcessor", {{"do_resize", false},

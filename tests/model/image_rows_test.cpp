@@ -34,14 +34,14 @@ class UnpaddedRows : public ::testing::Test {
     vision_.canvases = {{8, 16}, {16, 8}};
   }
   std::vector<int64_t> rows_of(const std::vector<std::array<int64_t, 2>>& sizes) {
-    std::vector<images::ProcessedImage> images;
+    std::vector<images::ImagePlan> plans;
     for (const auto& [width, height] : sizes)
-      images.push_back(images::process(processor_, images::Image(width, height)));
-    std::vector<ProcessedRows> rows;
+      plans.push_back(images::plan_image(processor_, width, height));
+    std::vector<PlannedRows> rows;
     int64_t num_tokens = 0;
-    for (const images::ProcessedImage& image : images) {
-      rows.push_back({.plan = &image.plan, .pixel_values = image.values()});
-      num_tokens += image.plan.num_tokens;
+    for (const images::ImagePlan& plan : plans) {
+      rows.push_back({.plan = &plan});
+      num_tokens += plan.num_tokens;
     }
     const at::Tensor places = tower_input(processor_, vision_, rows).feature_rows;
     EXPECT_EQ(places.size(0), num_tokens);

@@ -121,11 +121,21 @@ class VisionReference {
   }
   static at::Tensor in_tower_order(const spec::VisionSpec& vision, const at::Tensor& given,
                                    const layers::TowerTile& tile) {
-    if (given.dim() == 4)
-      return layers::patches_of_planes(given, vision.patches, vision.merger.side);
+    if (given.dim() == 4) return patches_of_planes(given, vision);
     if (vision.patches.order == spec::PatchOrder::kChannelsFirst)
       return given;  // Qwen: merged already
-    return given.index_select(0, at::tensor(layers::merged_order(tile, vision.merger.side)));
+    const int64_t side = vision.merger.side, width = given.size(1);
+    return given.view({tile.rows / side, side, tile.columns / side, side, width})
+        .transpose(1, 2)
+        .reshape({-1, width});
+  }
+  /// @param tiles [n, channels, height, width]
+  static at::Tensor patches_of_planes(const at::Tensor& tiles, const spec::VisionSpec& vision) {
+    const int64_t n = tiles.size(0), c = tiles.size(1), p = vision.patches.side,
+                  side = vision.merger.side;
+    return tiles.view({n, c, tiles.size(2) / (p * side), side, p, -1, side, p})
+        .permute({0, 2, 5, 3, 6, 1, 4, 7})
+        .reshape({-1, c * p * p});
   }
 
   weights::SafetensorsFile file_;

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "sftrun/images/processor.h"
@@ -64,8 +65,25 @@ struct ImagePlan {
 ImagePlan plan_image(const ImageProcessor& processor, int64_t width, int64_t height,
                      Backend backend = Backend::kPil);
 
+/// Memory that is used again from one image to the next, by one thread at a time: new pages take longer to get than to fill.
+struct ProcessMemory {
+  std::vector<std::vector<Image>> made;  ///< of each frame, what the plan's steps give
+  std::vector<Image> margins;            ///< of each frame, a tile that is not inside of its image
+  ResizeMemory resizing;
+};
+
+/// Patches as a vision tower takes them: [3, times, side, side] values each. The patches of merge x merge are consecutive, such squares from
+/// the top left.
+struct PatchForm {
+  int64_t side = 0, merge = 1;
+  bool is_channels_last = false;  ///< [side, side, 3]
+};
+
 struct ProcessOptions {
   Backend backend = Backend::kPil;
+  /// The form of the values; none: the reference's. A tile's sides must be multiples of side * merge.
+  std::optional<PatchForm> patches = {};
+  ProcessMemory* memory = nullptr;  ///< null: of this call
   /// For another library's resizing; as images::resize.
   std::function<Image(const Image& image, int64_t width, int64_t height, Filter filter)> resize =
       {};

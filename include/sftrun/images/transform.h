@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string_view>
 
@@ -21,8 +22,23 @@ std::optional<Filter> filter_numbered(int64_t number);
 /// Thread-safe; one thread.
 /// @param width, height 1 or more
 Image resize(const Image& image, int64_t width, int64_t height, Filter filter);
+/// Weights of the last sizes, for images of the same size. One thread at a time.
+class ResizeMemory {
+ public:
+  ResizeMemory();
+  ResizeMemory(ResizeMemory&&) noexcept;
+  ResizeMemory& operator=(ResizeMemory&&) noexcept;
+  ~ResizeMemory();
+
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
 /// The same in the memory of `result`, another image.
-void resize(const Image& image, int64_t width, int64_t height, Filter filter, Image& result);
+void resize(const Image& image, int64_t width, int64_t height, Filter filter, Image& result,
+            ResizeMemory& memory);
 
 /// The rectangle of `width` x `height` pixels whose corner is (left, top); black outside the image, as in Pillow's `Image.crop`.
 Image crop(const Image& image, int64_t left, int64_t top, int64_t width, int64_t height);

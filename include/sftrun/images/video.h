@@ -123,5 +123,9 @@ ImagePlan plan_frames(const VideoProcessor& processor, int64_t width, int64_t he
 ProcessedImage process_frames(
     const VideoProcessor& processor, const ImagePlan& plan, std::span<const Image> frames,
     const std::function<Image(const Image&, int64_t, int64_t, Filter)>& resize);
+/// The same into memory of the caller.   @param options with torchvision's backend and resizing
+void process_frames(const VideoProcessor& processor, const ImagePlan& plan,
+                    std::span<const Image> frames, std::span<float> pixel_values,
+                    const ProcessOptions& options);
 
 }  // namespace sftrun::images

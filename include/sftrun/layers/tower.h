@@ -108,13 +108,6 @@ struct TowerInput {
   at::Tensor feature_rows;
 };
 
-/// The order of a tile's patches: rows of the tile in the order of `TowerInput`.   @return [rows * columns] index of each in (row, column)
-/// order
-std::vector<int64_t> merged_order(const TowerTile& tile, int64_t side);
-/// Tiles [n, channels, height, width] -> patches [n * rows * columns, values] in the order of `TowerInput`.
-at::Tensor patches_of_planes(const at::Tensor& tiles, const spec::PatchEmbedding& patches,
-                             int64_t side);
-
 /// Where the patches of a micro-batch are: what its layers need beside hidden states. R: rows of hidden states, P and the class tokens.
 struct TowerLayout {
   /// Tiles of the same length, one after the other.

@@ -18,14 +18,18 @@ class ImageLoader final : public model::ImageSource {
   /// @param vision of the model that takes them   @param activity is told of the loading; may be null
   ImageLoader(std::shared_ptr<const data::ImageInput> input, spec::VisionSpec vision,
               int num_threads, Activity* activity = nullptr);
+  ~ImageLoader() override;
   /// @throws DataError naming the image if its file cannot be read or decoded, or has another size than when the data were tokenised
   layers::TowerInput load(const data::Batch& batch) override;
 
  private:
+  class Memory;
+
   std::shared_ptr<const data::ImageInput> input_;
   spec::VisionSpec vision_;
   int num_threads_;
   Activity* activity_;
+  std::unique_ptr<Memory> memory_;
 };
 
 }  // namespace sftrun::train

@@ -64,19 +64,33 @@ void write_planes(const TilePixels& tile, const ColourRows& colours, float* to) 
     colours.write(tile.row(y), tile.width, to, to + plane, to + 2 * plane);
 }
 
-void write_channel_last(const TilePixels& tile, const ColourRows& colours, int64_t side,
+namespace {
+
+/// Calls `write(top, left)` for each patch in the order of `form`.
+template <typename Write>
+void for_each_patch(int64_t width, int64_t height, const PatchForm& form, const Write& write) {
+  const int64_t side = form.side, block = side * form.merge;
+  for (int64_t top = 0; top < height; top += block)
+    for (int64_t left = 0; left < width; left += block)
+      for (int64_t y = top; y < top + block; y += side)
+        for (int64_t x = left; x < left + block; x += side) write(y, x);
+}
+
+}  // namespace
+
+void write_channel_last(const TilePixels& tile, const ColourRows& colours, const PatchForm& form,
                         float* to) {
   const ColourTable& table = colours.table();
-  for (int64_t top = 0; top < tile.height; top += side)
-    for (int64_t left = 0; left < tile.width; left += side)
-      for (int64_t y = 0; y < side; ++y) {
-        const uint8_t* from = tile.row(top + y) + left * 3;
-        for (int64_t x = 0; x < side; ++x, from += 3, to += 3) {
-          to[0] = table[0][from[0]];
-          to[1] = table[1][from[1]];
-          to[2] = table[2][from[2]];
-        }
+  for_each_patch(tile.width, tile.height, form, [&](int64_t top, int64_t left) {
+    for (int64_t y = 0; y < form.side; ++y) {
+      const uint8_t* from = tile.row(top + y) + left * 3;
+      for (int64_t x = 0; x < form.side; ++x, from += 3, to += 3) {
+        to[0] = table[0][from[0]];
+        to[1] = table[1][from[1]];
+        to[2] = table[2][from[2]];
       }
+    }
+  });
 }
 
 namespace {
@@ -114,10 +128,11 @@ float* write_patch(ValueRows& rows, int64_t top, int64_t left, int64_t side, int
 }  // namespace
 
 /// The values of a row of blocks are made first: then patches are written from the first byte to the last.
-void write_merge_blocks(std::span<const TilePixels> frames, const ColourRows& colours, int64_t side,
-                        int64_t merge, int64_t times, float* to) {
+void write_merge_blocks(std::span<const TilePixels> frames, const ColourRows& colours,
+                        const PatchForm& form, int64_t times, float* to) {
+  const int64_t side = form.side;
   const auto write = side == 14 ? write_patch<14> : side == 16 ? write_patch<16> : write_patch<0>;
-  const int64_t block = side * merge, width = frames[0].width, height = frames[0].height;
+  const int64_t block = side * form.merge, width = frames[0].width, height = frames[0].height;
   const auto num_frames = static_cast<int64_t>(frames.size());
   ValueRows rows(block, width, num_frames);
   for (int64_t top = 0; top < height; top += block) {
@@ -125,9 +140,8 @@ void write_merge_blocks(std::span<const TilePixels> frames, const ColourRows& co
       for (int64_t y = 0; y < block; ++y)
         colours.write(frames[static_cast<size_t>(frame)].row(top + y), width, rows.at(frame, y, 0),
                       rows.at(frame, y, 1), rows.at(frame, y, 2));
-    for (int64_t left = 0; left < width; left += block)
-      for (int64_t y = 0; y < block; y += side)
-        for (int64_t x = left; x < left + block; x += side) to = write(rows, y, x, side, times, to);
+    for_each_patch(width, block, form,
+                   [&](int64_t y, int64_t x) { to = write(rows, y, x, side, times, to); });
   }
 }
 

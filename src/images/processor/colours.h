@@ -23,10 +23,11 @@ struct TilePixels {
 /// [3, height, width]
 void write_planes(const TilePixels& tile, const ColourRows& colours, float* to);
 /// [patches, side, side, 3]
-void write_channel_last(const TilePixels& tile, const ColourRows& colours, int64_t side, float* to);
-/// [patches, 3, times, side, side], blocks of merge x merge patches
+void write_channel_last(const TilePixels& tile, const ColourRows& colours, const PatchForm& form,
+                        float* to);
+/// [patches, 3, times, side, side]
 /// @param frames of one size, at most `times`; the last one stands for those that are missing
-void write_merge_blocks(std::span<const TilePixels> frames, const ColourRows& colours, int64_t side,
-                        int64_t merge, int64_t times, float* to);
+void write_merge_blocks(std::span<const TilePixels> frames, const ColourRows& colours,
+                        const PatchForm& form, int64_t times, float* to);
 
 }  // namespace sftrun::images

@@ -15,37 +15,42 @@ namespace sftrun::images {
 
 namespace {
 
-Image made(const ImageStep& step, const Image& from, const ProcessOptions& options, Filter filter) {
+void make(const ImageStep& step, const Image& from, const ProcessOptions& options, Filter filter,
+          Image& to, ResizeMemory& resizing) {
   switch (step.kind) {
     case ImageStep::Kind::kResize:
-      return options.resize ? options.resize(from, step.width, step.height, filter)
-                            : resize(from, step.width, step.height, filter);
+      if (options.resize) {
+        to = options.resize(from, step.width, step.height, filter);
+        return;
+      }
+      return resize(from, step.width, step.height, filter, to, resizing);
     case ImageStep::Kind::kCrop:
-      return crop(from, step.left, step.top, step.width, step.height);
+      return crop(from, step.left, step.top, step.width, step.height, to);
     case ImageStep::Kind::kPad:
       return pad(from, step.left, step.top, step.width - from.width - step.left,
-                 step.height - from.height - step.top, step.colour);
+                 step.height - from.height - step.top, step.colour, to);
   }
-  return {};
 }
 
 /// The images of a plan's steps; 0 is the source.
 class PlannedImages {
  public:
+  /// @param made gets what the steps give
   PlannedImages(const ImageProcessor& processor, const ImagePlan& plan, const Image& source,
-                const ProcessOptions& options)
-      : source_(source) {
-    made_.reserve(plan.steps.size());
-    for (const ImageStep& step : plan.steps) {
-      made_.push_back(made(step, (*this)[step.of], options, processor.resample));
-      SFTRUN_CHECK(made_.back().width == step.width && made_.back().height == step.height);
+                const ProcessOptions& options, std::vector<Image>& made, ResizeMemory& resizing)
+      : source_(source), made_(made) {
+    made_.resize(std::max(made_.size(), plan.steps.size()));
+    for (size_t i = 0; i < plan.steps.size(); ++i) {
+      const ImageStep& step = plan.steps[i];
+      make(step, (*this)[step.of], options, processor.resample, made_[i], resizing);
+      SFTRUN_CHECK(made_[i].width == step.width && made_[i].height == step.height);
     }
   }
   const Image& operator[](size_t number) const { return number == 0 ? source_ : made_[number - 1]; }
 
  private:
   const Image& source_;
-  std::vector<Image> made_;
+  std::vector<Image>& made_;
 };
 
 /// @param frames the tile in each frame; of an image one
@@ -55,11 +60,20 @@ void write_tile(const ImageProcessor& processor, std::span<const TilePixels> fra
     case PixelLayout::kPlanes:
       return write_planes(frames[0], colours, to);
     case PixelLayout::kChannelLast:
-      return write_channel_last(frames[0], colours, processor.patch_size, to);
+      return write_channel_last(frames[0], colours, {.side = processor.patch_size}, to);
     case PixelLayout::kMergeBlocks:
-      return write_merge_blocks(frames, colours, processor.patch_size, processor.merge_size,
+      return write_merge_blocks(frames, colours, {processor.patch_size, processor.merge_size},
                                 processor.temporal_patch_size, to);
   }
+}
+
+void write_tile_in_patches(const ImageProcessor& processor, std::span<const TilePixels> frames,
+                           const ColourRows& colours, const PatchForm& form, float* to) {
+  const int64_t block = form.side * form.merge;
+  SFTRUN_CHECK(frames[0].width % block == 0 && frames[0].height % block == 0);
+  if (form.is_channels_last) return write_channel_last(frames[0], colours, form, to);
+  const bool has_times = processor.row().layout == PixelLayout::kMergeBlocks;
+  write_merge_blocks(frames, colours, form, has_times ? processor.temporal_patch_size : 1, to);
 }
 
 bool is_inside(const ImageTile& tile, const ImagePlan& plan, const Image& image) {
@@ -72,7 +86,7 @@ TilePixels pixels_of(const ImageTile& tile, const ImagePlan& plan, const Image& 
                      Image& margins) {
   if (is_inside(tile, plan, of))
     return {of.row(tile.top) + tile.left * 3, of.width * 3, plan.tile_width, plan.tile_height};
-  margins = crop(of, tile.left, tile.top, plan.tile_width, plan.tile_height);
+  crop(of, tile.left, tile.top, plan.tile_width, plan.tile_height, margins);
   return {margins.pixels.data(), plan.tile_width * 3, plan.tile_width, plan.tile_height};
 }
 
@@ -82,17 +96,24 @@ void process_all(const ImageProcessor& processor, const ImagePlan& plan,
                  const ProcessOptions& options) {
   SFTRUN_CHECK_EQ(static_cast<int64_t>(pixel_values.size()), plan.num_values());
   const ColourRows colours = colours_of(processor, options.backend);
+  ProcessMemory of_call;
+  ProcessMemory& memory = options.memory ? *options.memory : of_call;
+  memory.made.resize(std::max(memory.made.size(), frames.size()));
+  memory.margins.resize(std::max(memory.margins.size(), frames.size()));
   std::vector<PlannedImages> images;
   images.reserve(frames.size());
-  for (const Image& frame : frames) images.emplace_back(processor, plan, frame, options);
+  for (size_t i = 0; i < frames.size(); ++i)
+    images.emplace_back(processor, plan, frames[i], options, memory.made[i], memory.resizing);
   const int64_t values = plan.num_values() / static_cast<int64_t>(plan.tiles.size());
   float* to = pixel_values.data();
-  std::vector<Image> margins(frames.size());
   std::vector<TilePixels> pixels(frames.size());
   for (const ImageTile& tile : plan.tiles) {
     for (size_t frame = 0; frame < frames.size(); ++frame)
-      pixels[frame] = pixels_of(tile, plan, images[frame][tile.of], margins[frame]);
-    write_tile(processor, pixels, colours, to);
+      pixels[frame] = pixels_of(tile, plan, images[frame][tile.of], memory.margins[frame]);
+    if (options.patches)
+      write_tile_in_patches(processor, pixels, colours, *options.patches, to);
+    else
+      write_tile(processor, pixels, colours, to);
     to += values;
   }
 }
@@ -138,14 +159,20 @@ ProcessedImage process(const ImageProcessor& processor, const Image& image,
 ProcessedImage process_frames(
     const VideoProcessor& processor, const ImagePlan& plan, std::span<const Image> frames,
     const std::function<Image(const Image&, int64_t, int64_t, Filter)>& resize) {
-  SFTRUN_CHECK(!frames.empty() &&
-               static_cast<int64_t>(frames.size()) <= processor.frames_of_group());
   ProcessedImage result{.plan = plan, .pixel_values = nullptr};
   const auto count = static_cast<size_t>(plan.num_values());
   result.pixel_values = values_without_content(count);
-  process_all(processor.frame, plan, frames, {result.pixel_values.get(), count},
-              {.backend = Backend::kTorchvision, .resize = resize});
+  process_frames(processor, plan, frames, {result.pixel_values.get(), count},
+                 {.backend = Backend::kTorchvision, .resize = resize});
   return result;
+}
+
+void process_frames(const VideoProcessor& processor, const ImagePlan& plan,
+                    std::span<const Image> frames, std::span<float> pixel_values,
+                    const ProcessOptions& options) {
+  SFTRUN_CHECK(!frames.empty() &&
+               static_cast<int64_t>(frames.size()) <= processor.frames_of_group());
+  process_all(processor.frame, plan, frames, pixel_values, options);
 }
 
 }  // namespace sftrun::images

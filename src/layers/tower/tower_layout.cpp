@@ -276,24 +276,6 @@ void order_by_windows(const spec::VisionSpec& spec, const std::vector<TowerTile>
 
 }  // namespace
 
-std::vector<int64_t> merged_order(const TowerTile& tile, int64_t side) {
-  std::vector<int64_t> order;
-  for (const PatchPlace& place : places_of(tile, side))
-    order.push_back(place.row * tile.columns + place.column);
-  return order;
-}
-
-at::Tensor patches_of_planes(const at::Tensor& tiles, const spec::PatchEmbedding& patches,
-                             int64_t side) {
-  const int64_t n = tiles.size(0), c = tiles.size(1), p = patches.side;
-  const int64_t rows = tiles.size(2) / (p * side), columns = tiles.size(3) / (p * side);
-  const at::Tensor blocks = tiles.view({n, c, rows, side, p, columns, side, p});
-  const bool is_first = patches.order == spec::PatchOrder::kChannelsFirst;
-  return (is_first ? blocks.permute({0, 2, 5, 3, 6, 1, 4, 7})
-                   : blocks.permute({0, 2, 5, 3, 6, 4, 7, 1}))
-      .reshape({-1, c * p * p});
-}
-
 TowerLayout tower_layout(const spec::VisionSpec& spec, const std::vector<TowerTile>& tiles,
                          const BatchContext& like) {
   const int64_t side = spec.merger.side;
