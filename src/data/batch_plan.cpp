@@ -303,17 +303,15 @@ void set_rope_positions(Batch& batch, int64_t merge_side) {
 }
 
 Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,
-                 int64_t first_bin, int64_t num_bins) {
-  SFTRUN_CHECK(first_bin >= 0 && num_bins >= 0);
-  const int64_t begin = std::min(first_bin, static_cast<int64_t>(global_batch.size()));
-  const int64_t end = std::min(begin + num_bins, static_cast<int64_t>(global_batch.size()));
-  int64_t key = 0;
-  for (int64_t bin = 0; bin < begin; ++bin) key += static_cast<int64_t>(global_batch[bin].size());
-
+                 std::span<const int64_t> places) {
   Batch batch;
   batch.cu_seqlens.push_back(0);
-  for (int64_t bin = begin; bin < end; ++bin) {
-    for (const int64_t index : global_batch[bin]) {
+  int64_t counted = 0, key = 0;  // bins, and their documents
+  for (const int64_t place : places) {
+    SFTRUN_CHECK(place >= counted && place < std::ssize(global_batch));
+    for (; counted < place; ++counted) key += std::ssize(global_batch[counted]);
+    ++counted;
+    for (const int64_t index : global_batch[place]) {
       const ExampleView example = examples[index];
       const auto length = static_cast<int32_t>(example.size());
       SFTRUN_CHECK(length > 0);
@@ -331,6 +329,16 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
     }
   }
   return batch;
+}
+
+Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,
+                 int64_t first_bin, int64_t num_bins) {
+  SFTRUN_CHECK(first_bin >= 0 && num_bins >= 0);
+  const int64_t begin = std::min(first_bin, std::ssize(global_batch));
+  std::vector<int64_t> places(
+      static_cast<size_t>(std::min(num_bins, std::ssize(global_batch) - begin)));
+  std::iota(places.begin(), places.end(), begin);
+  return make_batch(examples, global_batch, places);
 }
 
 }  // namespace sftrun::data

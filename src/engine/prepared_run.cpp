@@ -121,6 +121,7 @@ void prepare_data(PreparedRun& run, const train::TrainState* saved,
   run.data = train::load_run_data(run.config, text, data_threads(run.config.train),
                                   saved != nullptr ? saved->data_position : nullptr);
   run.has_images = has_images(run);
+  run.deals_by_cost = run.has_images && (saved == nullptr || train::deals_by_cost(saved->identity));
   require_inputs_of_parts(run);
   if (rank.is_main()) run.leaves_template_unused = data::leaves_template_unused(run.config, text);
   if (run.config.data.streaming) return;

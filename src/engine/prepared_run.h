@@ -36,7 +36,8 @@ struct PreparedRun {
   std::optional<std::filesystem::path> resume_from;
   StepRange profiled_steps;
   train::RunData data;
-  bool has_images = false;  ///< its records have images
+  bool has_images = false;     ///< its records have images
+  bool deals_by_cost = false;  ///< its steps: a run with images, unless an earlier version began it
   nlohmann::ordered_json identity;
   std::string base_fingerprint;
   std::unique_ptr<ModelDivision> division;  ///< when the ranks are connected

@@ -6,9 +6,23 @@
 #include "sftrun/export/run_result.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/model/base_form.h"
+#include "sftrun/plan/sequence_cost.h"
+#include "sftrun/train/bin_cost.h"
 #include "sftrun/weights/weights_summary.h"
 
 namespace sftrun::engine {
+namespace {
+
+/// Empty: steps are dealt in order.
+data::BinCost bin_cost_of(const PreparedRun& run) {
+  if (!run.deals_by_cost) return {};
+  const spec::ArchSpec& arch = run.checkpoint->arch();
+  const auto tower = plan::TowerUse::of(run.config.tuning, arch, run.has_images);
+  return train::bin_cost(plan::SequenceCost(arch, run.config, tower), run.text->images->processor,
+                         arch.vision->patches.side);
+}
+
+}  // namespace
 
 train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
   train::TrainerInputs inputs;
@@ -17,7 +31,8 @@ train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
   inputs.decoder = run.decoder.get();
   inputs.comm = &rank.comm();
   inputs.strategy = run.strategy.get();
-  train::make_batches(run.data, run.config);
+  inputs.bin_cost = bin_cost_of(run);
+  train::make_batches(run.data, run.config, inputs.bin_cost);
   inputs.batches = run.data.batches.get();
   inputs.local_world_size = rank.env().local_world_size;
   inputs.val = run.data.val_or_null();

@@ -113,6 +113,7 @@ int prepare_and_train(const app::WorkerRequest& request, PreparedRun& run, Rank&
   run.identity =
       train::identity_of(config, train::model_identity(*run.checkpoint, *run.text),
                          run.data.fingerprint, run.data.val_fingerprint(), run.data.parts);
+  if (run.deals_by_cost) train::add_deal_by_cost(run.identity);
   train::require_same_on_all_ranks(run.identity, config, rank.comm());
   if (run.resume_from) {
     train::require_resumable(*run.resume_from, *saved, run.identity, resume);

@@ -77,7 +77,9 @@ data::StepBatch PlannedBatches::batch_of(std::vector<data::Bin> bins) const {
 
 data::StepBatch PlannedBatches::at(int64_t step) {
   const StepPosition position = steps_.position(step);
-  return batch_of(plan_.global_batch(position.epoch, position.step_in_epoch));
+  data::StepBatch batch = batch_of(plan_.global_batch(position.epoch, position.step_in_epoch));
+  batch.deal = dealer().deal(batch.examples, batch.bins);
+  return batch;
 }
 
 data::StepBatch PlannedBatches::longest(int64_t num_bins) const {
@@ -91,9 +93,32 @@ data::StepBatch PlannedBatches::longest(int64_t num_bins) const {
   return batch_of(std::move(bins));
 }
 
+/// Of steps of the first epoch: lists of bins, of which consecutive ones are a micro-batch.
+std::vector<std::vector<data::Bin>> PlannedBatches::first_bins() const {
+  std::vector<std::vector<data::Bin>> lists;
+  const int64_t steps = std::min(steps_.total_steps(), plan_.steps_per_epoch(0));
+  for (int64_t step = 0; step < steps; ++step) {
+    std::vector<data::Bin> bins = plan_.global_batch(0, step);
+    const data::Deal dealt = dealer().deal(dataset_.examples(), bins);
+    for (const std::vector<int64_t>& places : dealt) {
+      lists.emplace_back();
+      for (const int64_t place : places) lists.back().push_back(bins[static_cast<size_t>(place)]);
+    }
+    if (dealt.empty()) lists.push_back(std::move(bins));
+  }
+  return lists;
+}
+
 int64_t PlannedBatches::micro_batch_tokens(int64_t num_bins, bool of_longest) const {
-  return of_longest ? plan_.longest_tokens(num_bins)
-                    : plan_.max_tokens(num_bins, steps_.total_steps());
+  if (of_longest) return plan_.longest_tokens(num_bins);
+  if (!dealer().cost) return plan_.max_tokens(num_bins, steps_.total_steps());
+  int64_t most = 0;
+  for (const std::vector<data::Bin>& micro_batch : first_bins()) {
+    int64_t tokens = 0;
+    for (const data::Bin& bin : micro_batch) tokens += tokens_of(bin);
+    most = std::max(most, tokens);
+  }
+  return most;
 }
 
 data::ImageLoad PlannedBatches::micro_batch_images(int64_t num_bins, bool of_longest,
@@ -106,10 +131,15 @@ data::ImageLoad PlannedBatches::micro_batch_images(int64_t num_bins, bool of_lon
     if (load.patches > largest.patches) largest = load;
     largest.longest_tile = longest_tile;
   };
-  const int64_t steps = std::min(steps_.total_steps(), plan_.steps_per_epoch(0));
-  for (int64_t step = 0; step < steps; ++step) include(plan_.global_batch(0, step));
+  for (const std::vector<data::Bin>& bins : first_bins()) include(bins);
   if (of_longest) include(longest(num_bins).bins);
   return largest;
+}
+
+data::StepBatch StreamedBatches::at(int64_t) {
+  data::StepBatch batch = stream_.next();
+  batch.deal = dealer().deal(batch.examples, batch.bins);
+  return batch;
 }
 
 data::StepBatch StreamedBatches::longest(int64_t num_bins) const {

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sftrun/config/best_metric.h"
@@ -17,8 +18,9 @@
 
 namespace sftrun::train {
 
-Evaluator::Evaluator(const config::RunConfig& config, const data::Dataset& val)
+Evaluator::Evaluator(const config::RunConfig& config, const data::Dataset& val, data::BinCost cost)
     : val_(val),
+      cost_(std::move(cost)),
       micro_batch_size_(config.train.eval_batch_size.value.value_or(1)),
       is_pinned_(config.train.dataloader_pin_memory),
       counts_correct_(config.train.eval_token_accuracy) {
@@ -70,10 +72,13 @@ StepSums Evaluator::sums_of(const Set& set, model::Decoder& decoder, const model
                             const std::function<bool()>& goes_on) const {
   const std::vector<data::Bin> bins = set.plan.global_batch(0, 0);
   const int64_t num_bins = std::ssize(bins), of_all_ranks = mesh.dp_size() * micro_batch_size_;
+  const data::Dealer dealer{.cost = cost_, .size = micro_batch_size_, .parts = mesh.dp_size()};
+  const data::Deal dealt = dealer.deal(val_.examples(), bins);
   StepSums sums;
   for (int64_t step = 0; step * of_all_ranks < num_bins && goes_on(); ++step) {
-    const data::Batch batch = micro_batch_of(mesh, val_.examples(), bins,
-                                             {.micro_step = step, .size = micro_batch_size_});
+    const data::Batch batch =
+        micro_batch_of(mesh, val_.examples(), bins,
+                       {.micro_step = step, .size = micro_batch_size_, .dealt = &dealt});
     const model::PackedBatch packed = model::prepare_batch(
         batch, decoder.rope(), decoder.batch_target(), {},
         {.is_pinned = is_pinned_, .with_documents = objective.info().needs_sums()});

@@ -32,7 +32,7 @@ Evaluations::Evaluations(const TrainerInputs& inputs, TrainState& state, const O
       log_(log),
       best_(in_.config.train),
       checkpoints_(in_.run_dir / "checkpoints") {
-  if (in_.val) evaluator_.emplace(in_.config, *in_.val);
+  if (in_.val) evaluator_.emplace(in_.config, *in_.val, in_.bin_cost);
   require_known_metric();
 }
 

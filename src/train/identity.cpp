@@ -168,6 +168,18 @@ void add_weights(Json& identity, const NamedFingerprints& files) {
 }
 
 namespace {
+constexpr const char *kDeal = "deal", *kDealByCost = "cost 1";
+}
+
+void add_deal_by_cost(Json& identity) {
+  identity[kDeal] = kDealByCost;
+}
+
+bool deals_by_cost(const Json& identity) {
+  return identity.contains(kDeal);
+}
+
+namespace {
 
 /// What a run and its checkpoint have in common no longer, and what a user can do about it.
 struct Differences {
@@ -243,6 +255,12 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
     differences.all.push_back(fmt::format("tuning.backend was {}, is now {}",
                                           shown(saved, "backend"), shown(now, "backend")));
     differences.permit("backend", "--allow-backend-change");
+  }
+  if (saved.contains(kDeal) && now.contains(kDeal) && differs(kDeal)) {
+    differences.all.push_back(fmt::format(
+        "the run deals its sequences to ranks as another version of sftrun ({}, here {})",
+        shown(saved, kDeal), shown(now, kDeal)));
+    differences.restored.emplace_back("use the version that the run began with");
   }
   const Json was = object_at(saved, "config");
   compare_settings(was, object_at(now, "config"), permissions.changed_length, differences);

@@ -1,5 +1,7 @@
 #include "sftrun/train/run_data.h"
 
+#include <utility>
+
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
@@ -91,8 +93,11 @@ RunData load_run_data(const config::RunConfig& config, const data::TextModel& te
   return loaded;
 }
 
-void make_batches(RunData& data, const config::RunConfig& config) {
+void make_batches(RunData& data, const config::RunConfig& config, data::BinCost cost) {
   if (!data.batches) data.batches = std::make_unique<PlannedBatches>(config, *data.train);
+  data.batches->deal_with({.cost = std::move(cost),
+                           .size = config.train.batch_size.value.value_or(1),
+                           .parts = config.parallel.axes.data_parts()});
 }
 
 std::string fit_batches_to_data(config::RunConfig& config, const BatchRequest& request,

@@ -32,8 +32,9 @@ StepSums StepPasses::run(const data::StepBatch& global_batch, int64_t step, doub
   work.num_micro_batches = *in_.config.train.grad_accum.value;
   work.micro_batch = [&](int64_t micro_step) {
     const kernels::WorkRange loading(in_.hooks.activity, Work::kDataLoader);
-    return micro_batch_of(in_.strategy->mesh(), global_batch.examples, global_batch.bins,
-                          {.micro_step = micro_step, .size = micro_batch_size()});
+    return micro_batch_of(
+        in_.strategy->mesh(), global_batch.examples, global_batch.bins,
+        {.micro_step = micro_step, .size = micro_batch_size(), .dealt = &global_batch.deal});
   };
   return schedule_->run(work);
 }

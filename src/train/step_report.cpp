@@ -9,6 +9,7 @@
 
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/train/micro_batch.h"
 #include "step_values.h"
 
 namespace sftrun::train {
@@ -80,15 +81,14 @@ StepReport report_of(const std::vector<RankNumbers>& ranks, const parallel::Mesh
 
 namespace {
 
-/// The records in packed sequences [first, end) of a batch.
-std::string records_of(const data::StepBatch& global_batch, const Batches& batches, int64_t first,
-                       int64_t end) {
+/// The records in some of a batch's packed sequences.
+std::string records_of(const data::StepBatch& global_batch, const Batches& batches,
+                       const std::vector<int64_t>& places) {
   constexpr size_t kShown = 16;
   std::map<std::string, std::set<int64_t>> numbers;  // record numbers by file, ascending
   std::map<std::string, bool> is_table;
-  for (int64_t bin = first; bin < std::min(end, static_cast<int64_t>(global_batch.bins.size()));
-       ++bin) {
-    for (const int64_t example : global_batch.bins[static_cast<size_t>(bin)]) {
+  for (const int64_t place : places) {
+    for (const int64_t example : global_batch.bins[static_cast<size_t>(place)]) {
       const data::SourceFile& file = batches.file_of(global_batch, example);
       numbers[file.path].insert(global_batch.examples.stored(example).number);
       is_table[file.path] = file.is_table;
@@ -115,13 +115,19 @@ Error not_finite_error(const StepReport& report, const QueuedStep& queued, const
                        const parallel::Mesh& mesh, int64_t micro_batch_size,
                        const std::string& newest_saved) {
   const auto& at = report.not_finite_at;
-  const int64_t first = at ? (at->micro_step * mesh.dp_size() + at->dp_rank) * micro_batch_size : 0;
-  const int64_t end = at ? first + micro_batch_size : INT64_MAX;
+  const int64_t num_bins = std::ssize(queued.batch.bins);
+  std::vector<int64_t> places(static_cast<size_t>(num_bins));
+  std::iota(places.begin(), places.end(), 0);
+  if (at) {
+    places = places_of(
+        {.micro_step = at->micro_step, .size = micro_batch_size, .dealt = &queued.batch.deal}, mesh,
+        at->dp_rank, num_bins);
+  }
   return {
       ExitCode::kWorkerFailed,
       fmt::format("{} is not finite at step {}; no weight was changed by this step",
                   std::isfinite(report.loss) ? "the gradient norm" : "the loss", queued.step + 1),
-      fmt::format("{} of {}", records_of(queued.batch, batches, first, end),
+      fmt::format("{} of {}", records_of(queued.batch, batches, places),
                   at ? "the micro-batch where it appeared" : "this step's batch"),
       fmt::format("check these records, lower train.learning_rate, or use model.dtype fp32; {}",
                   newest_saved)};

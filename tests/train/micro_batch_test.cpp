@@ -49,6 +49,24 @@ TEST(MicroBatch, DealsEachSequenceToOnePart) {
   EXPECT_EQ(dealt, all);
 }
 
+/// Documents keep the numbers that they have in the list.
+TEST(MicroBatch, HasWhatIsDealtToIt) {
+  const data::ExampleStore examples = numbered_examples(5);
+  const std::vector<data::Bin> bins = {{0, 1}, {2}, {3}, {4}};
+  const data::Deal dealt = {{0, 3}, {2}, {}, {1}};
+  const auto batch = [&](int rank, int64_t step) {
+    return micro_batch_of(parallel::Mesh::replicated(2, rank), examples, bins,
+                          {.micro_step = step, .size = 2, .dealt = &dealt});
+  };
+  EXPECT_EQ(batch(0, 0).tokens, (std::vector<int32_t>{0, 1, 4}));
+  EXPECT_EQ(batch(0, 0).document_keys, (std::vector<int64_t>{0, 1, 4}));
+  EXPECT_EQ(batch(1, 0).tokens, (std::vector<int32_t>{3}));
+  EXPECT_EQ(batch(1, 0).document_keys, (std::vector<int64_t>{3}));
+  EXPECT_EQ(batch(0, 1).num_tokens(), 0);
+  EXPECT_EQ(batch(1, 1).document_keys, (std::vector<int64_t>{2}));
+  EXPECT_EQ(batch(1, 2).num_tokens(), 0) << "beyond the deal";
+}
+
 TEST(MicroBatch, IsEmptyBeyondTheList) {
   const parallel::Mesh last = parallel::Mesh::replicated(kParts, kParts - 1);
   EXPECT_EQ(micro_batch_of(last, numbered_examples(3), one_document_each(3), {}).num_tokens(), 0);

@@ -95,6 +95,9 @@ TEST(StepReports, TheErrorNamesTheRecordsOfTheMicroBatch) {
             "the loss is not finite at step 5; no weight was changed by this step");
   EXPECT_EQ(located.where(), "examples.jsonl, lines 16, 17 of the micro-batch where it appeared");
   EXPECT_TRUE(located.fix().ends_with("; the newest checkpoint is of step 3"));
+  queued.batch.deal = {{0, 7}, {1, 2}, {4, 5}, {3, 6}};
+  EXPECT_EQ(error({numbers({1, 1}, 4), numbers({1, kNaN}, 4)}).where(),
+            "examples.jsonl, lines 13, 16 of the micro-batch where it appeared");
   RankNumbers broken = numbers({1, 1}, 4);
   broken.grad_norm = kNaN;
   const Error elsewhere = error({broken, numbers({1, 1}, 4)});

@@ -30,6 +30,7 @@ class RepeatedBatches final : public train::Batches {
     batch.examples = data::ExampleStore::in_memory(examples_);
     for (int64_t bin = 0; bin < kBinsOfStep; ++bin)
       batch.bins.push_back({(bin + step) % kBinsOfStep});
+    batch.deal = dealer().deal(batch.examples, batch.bins);
     for (const data::Example& example : examples_) {
       batch.label_tokens += example.label_tokens;
       batch.tokens += static_cast<int64_t>(example.tokens.size());

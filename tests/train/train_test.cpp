@@ -110,6 +110,31 @@ TEST(PlannedBatches, LongestIsOfTheLongestBins) {
   EXPECT_EQ(batches.longest(9).bins.size(), 5U) << "no more than there are";
 }
 
+/// What a plan of memory is told is of the micro-batches that come.
+TEST(PlannedBatches, KnowTheLargestMicroBatchThatIsDealt) {
+  std::vector<data::Example> examples;
+  for (const int64_t length : {9, 8, 2, 1}) {
+    examples.push_back({.label_tokens = length - 1});
+    examples.back().tokens.assign(static_cast<size_t>(length), 1);
+    examples.back().labels.assign(static_cast<size_t>(length), data::kIgnoreIndex);
+  }
+  const data::Dataset dataset{data::ExampleStore::in_memory(examples), {}, {}, "f"};
+  config::RunConfig config;
+  config.data.packing = config.data.shuffle = false;
+  config.train.max_steps = 1;
+  config.train.global_batch_size.value = 4;
+  PlannedBatches batches(config, dataset);
+  EXPECT_EQ(batches.micro_batch_tokens(2, /*of_longest=*/false), 17);
+  batches.deal_with({.cost = [](const data::ExampleStore& all, const data::Bin& bin) -> int64_t {
+                       return all.stored(bin[0]).length;
+                     },
+                     .size = 2});
+  EXPECT_EQ(batches.at(0).deal, (data::Deal{{0, 3}, {1, 2}}));
+  EXPECT_EQ(batches.at(0).label_tokens, 16);
+  EXPECT_EQ(batches.micro_batch_tokens(2, /*of_longest=*/false), 10);
+  EXPECT_EQ(batches.micro_batch_tokens(2, /*of_longest=*/true), 17) << "may come in other epochs";
+}
+
 TEST(StepPlan, EpochsFractionsAndMaxSteps) {
   const data::BatchPlan plan = plan_of(10, 4);  // 3 steps an epoch
   EXPECT_EQ(StepPlan(plan, 2, {}).total_steps(), 6);
@@ -145,6 +170,22 @@ TEST(Identity, SettingsThatACheckpointDoesNotNameHaveTheirDefaults) {
       {"train.beta was 0.1, is now 0.5"});
   test::expect_error<ConfigError>([&] { require_same_identity(sft, dpo, "c", {}); },
                                   {"train.objective was \"sft\", is now \"dpo\""});
+}
+
+/// Checkpoints of versions that dealt in order, and of versions that may deal in another way.
+TEST(Identity, SaysHowStepsAreDealt) {
+  const auto earlier = identity_of({}, model_of("m"), "d", "");
+  auto now = earlier;
+  EXPECT_FALSE(deals_by_cost(earlier));
+  add_deal_by_cost(now);
+  EXPECT_TRUE(deals_by_cost(now));
+  EXPECT_NO_THROW(require_same_identity(now, now, "c", {}));
+  EXPECT_NO_THROW(require_same_identity(now, earlier, "c", {})) << "data without images";
+  auto later = now;
+  later["deal"] = "cost 2";
+  test::expect_error<ConfigError>([&] { require_same_identity(later, now, "c", {}); },
+                                  {"as another version of sftrun (\"cost 2\", here \"cost 1\")",
+                                   "use the version that the run began with"});
 }
 
 /// The file was written when the list of settings was in identity.cpp: checkpoints of that time must

@@ -39,7 +39,7 @@ struct RunSetup {
   config::Fetch fetch = config::Fetch::kPerMicroBatch;
   int64_t channels_at_once = 1;       ///< tensor parallelism: see `TensorParallel::multiple`
   int64_t stops_after = kStepsOfRun;  ///< with a checkpoint
-  bool longest_batch_first = false;
+  bool longest_batch_first = false, deals_by_cost = false;
   config::SaveStrategy save_strategy = config::SaveStrategy::kSteps;
   std::string build = "abc";
   int stops_when_asked =
@@ -120,6 +120,12 @@ void train(parallel::Communicator& comm, const RunSetup& setup, const fs::path& 
   inputs.comm = &comm;
   inputs.strategy = strategy.get();
   inputs.batches = &batches;
+  if (setup.deals_by_cost) {
+    inputs.bin_cost = [](const data::ExampleStore& examples, const data::Bin& bin) -> int64_t {
+      return 1000 + examples.stored(bin[0]).length * (bin[0] % 3);
+    };
+    batches.deal_with({.cost = inputs.bin_cost, .parts = groups.mesh().dp_size()});
+  }
   const data::Dataset val = validation_set();
   inputs.val = &val;
   inputs.identity = {{"model", "m"}, {"config", {{"model.dtype", "fp32"}}}};
@@ -350,6 +356,26 @@ TEST(LongestBatchFirst, ChangesNothing) {
   setup.fetch = config::Fetch::kPerStep;
   setup.trained_on_host = true;
   expect_same_after_longest_batch(setup, 2);
+}
+
+/// A step has the same sequences, with the same dropout; sums are in another order.
+TEST(DealtByCost, TrainsAsInOrder) {
+  RunSetup adapter, full;
+  adapter.decoder.trains = model::Trains::kLora;
+  adapter.decoder.lora.dropout = 0.1;
+  full.decoder.trains = model::Trains::kFull;
+  for (const RunSetup& setup : {adapter, full}) {
+    const test::TemporaryDirectory in_order;
+    train_on_two_ranks(setup, in_order.path());
+    for (const auto strategy : {config::Strategy::kDdp, config::Strategy::kFsdp}) {
+      RunSetup dealt = setup;
+      dealt.strategy = strategy;
+      dealt.deals_by_cost = true;
+      const test::TemporaryDirectory by_cost;
+      train_on_two_ranks(dealt, by_cost.path());
+      expect_close_runs(in_order.path(), by_cost.path());
+    }
+  }
 }
 
 /// Autograd does not see that the memory of weights was released and gathered again.

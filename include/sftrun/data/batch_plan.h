@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "sftrun/data/example.h"
@@ -76,10 +77,13 @@ class BatchPlan {
 /// @param merge_side patches of the side of the square that one row has (spatial_merge_size)
 void set_rope_positions(Batch& batch, int64_t merge_side);
 
-/// Concatenates the examples of bins [first_bin, first_bin + num_bins). `document_keys` are the
-/// positions of the documents in the global batch, so that they do not depend on ranks and
-/// micro-batches. Beyond the end of the global batch the result is empty: T = 0, cu_seqlens = {0}.
-/// @param global_batch the whole batch, to number its documents
+/// Concatenates the examples of some bins. `document_keys` are the positions of the documents in the
+/// global batch, so that they do not depend on ranks and micro-batches. Without bins the result is
+/// empty: T = 0, cu_seqlens = {0}.
+/// @param global_batch the whole batch, to number its documents   @param places of the bins in it, ascending
+Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,
+                 std::span<const int64_t> places);
+/// The same of bins [first_bin, first_bin + num_bins), as far as there are so many.
 Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,
                  int64_t first_bin, int64_t num_bins);
 

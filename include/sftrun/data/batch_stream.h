@@ -11,6 +11,7 @@
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/batch_plan.h"
 #include "sftrun/data/dataset.h"
+#include "sftrun/data/deal.h"
 
 /// Global batches of data that are tokenized during training (data.streaming).
 namespace sftrun::data {
@@ -19,6 +20,7 @@ namespace sftrun::data {
 struct StepBatch {
   ExampleStore examples;
   std::vector<Bin> bins;          ///< over `examples`
+  Deal deal;                      ///< of `bins`; empty: in order
   std::vector<SourceFile> files;  ///< indexed by `StoredExample::file`
   int64_t label_tokens = 0, tokens = 0;
 };

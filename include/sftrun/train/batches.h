@@ -12,6 +12,7 @@
 #include "sftrun/data/batch_plan.h"
 #include "sftrun/data/batch_stream.h"
 #include "sftrun/data/dataset.h"
+#include "sftrun/data/deal.h"
 #include "sftrun/data/image_load.h"
 
 /// The source of a run's batches.
@@ -41,6 +42,8 @@ class Batches {
   virtual int64_t total_steps() const = 0;
   /// The batch of a step; call it for consecutive steps.
   virtual data::StepBatch at(int64_t step) = 0;
+  /// From now on steps are dealt by cost.
+  void deal_with(data::Dealer dealer) { dealer_ = std::move(dealer); }
   /// The longest bins of the data, at most `num_bins`, as the batch of a step that never comes.
   virtual data::StepBatch longest(int64_t num_bins) const = 0;
   /// Number of passes over the data after `step`.
@@ -62,6 +65,12 @@ class Batches {
   }
   /// Of the first one; a step has no more. 0: the data is not known yet.
   virtual int64_t bins_in_epoch() const { return 0; }
+
+ protected:
+  const data::Dealer& dealer() const { return dealer_; }
+
+ private:
+  data::Dealer dealer_;
 };
 
 /// Batches of a data set that was read completely. @param dataset must outlive this object
@@ -84,6 +93,7 @@ class PlannedBatches final : public Batches {
 
  private:
   int64_t tokens_of(const data::Bin& bin) const;
+  std::vector<std::vector<data::Bin>> first_bins() const;
   data::StepBatch batch_of(std::vector<data::Bin> bins) const;
 
   const data::Dataset& dataset_;
@@ -102,7 +112,7 @@ class StreamedBatches final : public Batches {
         documents_of_bin_(data::documents_together(config)),
         stream_(config, model, num_threads, position) {}
   int64_t total_steps() const override { return total_steps_; }
-  data::StepBatch at(int64_t) override { return stream_.next(); }
+  data::StepBatch at(int64_t) override;
   /// Made up, as long as bins may be: the data is not known yet.
   data::StepBatch longest(int64_t num_bins) const override;
   double epochs_after(int64_t) const override { return stream_.epochs(); }

@@ -9,6 +9,7 @@
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/batch_plan.h"
 #include "sftrun/data/dataset.h"
+#include "sftrun/data/deal.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/observe/metrics.h"
 #include "sftrun/parallel/communicator.h"
@@ -38,7 +39,8 @@ struct AnswerEvaluation {
 /// Loss on the validation sets, divided over the data-parallel ranks; the same on any number of them to rounding.
 class Evaluator {
  public:
-  Evaluator(const config::RunConfig& config, const data::Dataset& val);
+  /// @param cost by which micro-batches are dealt to the ranks; empty: in order
+  Evaluator(const config::RunConfig& config, const data::Dataset& val, data::BinCost cost = {});
   /// All ranks run as many micro-batches, of which the last ones may be empty.
   /// @param stop_exit_code of a stop that this rank was asked for; 0: none. All ranks end between
   /// the same micro-batches if any of them was
@@ -57,6 +59,7 @@ class Evaluator {
                    const std::function<bool()>& goes_on) const;
 
   const data::Dataset& val_;
+  data::BinCost cost_;
   std::vector<Set> sets_;
   int64_t micro_batch_size_;
   bool is_pinned_, counts_correct_;

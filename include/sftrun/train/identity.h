@@ -38,6 +38,11 @@ nlohmann::ordered_json identity_of(const config::RunConfig& config, const ModelI
 /// The weights' bytes, which are known later than the rest.   @param files name and hash of each
 void add_weights(nlohmann::ordered_json& identity, const NamedFingerprints& files);
 
+/// Notes that steps are dealt by the costs of their images (data::deal_by_cost, plan::SequenceCost).
+void add_deal_by_cost(nlohmann::ordered_json& identity);
+/// Whether a run does so, that began with this identity. Those of earlier versions deal in order.
+bool deals_by_cost(const nlohmann::ordered_json& identity);
+
 /// @throws ConfigError naming a rank that has another identity or configuration than rank 0
 void require_same_on_all_ranks(const nlohmann::ordered_json& identity,
                                const config::RunConfig& config, parallel::Communicator& comm);

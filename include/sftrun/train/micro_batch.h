@@ -1,8 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
-#include "sftrun/data/batch_plan.h"
+#include "sftrun/data/deal.h"
 #include "sftrun/parallel/mesh.h"
 
 /// The tokens of a rank.
@@ -14,9 +15,14 @@ struct MicroBatchDeal {
   int64_t size = 1;        ///< packed sequences of one rank
   /// Every data-parallel rank takes the sequences of the first one.
   bool is_same_on_all = false;
+  const data::Deal* dealt = nullptr;  ///< of the list; null, or empty: in order
 };
 
-/// The only place where the tokens of a rank are chosen. Micro-batch m of data-parallel rank d has
+/// The places in the list of `num_bins` packed sequences that a micro-batch of a data-parallel rank has.
+std::vector<int64_t> places_of(const MicroBatchDeal& deal, const parallel::Mesh& mesh, int dp_rank,
+                               int64_t num_bins);
+
+/// The only place where the tokens of a rank are chosen. In order, micro-batch m of data-parallel rank d has
 /// the packed sequences from (m * dp_size + d) * size on; ranks with the same d have the same ones.
 /// @param bins the whole list of the step, the same on all ranks
 data::Batch micro_batch_of(const parallel::Mesh& mesh, const data::ExampleStore& examples,

@@ -32,7 +32,8 @@ RunData load_run_data(const config::RunConfig& config, const data::TextModel& te
                       const nlohmann::ordered_json& position);
 
 /// Divides data that was read completely into batches.   @param config with all batch sizes
-void make_batches(RunData& data, const config::RunConfig& config);
+/// @param cost by which steps are dealt to the ranks; empty: in order
+void make_batches(RunData& data, const config::RunConfig& config, data::BinCost cost = {});
 
 /// Batch sizes as they were asked for.
 struct BatchRequest {

@@ -56,6 +56,7 @@ struct TrainerInputs {
   Batches* batches = nullptr;
   int local_world_size = 1;            ///< ranks on this machine
   const data::Dataset* val = nullptr;  ///< null: no evaluation
+  data::BinCost bin_cost;              ///< by which evaluation deals; empty: in order
   Build build;                         ///< of this program; the trainer sets its `from_step`
   nlohmann::ordered_json identity;
   int64_t rendered_at_unix_s = 0;                 ///< see TrainState
@@ -71,6 +72,5 @@ struct TrainerInputs {
   bool is_main() const { return comm->rank() == 0; }
   at::Device device() const { return decoder->options().device; }
 };
-
 
 }  // namespace sftrun::train
