@@ -460,8 +460,8 @@ void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
         "off");
   field(train.longest_batch_first, "longest_batch_first", any(), kAny,
         "Compute the longest micro-batch of the data before the first step, without an update, so "
-        "that a run that needs too much memory fails at the start. auto: on GPUs, and on a CPU if "
-        "the estimate is more than half of the memory.",
+        "that a run that needs too much memory fails at the start; with images also that with most "
+        "of them. auto: on GPUs, and on a CPU if the estimate is more than half of the memory.",
         "off");
   field(train.checkpoint_format, "checkpoint_format", any(), kAny,
         "auto: if base weights are trained and divided over the ranks, each rank writes its part; "

@@ -300,20 +300,41 @@ void BatchStream::use_next_window() {
   coming_ = std::async(std::launch::async, [this] { return windows_->make(); });
 }
 
+/// Copies the examples of a bin of the window.
+void BatchStream::add_bin(const Bin& of_window, std::vector<Example>& examples,
+                          StepBatch& batch) const {
+  Bin bin;
+  for (const int64_t index : of_window) {
+    const Example& example = window_->examples[static_cast<size_t>(index)];
+    bin.push_back(static_cast<int64_t>(examples.size()));
+    batch.tokens += static_cast<int64_t>(example.tokens.size());
+    batch.label_tokens += example.label_tokens;
+    examples.push_back(example);
+  }
+  batch.bins.push_back(std::move(bin));
+}
+
+std::vector<StepBatch> BatchStream::largest(int64_t num_bins, std::span<const BinCost> by) const {
+  std::vector<StepBatch> batches;
+  if (by.empty()) return batches;
+  const ExampleStore all = ExampleStore::in_memory(window_->examples);
+  for (const BinCost& measure : by) {
+    StepBatch batch;
+    std::vector<Example> examples;
+    for (const Bin& bin : largest_bins(all, window_->bins, num_bins, measure))
+      add_bin(bin, examples, batch);
+    batch.examples = ExampleStore::in_memory(examples);
+    batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
 StepBatch BatchStream::next() {
   std::vector<Example> examples;
   StepBatch batch;
   while (static_cast<int64_t>(batch.bins.size()) < global_batch_size_) {
     if (used_ == window_->bins.size()) use_next_window();
-    Bin bin;
-    for (const int64_t index : window_->bins[used_++]) {
-      const Example& example = window_->examples[static_cast<size_t>(index)];
-      bin.push_back(static_cast<int64_t>(examples.size()));
-      batch.tokens += static_cast<int64_t>(example.tokens.size());
-      batch.label_tokens += example.label_tokens;
-      examples.push_back(example);
-    }
-    batch.bins.push_back(std::move(bin));
+    add_bin(window_->bins[used_++], examples, batch);
   }
   batch.examples = ExampleStore::in_memory(examples);
   batch.files = windows_->files();

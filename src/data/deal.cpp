@@ -74,12 +74,36 @@ Deal deal_by_cost(std::span<const int64_t> costs, int64_t size, int64_t parts) {
   return deal;
 }
 
-Deal Dealer::deal(const ExampleStore& examples, std::span<const Bin> bins) const {
-  if (!cost) return {};
+namespace {
+
+std::vector<int64_t> costs_of(const ExampleStore& examples, std::span<const Bin> bins,
+                              const BinCost& cost) {
   std::vector<int64_t> costs;
   costs.reserve(bins.size());
   for (const Bin& bin : bins) costs.push_back(cost(examples, bin));
-  return deal_by_cost(costs, size, parts);
+  return costs;
+}
+
+}  // namespace
+
+int64_t tokens_of(const ExampleStore& examples, const Bin& bin) {
+  int64_t tokens = 0;
+  for (const int64_t example : bin) tokens += examples.stored(example).length;
+  return tokens;
+}
+
+std::vector<Bin> largest_bins(const ExampleStore& examples, std::vector<Bin> bins, int64_t num_bins,
+                              const BinCost& by) {
+  std::vector<int64_t> places = costliest_first(costs_of(examples, bins, by));
+  places.resize(static_cast<size_t>(std::min(num_bins, std::ssize(bins))));
+  std::vector<Bin> largest;
+  for (const int64_t place : places) largest.push_back(std::move(bins[static_cast<size_t>(place)]));
+  return largest;
+}
+
+Deal Dealer::deal(const ExampleStore& examples, std::span<const Bin> bins) const {
+  if (!cost) return {};
+  return deal_by_cost(costs_of(examples, bins, cost), size, parts);
 }
 
 }  // namespace sftrun::data

@@ -2,6 +2,9 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+#include <memory>
+
 #include "device_memory.h"
 #include "sftrun/data/image_input.h"
 #include "sftrun/data/image_load.h"
@@ -63,6 +66,54 @@ observe::RankBytes planned_bytes(const PreparedRun& run, const Rank& rank) {
           .gradients = bytes(plan.held.gradients),
           .optimizer = bytes(plan.held.optimizer),
           .activations_peak = bytes(plan.held.gathered + plan.step.peak())};
+}
+
+namespace {
+
+/// Bytes of a micro-batch at its peak that come with each token, and with each patch.
+struct MarginalBytes {
+  int64_t of_token = 0, of_patch = 0;
+};
+
+/// As differences of plans for a sequence with as many tokens as it may have.
+MarginalBytes marginal_bytes(const PreparedRun& run, const Rank& rank) {
+  constexpr int64_t kTiles = 16;
+  config::RunConfig config = run.config;
+  config.train.batch_size.value = 1;
+  plan::RunDevices devices = planned_devices(run, rank);
+  const int64_t tile = std::max<int64_t>(1, devices.images.longest_tile);
+  const auto bytes = [&](double tokens, int64_t tiles) {
+    devices.tokens_of_bin = tokens;
+    devices.images = plan::ImagesOfBin::of(
+        {.tiles = tiles, .patches = tiles * tile, .longest_tile = tile}, /*bins=*/1);
+    return plan::memory_plan(run.checkpoint->arch(), config, devices,
+                             weights::packed_bytes(*run.checkpoint))
+        .step.peak();
+  };
+  const int64_t half =
+      std::max<int64_t>(1, config.data.bin_tokens.value.value_or(config.model.max_seq_len) / 2);
+  const int64_t most = bytes(static_cast<double>(2 * half), kTiles);
+  const auto per = [&](int64_t less, int64_t count) {
+    return std::max<int64_t>(0, most - less) / count;
+  };
+  return {.of_token = per(bytes(static_cast<double>(half), kTiles), half),
+          .of_patch = per(bytes(static_cast<double>(2 * half), kTiles / 2), kTiles / 2 * tile)};
+}
+
+}  // namespace
+
+std::vector<data::BinCost> memory_measures(const PreparedRun& run, const Rank& rank) {
+  if (!run.has_images) return {};
+  const auto counter = std::make_shared<data::ImageCounter>(
+      run.text->images->processor, run.checkpoint->arch().vision->patches.side);
+  const auto patches = [counter](const data::ExampleStore& examples, const data::Bin& bin) {
+    return counter->of(examples, bin).patches;
+  };
+  const MarginalBytes bytes = marginal_bytes(run, rank);
+  return {patches, [bytes, patches](const data::ExampleStore& examples, const data::Bin& bin) {
+            return bytes.of_token * data::tokens_of(examples, bin) +
+                   bytes.of_patch * patches(examples, bin);
+          }};
 }
 
 bool tries_longest_batch(const PreparedRun& run, const Rank& rank) {

@@ -122,6 +122,7 @@ int Training::run() {
 train::TrainerInputs Training::inputs() {
   train::TrainerInputs inputs = trainer_inputs(run_, rank_);
   inputs.longest_batch_first = tries_longest_batch(run_, rank_);
+  if (inputs.longest_batch_first) inputs.tried_by = memory_measures(run_, rank_);
   meters_.add_to(inputs.hooks);
   answers_ = training_answers(run_, rank_);
   if (answers_) {

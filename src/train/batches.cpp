@@ -62,16 +62,10 @@ PlannedBatches::PlannedBatches(const config::RunConfig& config, const data::Data
                             config.train.global_batch_size.value.value())),
       steps_(plan_, config.train.epochs, config.train.max_steps) {}
 
-int64_t PlannedBatches::tokens_of(const data::Bin& bin) const {
-  int64_t tokens = 0;
-  for (const int64_t example : bin) tokens += dataset_.examples().stored(example).length;
-  return tokens;
-}
-
 data::StepBatch PlannedBatches::batch_of(std::vector<data::Bin> bins) const {
   data::StepBatch batch{.examples = dataset_.examples(), .bins = std::move(bins)};
   batch.label_tokens = plan_.label_tokens(batch.bins);
-  for (const data::Bin& bin : batch.bins) batch.tokens += tokens_of(bin);
+  for (const data::Bin& bin : batch.bins) batch.tokens += data::tokens_of(batch.examples, bin);
   return batch;
 }
 
@@ -82,15 +76,29 @@ data::StepBatch PlannedBatches::at(int64_t step) {
   return batch;
 }
 
-data::StepBatch PlannedBatches::longest(int64_t num_bins) const {
+std::vector<data::Bin> PlannedBatches::largest_bins(int64_t num_bins,
+                                                    const data::BinCost& by) const {
   std::vector<data::Bin> bins;
   for (int64_t step = 0; step < plan_.steps_per_epoch(0); ++step)
     for (data::Bin& bin : plan_.global_batch(0, step)) bins.push_back(std::move(bin));
-  std::stable_sort(bins.begin(), bins.end(), [&](const data::Bin& a, const data::Bin& b) {
-    return tokens_of(a) > tokens_of(b);
-  });
-  if (static_cast<int64_t>(bins.size()) > num_bins) bins.resize(static_cast<size_t>(num_bins));
-  return batch_of(std::move(bins));
+  return data::largest_bins(dataset_.examples(), std::move(bins), num_bins, by);
+}
+
+data::StepBatch PlannedBatches::longest(int64_t num_bins) const {
+  return batch_of(largest_bins(num_bins, data::tokens_of));
+}
+
+std::vector<data::StepBatch> PlannedBatches::largest(int64_t num_bins,
+                                                     std::span<const data::BinCost> by) const {
+  std::vector<data::StepBatch> batches = {longest(num_bins)};
+  for (const data::BinCost& measure : by) {
+    data::StepBatch batch = batch_of(largest_bins(num_bins, measure));
+    const bool is_new = std::ranges::none_of(batches, [&](const data::StepBatch& other) {
+      return std::ranges::is_permutation(other.bins, batch.bins);
+    });
+    if (is_new) batches.push_back(std::move(batch));
+  }
+  return batches;
 }
 
 /// Of steps of the first epoch: lists of bins, of which consecutive ones are a micro-batch.
@@ -115,7 +123,7 @@ int64_t PlannedBatches::micro_batch_tokens(int64_t num_bins, bool of_longest) co
   int64_t most = 0;
   for (const std::vector<data::Bin>& micro_batch : first_bins()) {
     int64_t tokens = 0;
-    for (const data::Bin& bin : micro_batch) tokens += tokens_of(bin);
+    for (const data::Bin& bin : micro_batch) tokens += data::tokens_of(dataset_.examples(), bin);
     most = std::max(most, tokens);
   }
   return most;
@@ -132,7 +140,11 @@ data::ImageLoad PlannedBatches::micro_batch_images(int64_t num_bins, bool of_lon
     largest.longest_tile = longest_tile;
   };
   for (const std::vector<data::Bin>& bins : first_bins()) include(bins);
-  if (of_longest) include(longest(num_bins).bins);
+  if (!of_longest) return largest;
+  include(longest(num_bins).bins);
+  include(largest_bins(num_bins, [&](const data::ExampleStore& examples, const data::Bin& bin) {
+    return counter.of(examples, bin).patches;
+  }));
   return largest;
 }
 
@@ -158,6 +170,13 @@ data::StepBatch StreamedBatches::longest(int64_t num_bins) const {
     batch.bins.push_back(std::move(bin));
   }
   return batch;
+}
+
+std::vector<data::StepBatch> StreamedBatches::largest(int64_t num_bins,
+                                                      std::span<const data::BinCost> by) const {
+  std::vector<data::StepBatch> batches = {longest(num_bins)};
+  for (data::StepBatch& batch : stream_.largest(num_bins, by)) batches.push_back(std::move(batch));
+  return batches;
 }
 
 double PlannedBatches::epochs_after(int64_t step) const {

@@ -40,22 +40,26 @@ StepSums StepPasses::run(const data::StepBatch& global_batch, int64_t step, doub
 }
 
 void StepPasses::try_longest(int64_t step, double loss_scale) {
-  const int64_t batch_size = micro_batch_size(), all = *in_.config.train.grad_accum.value;
-  const data::StepBatch longest = in_.batches->longest(batch_size);
   const parallel::CollectiveCounts counts = in_.comm->counts();
-  StepWork work = work_of(longest, step, loss_scale);
+  for (const data::StepBatch& batch : in_.batches->largest(micro_batch_size(), in_.tried_by))
+    try_batch(batch, step, loss_scale);
+  in_.comm->set_counts(counts);
+}
+
+void StepPasses::try_batch(const data::StepBatch& batch, int64_t step, double loss_scale) {
+  const int64_t batch_size = micro_batch_size(), all = *in_.config.train.grad_accum.value;
+  StepWork work = work_of(batch, step, loss_scale);
   work.num_micro_batches = in_.config.parallel.fetch == config::Fetch::kPerStep
                                ? all
                                : std::min<int64_t>(all, in_.strategy->mesh().sizes().pp);
   work.micro_batch = [&](int64_t) {
-    return micro_batch_of(in_.strategy->mesh(), longest.examples, longest.bins,
+    return micro_batch_of(in_.strategy->mesh(), batch.examples, batch.bins,
                           {.size = batch_size, .is_same_on_all = true});
   };
   in_.strategy->begin_step();
   const StepSums sums = schedule_->run(work);
   in_.strategy->finish_step();
   for (const at::Tensor& loss : sums.losses) loss.item<double>();  // waits for the device
-  in_.comm->set_counts(counts);
 }
 
 double StepPasses::num_micro_batches(const data::StepBatch& global_batch) const {

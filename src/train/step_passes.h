@@ -20,7 +20,7 @@ class StepPasses {
   /// terms of the global batch.   @param step counted from 0
   StepSums run(const data::StepBatch& global_batch, int64_t step, double loss_scale);
   /// The longest micro-batch on every rank, as often as a step has micro-batches at the same time,
-  /// so that a lack of memory shows at once. Its gradients are thrown away by the next step, and
+  /// so that a lack of memory shows at once, and those that are largest by `TrainerInputs::tried_by`. Their gradients are thrown away by the next step, and
   /// dropout depends on the step only, so that the run is the same to the bit. Waits for the device.
   void try_longest(int64_t step, double loss_scale);
 
@@ -36,6 +36,7 @@ class StepPasses {
   void log_use() const { schedule_->log_use(); }
 
  private:
+  void try_batch(const data::StepBatch& batch, int64_t step, double loss_scale);
   StepWork work_of(const data::StepBatch& global_batch, int64_t step, double loss_scale) const;
 
   const TrainerInputs& in_;

@@ -92,6 +92,25 @@ TEST_F(BatchStreams, AWindowThatHoldsRecordsTwiceIsWarnedOf) {
   EXPECT_EQ(warnings(33), "");
 }
 
+/// Of the window at hand, whatever of it was used.
+TEST_F(BatchStreams, KnowsTheLargestBinsOfAWindow) {
+  add("a", 17);
+  config_.data.shuffle_buffer = 17;
+  config_.data.packing = false;
+  BatchStream stream(config_, model_, 1, nullptr);
+  EXPECT_TRUE(stream.largest(2, {}).empty());
+  const std::vector<BinCost> measures = {
+      tokens_of,
+      [](const ExampleStore& examples, const Bin& bin) { return -tokens_of(examples, bin); }};
+  const std::vector<StepBatch> largest = stream.largest(2, measures);
+  ASSERT_EQ(largest.size(), 2U);
+  EXPECT_EQ(texts(largest[0]), (std::vector<std::vector<std::string>>{{"a16"}, {"a15"}}));
+  EXPECT_EQ(texts(largest[1]), (std::vector<std::vector<std::string>>{{"a0"}, {"a1"}}));
+  EXPECT_EQ(largest[0].tokens,
+            largest[0].examples.stored(0).length + largest[0].examples.stored(1).length);
+  EXPECT_EQ(counts(stream, 4).size(), 16U) << "nothing of it is used up";
+}
+
 TEST_F(BatchStreams, ResumesWithTheVeryNextBatch) {
   for (const bool packing : {true, false}) {
     config_.data.packing = packing;

@@ -43,6 +43,10 @@ class RepeatedBatches final : public train::Batches {
     batch.label_tokens = 2 * num_bins * examples_[0].label_tokens;
     return batch;
   }
+  std::vector<data::StepBatch> largest(int64_t num_bins,
+                                       std::span<const data::BinCost> by) const override {
+    return std::vector<data::StepBatch>(1 + by.size(), longest(num_bins));
+  }
   double epochs_after(int64_t step) const override {
     return static_cast<double>(step + 1) / kStepsOfEpoch;
   }

@@ -10,6 +10,7 @@
 #include "../../src/train/checkpoint_state.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
+#include "sftrun/data/image_load.h"
 #include "sftrun/train/adamw.h"
 #include "sftrun/train/checkpoint.h"
 #include "sftrun/train/identity.h"
@@ -110,6 +111,46 @@ TEST(PlannedBatches, LongestIsOfTheLongestBins) {
   EXPECT_EQ(batches.longest(9).bins.size(), 5U) << "no more than there are";
 }
 
+/// Memory may be short by tokens, by patches, or by both.
+TEST(PlannedBatches, LargestAreByEachMeasure) {
+  std::vector<data::Example> examples;
+  for (const auto& [length, num_images] : {std::pair(9, 0), {5, 3}, {8, 2}, {2, 0}}) {
+    examples.push_back({.label_tokens = 1});
+    examples.back().tokens.assign(static_cast<size_t>(length), 1);
+    examples.back().labels.assign(static_cast<size_t>(length), data::kIgnoreIndex);
+    for (int image = 0; image < num_images; ++image)
+      examples.back().media.push_back({.media = {.path = "a.png"}, .width = 112, .height = 112});
+  }
+  const data::Dataset dataset{data::ExampleStore::in_memory(examples), {}, {}, "f"};
+  config::RunConfig config;
+  config.data.packing = false;
+  config.train.global_batch_size.value = 2;
+  const PlannedBatches batches(config, dataset);
+  images::ImageProcessor processor{.kind = images::ProcessorKind::kQwen2Vl};
+  processor.row().defaults(processor);
+  data::ImageCounter counter(processor, 14);
+  const data::BinCost patches = [&](const data::ExampleStore& all, const data::Bin& bin) {
+    return counter.of(all, bin).patches;
+  };
+  const data::BinCost both = [&](const data::ExampleStore& all, const data::Bin& bin) {
+    return data::tokens_of(all, bin) + patches(all, bin) / 64;
+  };
+  const auto bins_of = [](const std::vector<data::StepBatch>& all) {
+    std::vector<std::vector<data::Bin>> bins;
+    for (const data::StepBatch& one : all) bins.push_back(one.bins);
+    return bins;
+  };
+  using Bins = std::vector<std::vector<data::Bin>>;
+  EXPECT_EQ(bins_of(batches.largest(1, {})), (Bins{{{0}}}));
+  const std::vector<data::BinCost> measures = {patches, both};
+  EXPECT_EQ(bins_of(batches.largest(1, measures)), (Bins{{{0}}, {{1}}, {{2}}}));
+  EXPECT_EQ(bins_of(batches.largest(2, measures)), (Bins{{{0}, {2}}, {{1}, {2}}}))
+      << "0 and 2 have most of both";
+  const std::vector<data::BinCost> tokens = {data::tokens_of};
+  EXPECT_EQ(batches.largest(2, tokens).size(), 1U) << "the longest, once";
+  EXPECT_EQ(batches.micro_batch_images(2, /*of_longest=*/true, counter).patches, 5 * 64);
+}
+
 /// What a plan of memory is told is of the micro-batches that come.
 TEST(PlannedBatches, KnowTheLargestMicroBatchThatIsDealt) {
   std::vector<data::Example> examples;
@@ -130,7 +171,7 @@ TEST(PlannedBatches, KnowTheLargestMicroBatchThatIsDealt) {
                      },
                      .size = 2});
   EXPECT_EQ(batches.at(0).deal, (data::Deal{{0, 3}, {1, 2}}));
-  EXPECT_EQ(batches.at(0).label_tokens, 16);
+  EXPECT_EQ(batches.at(0).tokens, 20);
   EXPECT_EQ(batches.micro_batch_tokens(2, /*of_longest=*/false), 10);
   EXPECT_EQ(batches.micro_batch_tokens(2, /*of_longest=*/true), 17) << "may come in other epochs";
 }

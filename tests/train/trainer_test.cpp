@@ -131,6 +131,7 @@ void train(parallel::Communicator& comm, const RunSetup& setup, const fs::path& 
   inputs.identity = {{"model", "m"}, {"config", {{"model.dtype", "fp32"}}}};
   inputs.resume_from = resume_from;
   inputs.longest_batch_first = setup.longest_batch_first;
+  if (setup.longest_batch_first) inputs.tried_by = {data::tokens_of};
   if (setup.decoder.trains == model::Trains::kLora)
     inputs.adapter = model::adapter_config_of(*decoder, "");
   int64_t num_queued = resume_from ? 2 : 0, num_evaluated = 0;

@@ -4,6 +4,7 @@
 #include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +43,8 @@ class BatchStream {
 
   /// @throws DataError as load_dataset, for the records read
   StepBatch next();
+  /// For each of `by` the `num_bins` bins of the present window with most of it.
+  std::vector<StepBatch> largest(int64_t num_bins, std::span<const BinCost> by) const;
   /// The position after the last batch.
   nlohmann::ordered_json position() const;
   double epochs() const;  ///< passes over the data so far; estimated if there are several data sets
@@ -58,6 +61,7 @@ class BatchStream {
   struct Window;
   size_t seek(const nlohmann::ordered_json& position);
   void use_next_window();
+  void add_bin(const Bin& of_window, std::vector<Example>& examples, StepBatch& batch) const;
 
   int64_t global_batch_size_;
   std::string fingerprint_;

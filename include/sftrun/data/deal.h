@@ -26,6 +26,12 @@ Deal deal_by_cost(std::span<const int64_t> costs, int64_t size, int64_t parts);
 /// What a bin costs, in whatever unit: the same number on every rank.
 using BinCost = std::function<int64_t(const ExampleStore& examples, const Bin& bin)>;
 
+/// A `BinCost`: its tokens.
+int64_t tokens_of(const ExampleStore& examples, const Bin& bin);
+/// The `num_bins` bins with most of `by`, or all: those with most first, equal ones in order.
+std::vector<Bin> largest_bins(const ExampleStore& examples, std::vector<Bin> bins, int64_t num_bins,
+                              const BinCost& by);
+
 /// Deals the steps of a run.
 struct Dealer {
   BinCost cost;  ///< empty: in order

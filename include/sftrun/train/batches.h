@@ -46,6 +46,12 @@ class Batches {
   void deal_with(data::Dealer dealer) { dealer_ = std::move(dealer); }
   /// The longest bins of the data, at most `num_bins`, as the batch of a step that never comes.
   virtual data::StepBatch longest(int64_t num_bins) const = 0;
+  /// The largest micro-batches that may come: `longest`, and for each of `by` the `num_bins` bins of the
+  /// data with most of it, unless they are the same.
+  virtual std::vector<data::StepBatch> largest(int64_t num_bins,
+                                               std::span<const data::BinCost> /*by*/) const {
+    return {longest(num_bins)};
+  }
   /// Number of passes over the data after `step`.
   virtual double epochs_after(int64_t step) const = 0;
   virtual bool ends_epoch(int64_t step) const = 0;
@@ -57,8 +63,8 @@ class Batches {
   /// Tokens of the largest micro-batch of so many bins that the first epoch has, or that its longest
   /// bins would be; 0: the data is not known yet.
   virtual int64_t micro_batch_tokens(int64_t /*num_bins*/, bool /*of_longest*/) const { return 0; }
-  /// The micro-batch of so many bins with most patches that the first epoch's steps have, or its longest
-  /// bins; nothing: the data is not known yet.
+  /// The micro-batch of so many bins with most patches that the first epoch's steps have, or of its
+  /// largest bins; nothing: the data is not known yet.
   virtual data::ImageLoad micro_batch_images(int64_t /*num_bins*/, bool /*of_longest*/,
                                              data::ImageCounter& /*counter*/) const {
     return {};
@@ -80,6 +86,8 @@ class PlannedBatches final : public Batches {
   int64_t total_steps() const override { return steps_.total_steps(); }
   data::StepBatch at(int64_t step) override;
   data::StepBatch longest(int64_t num_bins) const override;
+  std::vector<data::StepBatch> largest(int64_t num_bins,
+                                       std::span<const data::BinCost> by) const override;
   int64_t micro_batch_tokens(int64_t num_bins, bool of_longest) const override;
   data::ImageLoad micro_batch_images(int64_t num_bins, bool of_longest,
                                      data::ImageCounter& counter) const override;
@@ -92,9 +100,9 @@ class PlannedBatches final : public Batches {
   int64_t num_bad_records() const override { return dataset_.stats().num_bad; }
 
  private:
-  int64_t tokens_of(const data::Bin& bin) const;
   std::vector<std::vector<data::Bin>> first_bins() const;
   data::StepBatch batch_of(std::vector<data::Bin> bins) const;
+  std::vector<data::Bin> largest_bins(int64_t num_bins, const data::BinCost& by) const;
 
   const data::Dataset& dataset_;
   data::BatchPlan plan_;
@@ -115,6 +123,9 @@ class StreamedBatches final : public Batches {
   data::StepBatch at(int64_t) override;
   /// Made up, as long as bins may be: the data is not known yet.
   data::StepBatch longest(int64_t num_bins) const override;
+  /// Of the first window.
+  std::vector<data::StepBatch> largest(int64_t num_bins,
+                                       std::span<const data::BinCost> by) const override;
   double epochs_after(int64_t) const override { return stream_.epochs(); }
   bool ends_epoch(int64_t) const override { return false; }
   nlohmann::ordered_json position() const override { return stream_.position(); }

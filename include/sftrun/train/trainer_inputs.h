@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/core/activity.h"
@@ -67,6 +68,8 @@ struct TrainerInputs {
   std::optional<std::filesystem::path> resume_from;
   StepRange profiled_steps = {};     ///< of which profile/ gets traces
   bool longest_batch_first = false;  ///< train.longest_batch_first, resolved
+  std::vector<data::BinCost>
+      tried_by;  ///< measures by which the largest micro-batch is tried then, beside the longest
   Hooks hooks;
 
   bool is_main() const { return comm->rank() == 0; }
