@@ -304,8 +304,10 @@ Json row_of(const arrow::RecordBatch& batch, int64_t row, const std::string& whe
   const RowReader reader(where);
   Json record = Json::object();
   for (int i = 0; i < batch.num_columns(); ++i) {
-    if (Json value = reader.value(*batch.column(i), row); !value.is_null())
-      record[batch.column_name(i)] = std::move(value);
+    Json value = reader.value(*batch.column(i), row);
+    const std::string& name = batch.column_name(i);
+    // A column of images says that `<image>` stands for one, also in a row without images.
+    if (!value.is_null() || name == "images" || name == "image") record[name] = std::move(value);
   }
   return record;
 }

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "dataset_checks.h"
+#include "media_stamps.h"
 #include "sftrun/core/build_id.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file_hash.h"
@@ -135,6 +136,8 @@ void write_examples(const fs::path& target, const std::string& key, TokenizedSou
                     const std::string& name, const config::RunConfig& config,
                     const TextModel& model) {
   ExampleWriter writer(target);
+  MediaStamps media;
+  source.note_media_in(media);
   DatasetChecks checks(model, config.data, source.format().format, source.rule());
   TokenizingProgress progress(name);
   const bool skips = config.data.bad_records == config::BadRecords::kSkip;
@@ -159,8 +162,10 @@ void write_examples(const fs::path& target, const std::string& key, TokenizedSou
   writer.finish({{"key", key},
                  {"stats", to_json(checks.stats())},
                  {"bad_records", checks.bad_records().fingerprint()},
+                 {"media", media.fingerprint()},
                  {"remarks", remarks},
-                 {"files", files}});
+                 {"files", files}},
+                media.packed());
 }
 
 LoadedSource load_source(const config::RunConfig& config, const config::DataSource& source,
@@ -207,6 +212,10 @@ LoadedSource load_source(const config::RunConfig& config, const config::DataSour
   loaded.part.format = format;
   loaded.part.weight = source.weight;
   loaded.part.fingerprint = loaded.fingerprint;
+  loaded.part.media_fingerprint = header.at("media").get<std::string>();
+  if (!loaded.part.media_fingerprint.empty())
+    loaded.fingerprint =
+        Fingerprint().add(loaded.fingerprint).add(loaded.part.media_fingerprint).hex();
   return loaded;
 }
 

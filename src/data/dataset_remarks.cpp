@@ -120,6 +120,9 @@ void DatasetRemarks::remark_on_records() {
   remark_on_turn_keys();
   warn(tallies_.two_systems, "records have a \"system\" and a turn of that role",
        kTwoSystemsAdvice);
+  warn(tallies_.idle_markers, "records have <image> in their texts, and no images",
+       "it is trained on as text; write the images' files into a column \"images\", or rename "
+       "theirs");
   if (tallies_.null_arguments.count() > 0) {
     remarks_.push_back({false, fmt::format("data: in {}, nulls inside of arguments or tools "
                                            "are left out, as missing values: {}",

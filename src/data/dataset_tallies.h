@@ -45,7 +45,7 @@ struct DatasetTallies {
   Tally without_end, empty_thinking, tool_calls, reasoning, earlier_reasoning, tools, answer_texts,
       messages, differs_in_class, control_tokens, empty_answers, begins_with_answer, missing_bos,
       too_long, truncated, labels_cut_off, without_labels, others_left_out, equal_pairs,
-      two_systems, null_arguments;
+      two_systems, null_arguments, idle_markers;
   std::map<std::string, Tally> unknown_roles, unread_columns, unread_turn_keys, absent_fields;
   BadRecords bad;
 

@@ -383,6 +383,17 @@ const nlohmann::ordered_json& ExampleStore::header() const {
   return parts_[0].contents->header;
 }
 
+std::string_view ExampleStore::attachment() const {
+  const nlohmann::ordered_json place = header().value("attachment", nlohmann::ordered_json());
+  if (!place.is_array() || place.size() != 2) return {};
+  const Contents& contents = *parts_[0].contents;
+  const auto offset = place[0].get<uint64_t>(), size = place[1].get<uint64_t>();
+  const uint64_t all = contents.tokens.size_bytes();
+  if (offset > all || size > all - offset) fail_damaged(contents.file.path());
+  contents.require_whole(offset, size);
+  return {reinterpret_cast<const char*>(contents.tokens.data()) + offset, size};
+}
+
 ExampleWriter::ExampleWriter(const std::filesystem::path& file) : file_(file) {
   write(kMagic.data(), kMagic.size());
 }
@@ -417,7 +428,13 @@ void ExampleWriter::flush() {
   buffer_.clear();
 }
 
-void ExampleWriter::finish(const nlohmann::ordered_json& header) {
+void ExampleWriter::finish(nlohmann::ordered_json header, std::string_view attachment) {
+  if (!attachment.empty()) {
+    header["attachment"] = {num_tokens_ * sizeof(MarkedToken), attachment.size()};
+    const size_t before = buffer_.size();
+    append_bytes(attachment, buffer_);
+    num_tokens_ += buffer_.size() - before;
+  }
   if (num_tokens_ % 2 != 0) buffer_.push_back(0);  // the index is aligned to 8 bytes
   flush();
   const std::string text = header.dump();

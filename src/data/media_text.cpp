@@ -349,7 +349,11 @@ TakenForText take_images(const PlainText& text, RecordMedia& media) {
   const images::ImagePrompt& prompt = media.input().prompt;
   if (!media.has_columns()) refuse_markers(text, prompt.placeholder, media, false);
   if (prompt.feature != prompt.placeholder) refuse_markers(text, prompt.feature, media, false);
-  if (!media.has_columns()) return {};
+  if (!media.has_columns()) {
+    media.note_text(text.prompt);
+    media.note_text(text.completion);
+    return {};
+  }
   const auto [in_prompt, in_completion] = count_markers(text, image_markers(media));
   return {media.take_for_text(in_prompt + in_completion), in_prompt};
 }

@@ -96,7 +96,7 @@ bool PromptBuilder::renders(const Json& record, const std::string& where) const 
 PromptTokens PromptBuilder::build(const Json& record, const std::string& where,
                                   const std::filesystem::path& folder) const {
   const Asked asked = asked_by(record, where);
-  const auto media = media_of_record(record, asked.format, model_, where, folder);
+  const auto media = media_of_record(record, asked.format, model_, {where, folder});
   Json room;
   const Json& marked =
       media != nullptr ? media->marked(asked.record, asked.format, room) : asked.record;

@@ -8,6 +8,7 @@
 #include "nulls.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
+#include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/data/record_error.h"
 
@@ -66,7 +67,7 @@ std::vector<FeatureMark> find_feature_marks(std::string_view text) {
 }
 
 void RecordFeatures::refuse(const std::string& what, const std::string& fix) const {
-  throw DataError(what, where_, fix);
+  throw DataError(what, place_.where, fix);
 }
 
 const FeatureProjector& RecordFeatures::projector_named(const std::string& name,
@@ -92,13 +93,17 @@ std::string RecordFeatures::mark_of(const Json& path, const std::string& project
     refuse(fmt::format("{} has features without a path: {}", name, json_type(path)),
            kFeaturesPartFix);
   const std::filesystem::path written(path.get<std::string>());
-  const std::filesystem::path file = written.is_absolute() ? written : folder_ / written;
+  const std::filesystem::path file = written.is_absolute() ? written : place_.folder / written;
   ReadMedia read;
+  const bool is_new =
+      place_.stamps != nullptr && place_.stamps->note(file.string(), /*is_image=*/false);
   try {
+    if (is_new)
+      place_.stamps->note_contents(file.string(), written.string(), MappedFile(file).bytes());
     read.media.rows = num_feature_rows(file, projector);
   } catch (const DataError& error) {
     throw DataError(fmt::format("{}: {}", name, error.message()),
-                    fmt::format("{}, {}", where_, file.string()),
+                    fmt::format("{}, {}", place_.where, file.string()),
                     error.fix().empty() ? kFeaturesPartFix : error.fix());
   }
   read.media.media.path = file.string();
@@ -136,7 +141,7 @@ void RecordFeatures::mark_turns(Json& turns, const std::string& name) {
       Json& part = (*content)[j];
       if (!is_features_part(part)) continue;
       const std::string place = fmt::format("{}[{}].content[{}]", name, i, j);
-      check_features_part(part, place, where_);
+      check_features_part(part, place, place_.where);
       const Json projector = part.value("projector", Json());
       const Json path = part.value("path", Json());
       part = {{"type", "text"},

@@ -6,12 +6,20 @@
 #include <string_view>
 #include <vector>
 
+#include "media_stamps.h"
 #include "record.h"
 #include "sftrun/data/features.h"
 #include "sftrun/data/media.h"
 
 /// Features of records: where they are written, and the marks that stand for them until the text is whole.
 namespace sftrun::data {
+
+/// Where a record is from.
+struct MediaPlace {
+  std::string where;              ///< "file:line", for errors
+  std::filesystem::path folder;   ///< of the record's file: paths are relative to it
+  MediaStamps* stamps = nullptr;  ///< notes the record's files; may be null
+};
 
 /// An image, features or a video, with the text that stands for it.
 struct ReadMedia {
@@ -37,9 +45,8 @@ std::vector<FeatureMark> find_feature_marks(std::string_view text);
 /// one.
 class RecordFeatures {
  public:
-  /// @param folder of the record's file: paths are relative to it
-  RecordFeatures(const FeatureInput& input, std::filesystem::path folder, std::string where)
-      : input_(input), folder_(std::move(folder)), where_(std::move(where)) {}
+  RecordFeatures(const FeatureInput& input, MediaPlace place)
+      : input_(input), place_(std::move(place)) {}
 
   /// The record with text parts in place of its features, or with marks in its texts. They are read by their headers.
   /// @throws DataError for features that cannot be read, or do not fit a projector, and for records with marks of their own
@@ -57,8 +64,7 @@ class RecordFeatures {
   [[noreturn]] void refuse(const std::string& what, const std::string& fix) const;
 
   const FeatureInput& input_;
-  std::filesystem::path folder_;
-  std::string where_;
+  MediaPlace place_;
   std::deque<ReadMedia> media_;
 };
 

@@ -98,13 +98,13 @@ void refuse_image_parts(const Json& record, RecordFormat format, const std::stri
 }
 
 RecordMedia::RecordMedia(const ImageInput* input, const FeatureInput* features, const Json& record,
-                         std::filesystem::path folder, std::string where)
-    : input_(input), folder_(std::move(folder)), where_(std::move(where)) {
+                         MediaPlace place)
+    : input_(input), place_(std::move(place)) {
   if (input_ != nullptr) {
     find_columns(record);
     find_video_columns(record);
   }
-  if (features != nullptr) features_.emplace(*features, folder_, where_);
+  if (features != nullptr) features_.emplace(*features, place_);
 }
 
 const Json& RecordMedia::marked(const Json& record, RecordFormat format, Json& room) {
@@ -115,8 +115,11 @@ const Json& RecordMedia::marked(const Json& record, RecordFormat format, Json& r
 
 void RecordMedia::find_columns(const Json& record) {
   for (const char* key : {"images", "image"}) {
-    const Json* value = value_of(record, key);
-    if (value == nullptr || is_nothing(*value)) continue;
+    const auto found = record.find(key);
+    if (found == record.end()) continue;
+    has_columns_ = true;
+    const Json* value = &*found;
+    if (is_nothing(*value)) continue;
     if (!columns_.empty())
       refuse("the record has both \"images\" and \"image\"", "leave one of them out");
     if (!value->is_array()) {
@@ -129,7 +132,7 @@ void RecordMedia::find_columns(const Json& record) {
 }
 
 void RecordMedia::refuse(const std::string& what, const std::string& fix) const {
-  throw DataError(what, where_, fix);
+  throw DataError(what, place_.where, fix);
 }
 
 void RecordMedia::take(Json& messages) {
@@ -138,10 +141,7 @@ void RecordMedia::take(Json& messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
     const auto content = messages[i].find("content");
     if (content == messages[i].end()) continue;
-    if (content->is_string() && !columns_.empty()) {
-      const auto& text = content->get_ref<const std::string&>();
-      if (text.find(kImageMarker) != std::string::npos) *content = split_at_markers(text);
-    }
+    split_texts(*content);
     if (!content->is_array()) continue;
     for (size_t j = 0; j < content->size(); ++j) {
       Json& part = (*content)[j];
@@ -161,6 +161,36 @@ void RecordMedia::take(Json& messages) {
   if (num_markers_ == 0 && !columns_.empty()) put_before_text(messages);
   require_all_used("parts or <image> for them");
   take_videos(messages);
+}
+
+void RecordMedia::note_text(std::string_view text) {
+  const bool is_idle = !has_columns_ && text.find(kImageMarker) != std::string_view::npos;
+  has_idle_marker_ = has_idle_marker_ || is_idle;
+}
+
+/// Makes parts of texts with markers. Without a column of images they stay text.
+void RecordMedia::split_texts(Json& content) {
+  const auto has_marker = [&](const std::string& text) {
+    note_text(text);
+    return has_columns_ && text.find(kImageMarker) != std::string::npos;
+  };
+  if (content.is_string()) {
+    const auto& text = content.get_ref<const std::string&>();
+    if (has_marker(text)) content = split_at_markers(text);
+    return;
+  }
+  if (!content.is_array()) return;
+  Json parts = Json::array();
+  for (Json& part : content) {
+    const Json* text = part.is_object() && !is_image_part(part) ? value_of(part, "text") : nullptr;
+    if (text == nullptr || !text->is_string() || !has_marker(text->get<std::string>())) {
+      parts.push_back(std::move(part));
+      continue;
+    }
+    for (Json& piece : split_at_markers(text->get<std::string>()))
+      parts.push_back(std::move(piece));
+  }
+  content = std::move(parts);
 }
 
 /// LLaVA's layout. A line break between a text and an image belongs to the marker.
@@ -186,7 +216,7 @@ Json RecordMedia::next_of_columns(const std::string& place) {
     const Column& column = columns_[num_used_++];
     return image_part(add(*column.value, column.name, column.name));
   }
-  if (columns_.empty())
+  if (!has_columns_)
     refuse(place + " is an image without a file, and the record has no \"images\"", kImageFix);
   return {{"type", "image"}};  // require_all_used counts it
 }
@@ -206,9 +236,12 @@ void RecordMedia::put_before_text(Json& messages) {
 
 void RecordMedia::require_all_used(const std::string& place) const {
   if (num_markers_ == columns_.size()) return;
-  refuse(fmt::format("the record's columns have {} images, and its texts have {} {}",
-                     columns_.size(), num_markers_, place),
-         R"(write one {"type": "image"} part, or one <image> in a text, for each image)");
+  refuse(
+      fmt::format("the record's columns have {} images, and its texts have {} {}", columns_.size(),
+                  num_markers_, place),
+      num_markers_ > columns_.size()
+          ? R"(write the file of each image into "images", or remove <image> where none is meant)"
+          : R"(write one {"type": "image"} part, or one <image> in a text, for each image)");
 }
 
 std::vector<size_t> RecordMedia::take_for_text(size_t num_markers) {
@@ -229,28 +262,44 @@ size_t RecordMedia::add(const Json& value, const std::string& key, const std::st
   return images_.size() - 1;
 }
 
+ReadMedia RecordMedia::read_file(const Media& media) const {
+  const bool is_file = media.bytes == nullptr;
+  const bool is_new =
+      is_file && place_.stamps != nullptr && place_.stamps->note(media.path, /*is_image=*/true);
+  const MappedFile file = is_file ? MappedFile(std::filesystem::path(media.path)) : MappedFile();
+  const std::span<const std::byte> bytes =
+      is_file ? file.bytes() : std::as_bytes(std::span(*media.bytes));
+  if (is_new) place_.stamps->note_contents(media.path, written_path(media.path), bytes);
+  const images::ImageHeader header = images::read_header_within(bytes, {}, media.path);
+  const images::ImagePlan plan =
+      images::plan_image(input_->processor, header.width(), header.height());
+  // Only pixels tell whether a file without its end is truncated.
+  if (!images::has_end(bytes)) images::decode(bytes, {}, media.path);
+  ReadMedia read{.text = images::text_of_image(input_->prompt, plan)};
+  read.media = {.media = media,
+                .width = header.width(),
+                .height = header.height(),
+                .rows = plan.rows,
+                .num_tokens = plan.num_tokens,
+                .grid_thw = plan.grid_thw,
+                .feature = input_->feature};
+  return read;
+}
+
+/// A path as the record has it, or below the record's folder.
+std::string RecordMedia::written_path(const std::string& path) const {
+  const std::string folder = (place_.folder / "").string();
+  return path.starts_with(folder) ? path.substr(folder.size()) : path;
+}
+
 ReadMedia RecordMedia::read(Media media, const std::string& name) const {
   try {
-    const MappedFile file =
-        media.bytes == nullptr ? MappedFile(std::filesystem::path(media.path)) : MappedFile();
-    const std::span<const std::byte> bytes =
-        media.bytes == nullptr ? file.bytes() : std::as_bytes(std::span(*media.bytes));
-    const images::ImageHeader header = images::read_header_within(bytes, {}, media.path);
-    const images::ImagePlan plan =
-        images::plan_image(input_->processor, header.width(), header.height());
-    ReadMedia read{.text = images::text_of_image(input_->prompt, plan)};
-    read.media = {.media = std::move(media),
-                  .width = header.width(),
-                  .height = header.height(),
-                  .rows = plan.rows,
-                  .num_tokens = plan.num_tokens,
-                  .grid_thw = plan.grid_thw,
-                  .feature = input_->feature};
-    return read;
+    return read_file(media);
   } catch (const DataError& error) {
-    throw DataError(fmt::format("{}: {}", name, error.message()),
-                    media.path.empty() ? where_ : fmt::format("{}, {}", where_, media.path),
-                    error.fix().empty() ? kImageFix : error.fix());
+    throw DataError(
+        fmt::format("{}: {}", name, error.message()),
+        media.path.empty() ? place_.where : fmt::format("{}, {}", place_.where, media.path),
+        error.fix().empty() ? kImageFix : error.fix());
   }
 }
 
@@ -281,7 +330,7 @@ Media RecordMedia::media_at(const std::string& path_or_url, const std::string& n
         fmt::format("{} is a URL, and images are not downloaded: {}", name, excerpt(path_or_url)),
         "download the file, and write its path, relative to the record's file");
   const std::filesystem::path path(path_or_url);
-  return {.path = (path.is_absolute() ? path : folder_ / path).string()};
+  return {.path = (path.is_absolute() ? path : place_.folder / path).string()};
 }
 
 Media RecordMedia::media_in(const Json& bytes, const std::string& name) const {
@@ -308,17 +357,17 @@ Media RecordMedia::media_in(const Json& bytes, const std::string& name) const {
 }
 
 std::unique_ptr<RecordMedia> media_of_record(const Json& record, RecordFormat format,
-                                             const TextModel& model, const std::string& where,
-                                             const std::filesystem::path& folder) {
+                                             const TextModel& model, MediaPlace place) {
   const ImageInput* input = model.images.get();
   if (input != nullptr && input->refusal) {
     if (has_image_parts(record, format) || has_image_columns(record))
       throw DataError(input->refusal->message(),
-                      fmt::format("{}, {}", where, input->refusal->where()), input->refusal->fix());
+                      fmt::format("{}, {}", place.where, input->refusal->where()),
+                      input->refusal->fix());
     input = nullptr;
   }
   if (input == nullptr && model.features == nullptr) return nullptr;
-  return std::make_unique<RecordMedia>(input, model.features.get(), record, folder, where);
+  return std::make_unique<RecordMedia>(input, model.features.get(), record, std::move(place));
 }
 
 }  // namespace sftrun::data

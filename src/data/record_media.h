@@ -58,9 +58,8 @@ void refuse_image_parts(const Json& record, RecordFormat format, const std::stri
 class RecordMedia {
  public:
   /// @param input null: the model reads no images   @param features null: the model has no projectors
-  /// @param folder of the record's file: paths are relative to it
   RecordMedia(const ImageInput* input, const FeatureInput* features, const Json& record,
-              std::filesystem::path folder, std::string where);
+              MediaPlace place);
 
   /// The record with marks in place of its features (RecordFeatures::mark); `record` itself if the model has no projectors.
   /// @param room receives the record with marks
@@ -73,21 +72,25 @@ class RecordMedia {
   /// of places
   void take(Json& messages);
   /// The images of a text, in the order of its markers: `<image>`, or what the model's template writes. Markers are looked for where the
-  /// record has columns of images alone.
+  /// record has a column of images alone, which may be empty.
   /// @param num_markers in the whole text
   /// @throws DataError as above
   std::vector<size_t> take_for_text(size_t num_markers);
 
-  bool has_columns() const { return !columns_.empty(); }
+  /// Whether the record has the column `images` or `image`, even if nothing is in it: then `<image>` in a text stands for an image.
+  bool has_columns() const { return has_columns_; }
+  /// Whether a text has `<image>` in a record without such a column. It stays text.
+  bool has_idle_marker() const { return has_idle_marker_; }
+  void note_text(std::string_view text);  ///< of a record without turns
   /// As `take_for_text`, of videos.
   std::vector<size_t> take_videos_for_text(size_t num_markers);
-  bool has_video_columns() const { return !video_columns_.empty(); }
+  bool has_video_columns() const { return has_video_columns_; }
   const ReadMedia& operator[](size_t index) const { return images_[index]; }
   bool reads_images() const { return input_ != nullptr; }
   bool reads_features() const { return features_.has_value(); }
   /// @pre reads_images()
   const ImageInput& input() const { return *input_; }
-  const std::string& where() const { return where_; }
+  const std::string& where() const { return place_.where; }
 
  private:
   struct Column {
@@ -96,6 +99,7 @@ class RecordMedia {
   };
   void find_columns(const Json& record);
   Json split_at_markers(const std::string& text);
+  void split_texts(Json& content);
   Json next_of_columns(const std::string& place);
   void put_before_text(Json& messages);
   void require_all_used(const std::string& place) const;
@@ -119,6 +123,8 @@ class RecordMedia {
   const VideoInput& videos() const;
 
   ReadMedia read(Media media, const std::string& name) const;
+  ReadMedia read_file(const Media& media) const;
+  std::string written_path(const std::string& path) const;
   Media media_of(const Json& value, const std::string& key, const std::string& name) const;
   Media media_at(const std::string& path_or_url, const std::string& name) const;
   Media media_in(const Json& bytes, const std::string& name) const;
@@ -126,11 +132,12 @@ class RecordMedia {
 
   const ImageInput* input_;
   std::optional<RecordFeatures> features_;
-  std::filesystem::path folder_;
-  std::string where_;
-  std::vector<Column> columns_;
+  MediaPlace place_;
+  std::vector<Column> columns_;  // of all images
+  bool has_columns_ = false, has_idle_marker_ = false;
   size_t num_used_ = 0, num_markers_ = 0;  // of the columns, in the conversation that is read
   std::vector<Column> video_columns_;
+  bool has_video_columns_ = false;
   size_t num_videos_used_ = 0, num_video_markers_ = 0;  // likewise
   std::deque<ReadMedia> images_;                        // and videos; places refer to them
 };
@@ -138,7 +145,6 @@ class RecordMedia {
 /// The images and features of a record.   @return null: the model reads text alone
 /// @throws DataError for a record with images in a conversation, which the model's files make unreadable
 std::unique_ptr<RecordMedia> media_of_record(const Json& record, RecordFormat format,
-                                             const TextModel& model, const std::string& where,
-                                             const std::filesystem::path& folder);
+                                             const TextModel& model, MediaPlace place);
 
 }  // namespace sftrun::data

@@ -87,12 +87,13 @@ const VideoInput& RecordMedia::videos() const {
   SFTRUN_CHECK(input_->video_refusal.has_value());
   const DataError& why = *input_->video_refusal;
   throw DataError("the record has a video: " + why.message(),
-                  why.where().empty() ? where_ : fmt::format("{}, {}", where_, why.where()),
+                  why.where().empty() ? place_.where : fmt::format("{}, {}", place_.where, why.where()),
                   why.fix());
 }
 
 void RecordMedia::find_video_columns(const Json& record) {
   for (const char* key : {"videos", "video"}) {
+    has_video_columns_ = has_video_columns_ || record.contains(key);
     const Json* value = held_value(record, key);
     if (value == nullptr) continue;
     if (!video_columns_.empty())
@@ -118,7 +119,7 @@ void RecordMedia::take_videos(Json& messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
     const auto content = messages[i].find("content");
     if (content == messages[i].end()) continue;
-    if (!video_columns_.empty()) split_at_video_markers(*content);
+    if (has_video_columns_) split_at_video_markers(*content);
     if (!content->is_array()) continue;
     for (size_t j = 0; j < content->size(); ++j) {
       Json& part = (*content)[j];
@@ -160,7 +161,7 @@ Json RecordMedia::next_video_of_columns(const std::string& place) {
     const Column& column = video_columns_[num_videos_used_++];
     return video_part(add_video(*column.value, column.name));
   }
-  if (video_columns_.empty())
+  if (!has_video_columns_)
     refuse(place + " is a video without frames, and the record has no \"videos\"", kVideoFix);
   return {{"type", "video"}};  // require_all_videos_used counts it
 }
@@ -208,7 +209,7 @@ size_t RecordMedia::add_video(const Json& video, const std::string& name) {
   try {
     plan = images::plan_frames(input.processor, first.width, first.height, std::ssize(read));
   } catch (const DataError& error) {
-    throw DataError(fmt::format("{}: {}", name, error.message()), where_, error.fix());
+    throw DataError(fmt::format("{}: {}", name, error.message()), place_.where, error.fix());
   }
   const std::vector<std::string> texts =
       images::texts_of_video(input.prompt, input.processor, plan, times.seconds);

@@ -346,7 +346,7 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& original,
                                                        const std::filesystem::path& folder) const {
   const config::RecordFormatInfo& info = config::format_info(format_);
   const bool has_template = model_.chat_template != nullptr;
-  const auto media = media_of_record(original, format_, model_, where, folder);
+  const auto media = media_of_record(original, format_, model_, {where, folder, stamps_});
   Json room;
   const Json& record = media != nullptr ? media->marked(original, format_, room) : original;
   const bool reads_images = media != nullptr && media->reads_images();
@@ -361,12 +361,14 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& original,
   if (is_plain && info.is_pair) {
     std::vector<Sequence> pair = preference_pair_of_texts(shapes, model_, options_, media.get());
     pair.front().unread_columns = std::move(unread);
+    pair.front().has_idle_marker = media != nullptr && media->has_idle_marker();
     return pair;
   }
   if (const auto* plain = std::get_if<PlainText>(&shape)) {
     Sequence sequence = build_text(*plain, model_, options_, media.get());
     sequence.num_empty_answers = !info.is_text && trim(plain->completion).empty() ? 1 : 0;
     sequence.unread_columns = std::move(unread);
+    sequence.has_idle_marker = media != nullptr && media->has_idle_marker();
     return {std::move(sequence)};
   }
   if (!has_template) {
@@ -395,6 +397,7 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& original,
     sequences.front().unread_turn_keys =
         unread_turn_keys(record, format_, model_.chat_template->source());
     sequences.front().has_two_systems = has_two_systems(record, format_);
+    sequences.front().has_idle_marker = media != nullptr && media->has_idle_marker();
     sequences.front().has_null_arguments = has_null_arguments(record, format_);
     return sequences;
   } catch (const DataError& error) {

@@ -204,7 +204,11 @@ std::string SourceRecords::where(const Block& block, size_t index) const {
 }
 
 std::filesystem::path SourceRecords::folder(const Block& block) const {
-  return std::filesystem::path(files_[static_cast<size_t>(block.file)].path).parent_path();
+  const std::filesystem::path folder =
+      std::filesystem::path(files_[static_cast<size_t>(block.file)].path).parent_path();
+  std::error_code code;  // cached examples have paths of images, for runs in other folders, too
+  const auto canonical = std::filesystem::canonical(folder.empty() ? "." : folder, code);
+  return code ? folder : canonical;
 }
 
 double SourceRecords::fraction_read() const {

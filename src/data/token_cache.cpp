@@ -10,6 +10,7 @@
 #include <cstring>
 #include <thread>
 
+#include "media_stamps.h"
 #include "sftrun/core/entries.h"
 #include "sftrun/core/errno_fix.h"
 #include "sftrun/core/error.h"
@@ -61,14 +62,17 @@ void require_key(const ExampleStore& store, const fs::path& file, const std::str
                     file.string());
 }
 
-/// @param warns warn about a damaged file; only the process with the lock does
+/// @param warns warn about a damaged file, or changed images; only the process with the lock does
 std::optional<ExampleStore> opened(const fs::path& file, const std::string& key, int num_threads,
                                    bool warns) {
   if (!leads_to_file(file)) return std::nullopt;
   try {
     ExampleStore store = ExampleStore::open(file, num_threads);
     require_key(store, file, key);
-    return store;
+    const auto change = find_media_change(store.attachment());
+    if (!change) return store;
+    if (warns) log::warn("data: {}; tokenizing again", *change);
+    return std::nullopt;
   } catch (const DataError& error) {
     if (warns) log::warn("data: {}: {}; tokenizing again", file.string(), error.message());
     return std::nullopt;

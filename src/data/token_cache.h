@@ -19,8 +19,8 @@ class TokenCache {
   /// Folder for the hashes of data files; empty: none.
   std::filesystem::path hashes() const;
 
-  /// The examples of `key`. `write` writes them (with "key" in the header) if they are missing,
-  /// damaged or of another key. If several processes call it, one writes and the others wait; files
+  /// The examples of `key`. `write` writes them (with "key" in the header, and MediaStamps attached) if they are missing,
+  /// damaged or of another key, or if files of images or features have changed since. If several processes call it, one writes and the others wait; files
   /// of killed processes are removed.
   /// @param name for messages   @throws what `write` throws; DeviceError (disk full, …)
   ExampleStore get(const std::string& key, const std::string& name,

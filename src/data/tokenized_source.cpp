@@ -20,7 +20,8 @@ Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextM
                   .begins_with_answer = sequence.begins_with_answer,
                   .differs_in_class = sequence.differs_in_class,
                   .has_two_systems = sequence.has_two_systems,
-                  .has_null_arguments = sequence.has_null_arguments};
+                  .has_null_arguments = sequence.has_null_arguments,
+                  .has_idle_marker = sequence.has_idle_marker};
   if (outcome.fate == Fate::kKept || outcome.fate == Fate::kTruncated) {
     outcome.example = to_example(sequence, rule.max_seq_len, 0);
     require_no_image_labels(outcome.example, model, where);

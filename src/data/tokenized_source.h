@@ -23,7 +23,7 @@ struct Outcome {
   std::vector<std::string> unknown_roles, unread_columns, unread_turn_keys;
   std::vector<std::string> absent_fields;  ///< of the record, in its first outcome (field_map.h)
   bool begins_with_answer = false, differs_in_class = false, has_two_systems = false,
-       has_null_arguments = false;
+       has_null_arguments = false, has_idle_marker = false;
   std::string text;  ///< its beginning, if no token has a label
 };
 
@@ -45,6 +45,8 @@ class TokenizedSource {
   /// that data.too_long: error refuses
   std::optional<Block> next();
   void skip(int64_t num_records);  ///< to be called before next()
+  /// Notes the files of images and features of all records.   @param stamps must outlive this object
+  void note_media_in(MediaStamps& stamps) { builder_.note_media_in(stamps); }
   void require_one_format() const { records_.require_one_format(); }
 
   const DetectedFormat& format() const { return records_.format(); }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "formats.h"
 #include "sftrun/core/error.h"
 #include "sftrun/images/transform.h"
@@ -46,6 +48,32 @@ ImageHeader read_header_within(std::span<const std::byte> bytes, const DecodeLim
   const ImageHeader header = read_header(bytes, where);
   check_limits(header, limits, where);
   return header;
+}
+
+namespace {
+
+bool has_jpeg_end(std::string_view file) {
+  const size_t last = file.find_last_not_of(std::string_view("\0\r\n", 3));  // padding
+  return last != std::string_view::npos && file.substr(0, last + 1).ends_with("\xFF\xD9");
+}
+
+bool has_webp_end(std::string_view file) {
+  constexpr size_t kRiff = 8;  // "RIFF" and the size of what follows
+  if (file.size() < kRiff) return false;
+  uint32_t size = 0;
+  std::memcpy(&size, file.data() + 4, sizeof(size));  // little-endian
+  return size <= file.size() - kRiff;
+}
+
+}  // namespace
+
+bool has_end(std::span<const std::byte> bytes) {
+  constexpr std::string_view kIend("\0\0\0\0IEND\xAE\x42\x60\x82", 12);
+  const std::string_view file(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const Bytes view{reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
+  if (is_jpeg(view)) return has_jpeg_end(file);
+  if (is_png(view)) return file.ends_with(kIend);
+  return has_webp_end(file);
 }
 
 Image decode(std::span<const std::byte> bytes, const DecodeLimits& limits, std::string_view where) {

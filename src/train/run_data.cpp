@@ -90,6 +90,9 @@ RunData load_run_data(const config::RunConfig& config, const data::TextModel& te
   loaded.fingerprint = loaded.train->fingerprint();
   for (const data::DatasetPart& part : loaded.train->parts())
     loaded.parts.emplace_back(part.name, part.fingerprint);
+  for (const data::DatasetPart& part : loaded.train->parts())
+    if (!part.media_fingerprint.empty())
+      loaded.parts.emplace_back("the images or features of " + part.name, part.media_fingerprint);
   return loaded;
 }
 

@@ -43,6 +43,13 @@ TEST(Row, NumbersAreWhatTheFileSays) {
             (Values{"1234567890123456789012345678901234567890"}));
 }
 
+// In rows without images `<image>` in a text stands for one that is missing.
+TEST(Row, ColumnsOfImagesStayWhereTheyAreNull) {
+  const auto none = array_of(arrow::utf8(), "[null]");
+  const auto batch = batch_of({{"image", none}, {"images", none}, {"other", none}});
+  EXPECT_EQ(to_json_text(row_of(*batch, 0, "here")), R"({"image":null,"images":null})");
+}
+
 TEST(Row, TextsOfEveryKindOfColumn) {
   for (const auto& type : {arrow::utf8(), arrow::large_utf8(), arrow::utf8_view(), arrow::binary(),
                            arrow::large_binary(), arrow::binary_view()})

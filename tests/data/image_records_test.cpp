@@ -184,6 +184,26 @@ TEST(ImageParts, OfBadImagesAreRefusedByName) {
   refused(part("bytes", json_of_bytes(huge)), {"messages[0].content[1]: ", "data.jsonl:3"});
 }
 
+// They are bad records from the start, not errors of the step that needs their pixels.
+TEST(ImageParts, OfTruncatedImagesAreRefusedWhereTheirPixelsAreNotAll) {
+  for (const char* name :
+       {"truncated.jpg", "no-end-marker.jpg", "truncated.png", "truncated.webp"}) {
+    test::expect_error(
+        [&] {
+          built(asked({part("path", name), text("q")}));
+        },
+        {"messages[0].content[0]: ", "is truncated", "data.jsonl:3", name});
+    test::expect_error(
+        [&] {
+          built(asked({part("bytes", json_of_bytes(file_of(name))), text("q")}));
+        },
+        {"messages[0].content[0]: ", "is truncated", "data.jsonl:3"});
+  }
+  for (const char* whole : {"no-end-chunk.png", "garbage-behind.jpg", "garbage-behind.png",
+                            "rgb-lossy.webp", "rgb.jpg"})
+    EXPECT_EQ(built(asked({part("path", whole), text("q")})).media.size(), 1U) << whole;
+}
+
 TEST(ImageColumns, FillPlaceholdersInOrder) {
   const Json record = {
       {"images", {{{"bytes", json_of_bytes(file_of(kSmallPng))}, {"path", "x.png"}}, kLargePng}},
@@ -251,6 +271,58 @@ TEST(ImageColumns, OfAnotherNumberThanMarkersAreRefused) {
   test::expect_error([&] { built(record); }, {"both \"images\" and \"image\""});
 }
 
+// An empty column says that the record's images are missing.
+TEST(ImageColumns, ThatAreEmptyHaveFewerImagesThanMarkers) {
+  for (const char* key : {"images", "image"}) {
+    for (const Json& nothing : {Json(), Json(""), Json::array(), Json::object()}) {
+      SCOPED_TRACE(fmt::format("{} {}", key, nothing.dump()));
+      Json record = asked("<image>What colour?");
+      record[key] = nothing;
+      test::expect_error([&] { built(record); },
+                         {"columns have 0 images", "texts have 1", "data.jsonl:3",
+                          "write the file of each image", "remove <image>"});
+      record["messages"][0]["content"] = {text("<image>\nWhat colour?")};
+      test::expect_error([&] { built(record); }, {"columns have 0 images", "texts have 1"});
+      record["messages"][0]["content"] = {Json{{"type", "image"}}, text("What colour?")};
+      test::expect_error([&] { built(record); }, {"columns have 0 images", "texts have 1"});
+      record["messages"][0]["content"] = {part("path", kSmallPng), text("What colour?")};
+      EXPECT_EQ(qwen_text(built(record)), kSmallText);
+      record["messages"][0]["content"] = "What colour?";
+      EXPECT_TRUE(built(record).media.empty());
+    }
+  }
+  for (const Json& of_texts :
+       {Json{{"prompt", "<image>q"}, {"completion", "a"}}, Json{{"text", "a<image>b"}}}) {
+    Json record = of_texts;
+    const RecordFormat format =
+        record.contains("text") ? RecordFormat::kText : RecordFormat::kPromptCompletion;
+    EXPECT_TRUE(built(record, format).has_idle_marker);
+    record["images"] = Json::array();
+    test::expect_error([&] { built(record, format); }, {"columns have 0 images", "texts have 1"});
+  }
+}
+
+TEST(ImageColumns, FillMarkersInTextParts) {
+  Json record = asked({text("<image>\nWhat colour?")});
+  record["images"] = Json::array({kSmallPng});
+  EXPECT_EQ(qwen_text(built(record)), kSmallText);
+  record["messages"][0]["content"] = {Json{{"type", "image"}}, text("<image>\nWhat colour?")};
+  test::expect_error([&] { built(record); }, {"columns have 1 images", "texts have 2"});
+}
+
+TEST(ImageColumns, WhereThereAreNoneMarkersAreText) {
+  const Sequence sequence = built(asked("<image>What colour?"));
+  EXPECT_TRUE(sequence.media.empty());
+  EXPECT_TRUE(sequence.has_idle_marker);
+  EXPECT_NE(sequence.text.find("<image>What colour?"), std::string::npos);
+  EXPECT_FALSE(built(asked("What colour?")).has_idle_marker);
+  Json record = asked("<image>What colour?");
+  record["images"] = Json::array();
+  EXPECT_TRUE(built(record, RecordFormat::kMessages, test::toy_model()).media.empty());
+  record["images"] = Json::array({""});
+  EXPECT_NE(error_of(record).find("images[0]"), std::string::npos);
+}
+
 TEST(ImageTexts, ThatStandForImagesAreNoText) {
   for (const char* content : {"a <|image_pad|> b", "<|vision_start|><|image_pad|><|vision_end|>"})
     EXPECT_NE(error_of(asked(content)).find("messages[0].content contains `<|image_pad|>`"),
@@ -262,7 +334,7 @@ TEST(ImageTexts, ThatStandForImagesAreNoText) {
   EXPECT_NE(error_of(asked("<image_soft_token>"), RecordFormat::kMessages, gemma)
                 .find("contains `<image_soft_token>`"),
             std::string::npos);
-  // A marker that stands for no image of the record: text for Qwen, an image for LLaVA's template.
+  // A marker without a column of images: text for Qwen, an image for LLaVA's template.
   EXPECT_EQ(built(asked("<image>")).media.size(), 0U);
   EXPECT_NE(error_of(asked("<image>"), RecordFormat::kMessages,
                      test::toy_vision_model(test::toy_smolvlm()))

@@ -38,6 +38,8 @@ struct DatasetPart {
   int64_t begin = 0, end = 0;  ///< its examples
   std::string
       fingerprint;  ///< hash of the contents of its files and of the settings for reading them
+  std::string
+      media_fingerprint;  ///< of the files of images and features that records name; empty: there are none
 };
 
 /// Tokenized examples and their origin. Immutable.

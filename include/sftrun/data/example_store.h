@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sftrun/core/file.h"
@@ -96,6 +97,8 @@ class ExampleStore {
   ExampleStore select(const std::vector<int64_t>& indices) const;
   /// The header passed to ExampleWriter::finish.
   const nlohmann::ordered_json& header() const;
+  /// The bytes passed to ExampleWriter::finish.   @throws DataError as operator[]
+  std::string_view attachment() const;
 
  private:
   struct Contents;
@@ -121,6 +124,7 @@ class ExampleStore {
 ///     "sftrunE3"
 ///     tokens, uint32, and before those of an example with images their media (paths, and encoded
 ///       files that records held, each once), padded to a multiple of 4 bytes; all padded to one of 8
+///     the attachment, which the header locates ("attachment": offset and size in bytes from the first token)
 ///     index of StoredExample
 ///     index of StoredMedia
 ///     BlockChecksums of everything before the index, uint64
@@ -133,8 +137,9 @@ class ExampleWriter {
   explicit ExampleWriter(const std::filesystem::path& file);
   void add(const Example& example);
   int64_t size() const { return static_cast<int64_t>(index_.size()); }
-  /// @param header returned by ExampleStore::header   @throws DeviceError (disk full, …)
-  void finish(const nlohmann::ordered_json& header);
+  /// @param header returned by ExampleStore::header   @param attachment of any size, which is not read with the header
+  /// @throws DeviceError (disk full, …)
+  void finish(nlohmann::ordered_json header, std::string_view attachment = {});
 
  private:
   void flush();

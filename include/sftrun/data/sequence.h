@@ -14,6 +14,8 @@
 /// Converts a record to token sequences with a label mask.
 namespace sftrun::data {
 
+class MediaStamps;
+
 using config::RecordFormat;
 std::string name_of(RecordFormat format);  ///< as `data.format` has it
 
@@ -66,6 +68,8 @@ struct Sequence {
   bool differs_in_class =
       false;  ///< transformers 5 gives other tokens (tokenizer::ClassDifference)
   bool begins_with_answer = false;  ///< the conversation's first turn is the assistant's
+  /// `<image>` in a text of a record without a column of images, for a model that reads images
+  bool has_idle_marker = false;
   bool has_two_systems = false;     ///< a "system" column beside a turn of that role
   bool has_null_arguments = false;  ///< nulls inside of tools or tool calls, which are left out
 };
@@ -126,6 +130,9 @@ class SequenceBuilder {
   std::vector<Sequence> build(const Json& record, const std::string& where,
                               const std::filesystem::path& folder = {}) const;
 
+  /// Notes the files of images and features of all records.   @param stamps must outlive the builder
+  void note_media_in(MediaStamps& stamps) { stamps_ = &stamps; }
+
  private:
   std::vector<Sequence> build_unchecked(const Json& original, const std::string& where,
                                         const std::filesystem::path& folder) const;
@@ -134,6 +141,7 @@ class SequenceBuilder {
   TextModel model_;
   SequenceOptions options_;
   MessageForm form_;
+  MediaStamps* stamps_ = nullptr;
 };
 
 }  // namespace sftrun::data

@@ -18,6 +18,10 @@ struct DecodeLimits {
 ImageHeader read_header_within(std::span<const std::byte> bytes, const DecodeLimits& limits = {},
                                std::string_view where = {});
 
+/// Whether a file has what stands at the end of its format: JPEG's end marker, PNG's IEND, as many bytes as WebP's header says. A file
+/// without it is truncated, or has other bytes behind its end; `decode` tells. Reads the first and the last bytes only.
+bool has_end(std::span<const std::byte> bytes);
+
 /// Decodes a JPEG, PNG or WebP file to what transformers' `load_image` makes of it, bit for bit:
 ///     PIL.ImageOps.exif_transpose(PIL.Image.open(file)).convert("RGB")
 /// Alpha is dropped, not blended. Grey of 16 bits becomes min(value, 255), as Pillow has it. Of an animation, the first image.
