@@ -228,9 +228,11 @@ void append_image(SequenceMedia image, Batch& batch) {
   batch.images.push_back(std::move(image));
 }
 
-/// Of an example in rows from `first_row` on.
-void append_media(std::vector<SequenceMedia> media, int32_t first_row, Batch& batch) {
+/// Of the example whose rows were appended last.
+void append_media(std::vector<SequenceMedia> media, bool is_blank, Batch& batch) {
+  const int32_t first_row = batch.cu_seqlens.back();
   for (SequenceMedia& one : media) {
+    one.is_blank = is_blank;
     one.begin += first_row;
     one.end += first_row;
     if (one.is_image()) {
@@ -303,7 +305,7 @@ void set_rope_positions(Batch& batch, int64_t merge_side) {
 }
 
 Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,
-                 std::span<const int64_t> places) {
+                 std::span<const int64_t> places, const std::set<int64_t>& lost) {
   Batch batch;
   batch.cu_seqlens.push_back(0);
   int64_t counted = 0, key = 0;  // bins, and their documents
@@ -315,30 +317,31 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
       const ExampleView example = examples[index];
       const auto length = static_cast<int32_t>(example.size());
       SFTRUN_CHECK(length > 0);
+      const bool is_lost = !lost.empty() && lost.contains(index);
       for (int32_t position = 0; position < length; ++position) {
         batch.tokens.push_back(example.token(position));
-        batch.labels.push_back(example.label(position));
+        batch.labels.push_back(is_lost ? kIgnoreIndex : example.label(position));
         batch.position_ids.push_back(position);
       }
-      if (example.stored->num_media > 0)
-        append_media(examples.media_of(index), batch.cu_seqlens.back(), batch);
+      if (example.stored->num_media > 0) append_media(examples.media_of(index), is_lost, batch);
       batch.cu_seqlens.push_back(batch.cu_seqlens.back() + length);
       batch.document_keys.push_back(key++);
       batch.max_seqlen = std::max(batch.max_seqlen, length);
-      batch.label_tokens += example.stored->label_tokens;
+      batch.label_tokens += is_lost ? 0 : example.stored->label_tokens;
+      batch.num_lost += is_lost ? 1 : 0;
     }
   }
   return batch;
 }
 
 Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,
-                 int64_t first_bin, int64_t num_bins) {
+                 int64_t first_bin, int64_t num_bins, const std::set<int64_t>& lost) {
   SFTRUN_CHECK(first_bin >= 0 && num_bins >= 0);
   const int64_t begin = std::min(first_bin, std::ssize(global_batch));
   std::vector<int64_t> places(
       static_cast<size_t>(std::min(num_bins, std::ssize(global_batch) - begin)));
   std::iota(places.begin(), places.end(), begin);
-  return make_batch(examples, global_batch, places);
+  return make_batch(examples, global_batch, places, lost);
 }
 
 }  // namespace sftrun::data

@@ -265,7 +265,8 @@ void read_features(const SequenceMedia& media, const FeatureProjector& projector
         path,
         fmt::format("the features have {}; they had {} when the data were tokenised",
                     counted(rows, "row"), media.rows),
-        "keep files of features unchanged; to tokenise the data again: data.cache_dir=none");
+        "keep files of features unchanged during a run: a run that is started again tokenises them "
+        "again");
   SFTRUN_CHECK_EQ(std::ssize(to), media.num_tokens * width);
   const std::vector<float> values = file.values(rows * width);
   if (rows == media.num_tokens)

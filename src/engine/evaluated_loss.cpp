@@ -26,14 +26,26 @@ std::vector<data::Bin> bins_of(const data::ExampleStore& examples, const data::D
   return bins;
 }
 
-/// @param bin empty: a pass for the other ranks alone
-LabelSums sums_of_bin(const model::Stage& stage, const data::ExampleStore& examples,
-                      const data::Bin& bin) {
-  model::Decoder& decoder = stage.decoder();
+/// @throws DataError naming the record, for images and features that cannot be read
+model::PackedBatch packed_bin(model::Decoder& decoder, const data::Dataset& dataset,
+                              const data::Bin& bin) {
   const std::vector<data::Bin> bins(bin.empty() ? 0 : 1, bin);
-  const data::Batch batch = data::make_batch(examples, bins, 0, static_cast<int64_t>(bins.size()));
-  const model::PackedBatch packed =
-      model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {});
+  const data::Batch batch =
+      data::make_batch(dataset.examples(), bins, 0, static_cast<int64_t>(bins.size()));
+  try {
+    return model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {});
+  } catch (const data::MediaError& error) {
+    const int64_t example = bin[static_cast<size_t>(error.document())];
+    const std::string place =
+        dataset.file_of(example).where(dataset.examples().stored(example).number);
+    throw data::error_in_record(error, place, /*may_be_left_out=*/false);
+  }
+}
+
+/// @param bin empty: a pass for the other ranks alone
+LabelSums sums_of_bin(const model::Stage& stage, const data::Dataset& dataset,
+                      const data::Bin& bin) {
+  const model::PackedBatch packed = packed_bin(stage.decoder(), dataset, bin);
   model::MicroBatchRun run(packed);
   stage.forward(run);
   const at::Tensor losses = stage.label_losses(run);
@@ -67,7 +79,7 @@ std::vector<LabelSums> label_sums(const LoadedModel& model, const data::Dataset&
     for (size_t begin = 0; begin < bins.size() && !stops(); begin += parts) {
       rank.comm().activity().set_work(Work::kEvaluating);
       const size_t bin = begin + static_cast<size_t>(mesh.dp_rank());
-      sums += sums_of_bin(stage, dataset.examples(), bin < bins.size() ? bins[bin] : data::Bin());
+      sums += sums_of_bin(stage, dataset, bin < bins.size() ? bins[bin] : data::Bin());
     }
     own.insert(own.end(),
                {sums.loss, static_cast<double>(sums.labels), static_cast<double>(sums.correct)});

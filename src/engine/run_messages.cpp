@@ -100,10 +100,10 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
   if (const std::string idle = plan::idle_optimizer_keys(config, decoder.arch()); !idle.empty())
     log::warn("{}", idle);
   const layers::ParameterStore& store = decoder.parameters();
-  log::info("{}", trainable_line(static_cast<uint64_t>(store.numel()),
-                                 num_model_parameters(decoder), base_record != nullptr,
-                                 store.parameters().size(),
-                                 config::to_json(config)["tuning"]["mode"].get<std::string>()));
+  log::info("{}",
+            trainable_line(static_cast<uint64_t>(store.numel()), num_model_parameters(decoder),
+                           base_record != nullptr, store.parameters().size(),
+                           config::to_json(config)["tuning"]["mode"].get<std::string>()));
   log::info("{}", steps_line(config, size));
   if (const auto large = large_batch_warning(config, size)) log::warn("{}", *large);
   if (config.parallel.axes.has_stages())
@@ -147,13 +147,19 @@ std::string memory_line(const observe::RunReport& report) {
 }
 
 void log_result(const exporting::RunResult& result, const config::BaseRecord* base_record,
-                model::Decoder& decoder, int64_t num_bad, bool leaves_template_unused) {
+                model::Decoder& decoder, const SkippedRecords& skipped,
+                bool leaves_template_unused) {
   for (const std::string& line :
        observe::lines_of(observe::read_run_summary(result.run_dir / "metrics.jsonl")))
     log::info("{}", line);
-  if (num_bad > 0)
+  if (skipped.bad > 0)
     log::info("{} left out of the training data (data.bad_records: skip)",
-              counted(num_bad, "bad record"));
+              counted(skipped.bad, "bad record"));
+  if (skipped.lost > 0)
+    log::info(
+        "{} trained without labels, as images or features could not be read "
+        "(data.bad_records: skip)",
+        counted(skipped.lost, "record"));
   log::info("{}: {}", result.adapter ? "adapter" : "model", result.target().string());
   log::info("  try it: sftrun generate {} {}{} --prompt \"…\"",
             result.adapter ? "--adapter" : "--model", shell_word(result.run_dir.string()),

@@ -38,9 +38,16 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
 /// and the emptiest.   @pre there are ranks and a plan
 std::string memory_line(const observe::RunReport& report);
 
-/// After a run that finished.   @param num_bad records left out of the training data
+/// Records that cannot be used, with data.bad_records: skip.
+struct SkippedRecords {
+  int64_t bad = 0;   ///< left out of the training data
+  int64_t lost = 0;  ///< without labels, because their images or features could not be read
+};
+
+/// After a run that finished.
 /// @param leaves_template_unused data::leaves_template_unused
 void log_result(const exporting::RunResult& result, const config::BaseRecord* base_record,
-                model::Decoder& decoder, int64_t num_bad, bool leaves_template_unused);
+                model::Decoder& decoder, const SkippedRecords& skipped,
+                bool leaves_template_unused);
 
 }  // namespace sftrun::engine

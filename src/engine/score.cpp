@@ -110,12 +110,25 @@ data::Batch batch_of(const std::vector<ScoredRecord>& records, size_t first, siz
   return data::make_batch(data::ExampleStore::in_memory(examples), bins, 0, count);
 }
 
+/// The batch on its device.   @throws DataError naming the record, for images and features that cannot be read
+model::PackedBatch packed_records(const std::vector<ScoredRecord>& records, size_t first,
+                                  size_t end, model::Decoder& decoder) {
+  try {
+    return model::prepare_batch(batch_of(records, first, end), decoder.rope(),
+                                decoder.batch_target(), {});
+  } catch (const data::MediaError& error) {
+    int64_t document = error.document();
+    size_t record = first;
+    while (records[record].tokens.empty() || document-- > 0) ++record;
+    throw data::error_in_record(error, records[record].input.where, /*may_be_left_out=*/false);
+  }
+}
+
 /// @param scores [records] of this rank: receives the sums of these
 void score(const std::vector<ScoredRecord>& records, size_t first, size_t end,
            const model::Stage& stage, std::vector<double>& scores) {
   model::Decoder& decoder = stage.decoder();
-  const model::PackedBatch packed = model::prepare_batch(
-      batch_of(records, first, end), decoder.rope(), decoder.batch_target(), {});
+  const model::PackedBatch packed = packed_records(records, first, end, decoder);
   const at::Tensor losses = stage.token_losses(packed).cpu();
   const float* loss = losses.const_data_ptr<float>();
   for (size_t i = first; i < end; ++i)

@@ -126,8 +126,9 @@ train::TrainerInputs Training::inputs() {
   meters_.add_to(inputs.hooks);
   answers_ = training_answers(run_, rank_);
   if (answers_) {
-    inputs.hooks.answer_validation = [this](int64_t step, double allowed_s) {
-      return answers_->evaluate(step, allowed_s);
+    inputs.hooks.answer_validation = [this](int64_t step, double allowed_s,
+                                            const std::set<int64_t>& lost) {
+      return answers_->evaluate(step, allowed_s, lost);
     };
   }
   rank_.start_commands(event_commands(run_.config, rank_));
@@ -289,7 +290,8 @@ void Training::say_end(const train::TrainOutcome& outcome) const {
               outcome.last_step, total_steps);
   } else {
     if (outcome.was_complete) log::info("this run was already complete: nothing was trained");
-    log_result(*result_, held(), *run_.decoder, run_.data.batches->num_bad_records(),
+    log_result(*result_, held(), *run_.decoder,
+               {.bad = run_.data.batches->num_bad_records(), .lost = trainer_->num_lost_records()},
                run_.leaves_template_unused);
   }
   train::require_parts(run_.run_dir(), run_.config.output.tensorboard, outcome.last_step,

@@ -200,7 +200,16 @@ void TrainingAnswers::rehearse() {
   asked_.clear();
 }
 
-train::AnswerEvaluation TrainingAnswers::evaluate(int64_t step, double allowed_s) {
+void TrainingAnswers::leave_out(const std::set<int64_t>& lost) {
+  std::erase_if(asked_,
+                [&](size_t example) { return lost.contains(static_cast<int64_t>(example)); });
+  for (const int64_t example : lost) prompts_.erase(static_cast<size_t>(example));
+  num_first_ = std::min(num_first_, asked_.size());
+}
+
+train::AnswerEvaluation TrainingAnswers::evaluate(int64_t step, double allowed_s,
+                                                  const std::set<int64_t>& lost) {
+  leave_out(lost);
   if (asked_.empty()) return {};
   const at::NoGradGuard no_grad;
   Turn turn{.step = step, .allowed_s = allowed_s, .started_s = monotonic_seconds(), .own = {}};

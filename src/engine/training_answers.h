@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,10 +49,12 @@ class TrainingAnswers {
   /// A strategy that shards the weights gathers them on each rank meanwhile. All ranks call it.
   /// @param step of the run   @param allowed_s see `train::answer_seconds_allowed`. The first
   /// answers show how long all take; too long: rank 0 logs that there are none, and why.
-  train::AnswerEvaluation evaluate(int64_t step, double allowed_s);
+  /// @param lost examples whose images cannot be read: they are asked no more
+  train::AnswerEvaluation evaluate(int64_t step, double allowed_s, const std::set<int64_t>& lost);
 
  private:
   struct Turn;
+  void leave_out(const std::set<int64_t>& lost);
   std::string lack_of_memory();
   bool is_lacking_anywhere(bool is_lacking_here);
   int answer(const std::vector<size_t>& examples, const std::string& name, Turn& turn);

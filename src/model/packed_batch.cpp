@@ -131,9 +131,10 @@ void add_rope_rows(Staging& staging, const RopeRows& rows, DeviceRopeRows& on_de
   staging.add_copy<float>(rows.sin, on_device.sin);
 }
 
-/// The batch's own sizes, without padding.
+/// The batch's own sizes, without padding. Where all documents lost their labels, one row of it stands for them.
 BatchSizes sizes_of(const data::Batch& batch) {
-  return {batch.num_tokens(), count_of_labels(batch),
+  const int64_t fewest_labels = batch.num_lost > 0 ? 1 : 0;
+  return {batch.num_tokens(), std::max(fewest_labels, count_of_labels(batch)),
           static_cast<int64_t>(batch.cu_seqlens.size()) - 1, batch.max_seqlen};
 }
 
@@ -272,7 +273,7 @@ void add_images(const data::Batch& batch, const BatchTarget& target, const Batch
   add_both_ways(batch.image_rows, target, options, packed);
   if (!target.is_before_embedding) return;
   PackedImages& images = packed.images.emplace();
-  images.input = target.images->load(batch);
+  images.input = target.images->load(batch, target.faults);
   images.layout = layers::tower_layout(*target.vision, images.input.tiles, packed.context);
   images.rows = row_numbers(batch.image_rows);
   if (!target.device.is_cpu()) send(images, target, options);
@@ -281,19 +282,21 @@ void add_images(const data::Batch& batch, const BatchTarget& target, const Batch
 }
 
 /// @param of the features of one projector
-at::Tensor read_values(const std::vector<const data::SequenceMedia*>& of,
-                       const FeatureProjector& projector) {
+at::Tensor read_values(const data::Batch& batch, const std::vector<const data::SequenceMedia*>& of,
+                       const FeatureProjector& projector, data::MediaFaults* faults) {
   std::vector<at::Tensor> values;
   for (const data::SequenceMedia* media : of) {
-    const at::Tensor rows = at::empty({media->num_tokens, projector.input_width});
-    data::read_features(*media, projector,
-                        {rows.mutable_data_ptr<float>(), static_cast<size_t>(rows.numel())});
+    at::Tensor rows = at::empty({media->num_tokens, projector.input_width});
+    const std::span<float> to(rows.mutable_data_ptr<float>(), static_cast<size_t>(rows.numel()));
+    const bool is_read = data::read_of_batch(batch, *media, faults,
+                                             [&] { data::read_features(*media, projector, to); });
+    if (!is_read) rows.zero_();
     values.push_back(rows);
   }
   return at::cat(values);
 }
 
-/// @throws DataError for files of features that changed, or cannot be read
+/// @throws data::MediaError for files of features that changed, or cannot be read
 void add_features(const data::Batch& batch, const BatchTarget& target, const BatchOptions& options,
                   PackedBatch& packed) {
   if (batch.features.empty() || !target.is_before_embedding) return;
@@ -307,7 +310,8 @@ void add_features(const data::Batch& batch, const BatchTarget& target, const Bat
       rows.push_back({static_cast<int32_t>(media.begin), static_cast<int32_t>(media.end)});
     }
     if (own.empty()) continue;
-    const at::Tensor values = read_values(own, (*target.projectors)[i]).to(target.features_dtype);
+    const at::Tensor values =
+        read_values(batch, own, (*target.projectors)[i], target.faults).to(target.features_dtype);
     packed.features.push_back({.projector = number,
                                .values = sent(values, target.device, options.is_pinned),
                                .rows = sent(row_numbers(rows), target.device, options.is_pinned)});

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <iterator>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 #include "sftrun/core/clock.h"
 #include "sftrun/model/stage.h"
 #include "sftrun/train/batches.h"
+#include "sftrun/train/lost_media.h"
 #include "sftrun/train/micro_batch.h"
 #include "sftrun/train/micro_batch_schedule.h"
 #include "sftrun/train/stop_agreement.h"
@@ -23,7 +25,8 @@ Evaluator::Evaluator(const config::RunConfig& config, const data::Dataset& val, 
       cost_(std::move(cost)),
       micro_batch_size_(config.train.eval_batch_size.value.value_or(1)),
       is_pinned_(config.train.dataloader_pin_memory),
-      counts_correct_(config.train.eval_token_accuracy) {
+      counts_correct_(config.train.eval_token_accuracy),
+      bad_records_(config.data.bad_records) {
   // Each set is one batch.
   const auto plan_of = [&](std::span<const data::DatasetPart> parts) {
     return make_batch_plan(config, val, parts, /*shuffle=*/false, val.examples().size());
@@ -67,10 +70,10 @@ void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
 
 }  // namespace
 
-StepSums Evaluator::sums_of(const Set& set, model::Decoder& decoder, const model::Stage& stage,
-                            const parallel::Mesh& mesh, const Objective& objective,
+StepSums Evaluator::sums_of(const std::vector<data::Bin>& bins, model::Decoder& decoder,
+                            const model::Stage& stage, const parallel::Mesh& mesh,
+                            const Objective& objective,
                             const std::function<bool()>& goes_on) const {
-  const std::vector<data::Bin> bins = set.plan.global_batch(0, 0);
   const int64_t num_bins = std::ssize(bins), of_all_ranks = mesh.dp_size() * micro_batch_size_;
   const data::Dealer dealer{.cost = cost_, .size = micro_batch_size_, .parts = mesh.dp_size()};
   const data::Deal dealt = dealer.deal(val_.examples(), bins);
@@ -78,7 +81,7 @@ StepSums Evaluator::sums_of(const Set& set, model::Decoder& decoder, const model
   for (int64_t step = 0; step * of_all_ranks < num_bins && goes_on(); ++step) {
     const data::Batch batch =
         micro_batch_of(mesh, val_.examples(), bins,
-                       {.micro_step = step, .size = micro_batch_size_, .dealt = &dealt});
+                       {.micro_step = step, .size = micro_batch_size_, .dealt = &dealt}, lost_);
     const model::PackedBatch packed = model::prepare_batch(
         batch, decoder.rope(), decoder.batch_target(), {},
         {.is_pinned = is_pinned_, .with_documents = objective.info().needs_sums()});
@@ -97,7 +100,7 @@ std::vector<std::string> Evaluator::set_names() const {
 
 EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
                           const Objective& objective, parallel::Communicator& comm,
-                          const std::function<int()>& stop_exit_code) const {
+                          const std::function<int()>& stop_exit_code) {
   const double start = monotonic_seconds();
   const model::Stage stage = stage_of(decoder, strategy);
   const parallel::Mesh& mesh = strategy.mesh();
@@ -109,9 +112,24 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
   };
   std::vector<std::string> names;  // of the sums of a set, after their number of terms
   std::vector<double> values;      // of all sets
+  LostMedia lost(comm, bad_records_);
   for (const Set& set : sets_) {
-    const StepSums sums = sums_of(set, decoder, stage, mesh, objective, goes_on);
-    if (stop.agreed() != 0) return {.stop_exit_code = stop.agreed()};
+    const std::vector<data::Bin> bins = set.plan.global_batch(0, 0);
+    const MediaRecords records{
+        .bins = bins,
+        .examples = val_.examples(),
+        .place_of =
+            [&](int64_t example) {
+              return val_.file_of(example).where(val_.examples().stored(example).number);
+            },
+        .lost = lost_};
+    StepSums sums;
+    do {
+      sums = lost.note_during(decoder, records, [&] {
+        return sums_of(bins, decoder, stage, mesh, objective, goes_on);
+      });
+      if (stop.agreed() != 0) return {.stop_exit_code = stop.agreed()};
+    } while (lost.agree(records, "the evaluation"));
     names = sums.metric_names;
     values.push_back(static_cast<double>(sums.num_terms));
     for (const at::Tensor& metric : sums.metrics) values.push_back(metric.item<double>());
@@ -126,11 +144,14 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
   std::vector<double> totals(stride);
   for (size_t i = 0; i < by_set.size(); ++i) totals[i % stride] += by_set[i];
   EvalResult result{.num_terms = static_cast<int64_t>(totals[0])};
-  result.loss = totals[1] / totals[0];
+  // Records that lost their labels may be all.
+  const auto mean = [](double sum, double count) { return sum / std::max(1.0, count); };
+  result.loss = mean(totals[1], totals[0]);
   for (size_t i = 1; i < names.size(); ++i)
-    result.metrics.emplace_back(names[i], totals[i + 1] / totals[0]);
+    result.metrics.emplace_back(names[i], mean(totals[i + 1], totals[0]));
   for (size_t set = 0; sets_.size() > 1 && set < sets_.size(); ++set) {
-    result.losses.emplace_back(sets_[set].name, by_set[set * stride + 1] / by_set[set * stride]);
+    result.losses.emplace_back(sets_[set].name,
+                               mean(by_set[set * stride + 1], by_set[set * stride]));
   }
   result.seconds = monotonic_seconds() - start;
   return result;

@@ -129,7 +129,8 @@ AnswerEvaluation Evaluations::answer_validation() {
   if (!in_.hooks.answer_validation) return {};
   AnswerEvaluation answers = in_.hooks.answer_validation(
       state_.step,
-      answer_seconds_allowed(in_.config.train, state_.trained_seconds, state_.answer_seconds));
+      answer_seconds_allowed(in_.config.train, state_.trained_seconds, state_.answer_seconds),
+      evaluator_->lost());
   // An interrupted evaluation is repeated, and may then take as long as if it had not begun.
   if (answers.stop_exit_code == 0) state_.answer_seconds += answers.seconds;
   return answers;

@@ -24,7 +24,9 @@ images::Image decoded(const data::Media& media, const data::SequenceMedia& image
     throw DataError(
         fmt::format("the image has {} x {} pixels; it had {} x {} when the data were tokenised",
                     pixels.width, pixels.height, image.width, image.height),
-        name, "keep image files unchanged; to tokenise the data again: data.cache_dir=none");
+        name,
+        "keep image files unchanged during a run: a run that is started again tokenises them "
+        "again");
   }
   return pixels;
 }
@@ -46,13 +48,6 @@ void load_image(const data::SequenceMedia& image, const data::ImageInput& input,
   options.backend = images::Backend::kTorchvision;
   options.resize = resize_as_torchvision;
   images::process_frames(input.videos->processor, plan, frames, values, options);
-}
-
-/// The key of the document that a row of the batch belongs to.
-uint32_t document_of(const data::Batch& batch, int64_t row) {
-  const auto after = std::upper_bound(batch.cu_seqlens.begin(), batch.cu_seqlens.end(), row);
-  const auto document = static_cast<size_t>(after - batch.cu_seqlens.begin()) - 1;
-  return static_cast<uint32_t>(batch.document_keys[document]);
 }
 
 }  // namespace
@@ -89,13 +84,15 @@ ImageLoader::ImageLoader(std::shared_ptr<const data::ImageInput> input, spec::Vi
 
 ImageLoader::~ImageLoader() = default;
 
-layers::TowerInput ImageLoader::load(const data::Batch& batch) {
+layers::TowerInput ImageLoader::load(const data::Batch& batch, data::MediaFaults* faults) {
   const kernels::WorkRange loading(activity_, Work::kDataLoader);
   std::vector<images::ImagePlan> plans;
   for (const data::SequenceMedia& image : batch.images) plans.push_back(plan_of(image, *input_));
   std::vector<model::PlannedRows> rows;
   for (size_t i = 0; i < plans.size(); ++i)
-    rows.push_back({.plan = &plans[i], .document = document_of(batch, batch.images[i].begin)});
+    rows.push_back(
+        {.plan = &plans[i],
+         .document = static_cast<uint32_t>(data::document_key_of(batch, batch.images[i].begin))});
   layers::TowerInput input = model::tower_input(input_->processor, vision_, rows);
   std::vector<std::span<float>> values;
   float* next = input.patches.mutable_data_ptr<float>();
@@ -107,9 +104,14 @@ layers::TowerInput ImageLoader::load(const data::Batch& batch) {
       std::ssize(batch.images), num_threads_,
       [&](int64_t i) {
         const auto at = static_cast<size_t>(i);
+        const data::SequenceMedia& image = batch.images[at];
         std::unique_ptr<images::ProcessMemory> memory = memory_->take();
-        load_image(batch.images[at], *input_, plans[at], values[at],
-                   {.patches = model::patch_form(vision_), .memory = memory.get()});
+        const images::ProcessOptions options{.patches = model::patch_form(vision_),
+                                             .memory = memory.get()};
+        const bool is_loaded = data::read_of_batch(batch, image, faults, [&] {
+          load_image(image, *input_, plans[at], values[at], options);
+        });
+        if (!is_loaded) std::fill(values[at].begin(), values[at].end(), 0.0F);
         memory_->give(std::move(memory));
       },
       /*block=*/1);

@@ -22,9 +22,10 @@ std::vector<int64_t> places_of(const MicroBatchDeal& deal, const parallel::Mesh&
 }
 
 data::Batch micro_batch_of(const parallel::Mesh& mesh, const data::ExampleStore& examples,
-                           const std::vector<data::Bin>& bins, const MicroBatchDeal& deal) {
+                           const std::vector<data::Bin>& bins, const MicroBatchDeal& deal,
+                           const std::set<int64_t>& lost) {
   const int rank = deal.is_same_on_all ? 0 : mesh.dp_rank();
-  return data::make_batch(examples, bins, places_of(deal, mesh, rank, std::ssize(bins)));
+  return data::make_batch(examples, bins, places_of(deal, mesh, rank, std::ssize(bins)), lost);
 }
 
 }  // namespace sftrun::train

@@ -215,7 +215,7 @@ ObjectiveValue forward_documents(const model::Stage& stage, model::MicroBatchRun
 
 BatchCounts counts_of(const data::Batch& batch) {
   return {.label_tokens = batch.label_tokens,
-          .documents = static_cast<int64_t>(batch.document_keys.size())};
+          .documents = std::ssize(batch.document_keys) - batch.num_lost};
 }
 
 model::Stage stage_of(model::Decoder& decoder, parallel::Strategy& strategy) {

@@ -12,7 +12,8 @@ namespace sftrun::train {
 StepPasses::StepPasses(const TrainerInputs& inputs)
     : in_(inputs),
       objective_(in_.config.train),
-      schedule_(make_schedule(*in_.decoder, *in_.strategy, objective_, in_.config)) {}
+      schedule_(make_schedule(*in_.decoder, *in_.strategy, objective_, in_.config)),
+      lost_(*in_.comm, in_.config.data.bad_records) {}
 
 /// Without its micro-batches.
 StepWork StepPasses::work_of(const data::StepBatch& global_batch, int64_t step,
@@ -27,26 +28,48 @@ StepWork StepPasses::work_of(const data::StepBatch& global_batch, int64_t step,
   return work;
 }
 
-StepSums StepPasses::run(const data::StepBatch& global_batch, int64_t step, double loss_scale) {
+MediaRecords StepPasses::records_of(data::StepBatch& global_batch) const {
+  return {.bins = global_batch.bins,
+          .examples = global_batch.examples,
+          .place_of =
+              [&](int64_t example) {
+                return in_.batches->file_of(global_batch, example)
+                    .where(global_batch.examples.stored(example).number);
+              },
+          .lost = global_batch.lost,
+          .label_tokens = &global_batch.label_tokens};
+}
+
+bool StepPasses::loses_media(data::StepBatch& global_batch, int64_t step) {
+  return lost_.agree(records_of(global_batch), fmt::format("step {}", step + 1));
+}
+
+template <class Run>
+StepSums StepPasses::run_noting(data::StepBatch& global_batch, const Run& run) {
+  return lost_.note_during(*in_.decoder, records_of(global_batch), run);
+}
+
+StepSums StepPasses::run(data::StepBatch& global_batch, int64_t step, double loss_scale) {
   StepWork work = work_of(global_batch, step, loss_scale);
   work.num_micro_batches = *in_.config.train.grad_accum.value;
   work.micro_batch = [&](int64_t micro_step) {
     const kernels::WorkRange loading(in_.hooks.activity, Work::kDataLoader);
     return micro_batch_of(
         in_.strategy->mesh(), global_batch.examples, global_batch.bins,
-        {.micro_step = micro_step, .size = micro_batch_size(), .dealt = &global_batch.deal});
+        {.micro_step = micro_step, .size = micro_batch_size(), .dealt = &global_batch.deal},
+        global_batch.lost);
   };
-  return schedule_->run(work);
+  return run_noting(global_batch, [&] { return schedule_->run(work); });
 }
 
 void StepPasses::try_longest(int64_t step, double loss_scale) {
   const parallel::CollectiveCounts counts = in_.comm->counts();
-  for (const data::StepBatch& batch : in_.batches->largest(micro_batch_size(), in_.tried_by))
-    try_batch(batch, step, loss_scale);
+  std::vector<data::StepBatch> largest = in_.batches->largest(micro_batch_size(), in_.tried_by);
+  for (data::StepBatch& batch : largest) try_batch(batch, step, loss_scale);
   in_.comm->set_counts(counts);
 }
 
-void StepPasses::try_batch(const data::StepBatch& batch, int64_t step, double loss_scale) {
+void StepPasses::try_batch(data::StepBatch& batch, int64_t step, double loss_scale) {
   const int64_t batch_size = micro_batch_size(), all = *in_.config.train.grad_accum.value;
   StepWork work = work_of(batch, step, loss_scale);
   work.num_micro_batches = in_.config.parallel.fetch == config::Fetch::kPerStep
@@ -57,7 +80,8 @@ void StepPasses::try_batch(const data::StepBatch& batch, int64_t step, double lo
                           {.size = batch_size, .is_same_on_all = true});
   };
   in_.strategy->begin_step();
-  const StepSums sums = schedule_->run(work);
+  const StepSums sums = run_noting(batch, [&] { return schedule_->run(work); });
+  lost_.forget_noted();  // the step that has them comes later
   in_.strategy->finish_step();
   for (const at::Tensor& loss : sums.losses) loss.item<double>();  // waits for the device
 }
@@ -70,7 +94,9 @@ double StepPasses::num_micro_batches(const data::StepBatch& global_batch) const 
 int64_t StepPasses::num_terms(const data::StepBatch& global_batch) const {
   int64_t documents = 0;
   for (const data::Bin& bin : global_batch.bins) documents += static_cast<int64_t>(bin.size());
-  return objective_.count_terms({global_batch.label_tokens, documents});
+  documents -= std::ssize(global_batch.lost);
+  // 1: of a batch that lost all its labels, whose loss is 0.
+  return std::max<int64_t>(1, objective_.count_terms({global_batch.label_tokens, documents}));
 }
 
 }  // namespace sftrun::train

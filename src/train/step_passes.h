@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "sftrun/train/lost_media.h"
 #include "sftrun/train/micro_batch_schedule.h"
 #include "sftrun/train/objective.h"
 #include "sftrun/train/trainer_inputs.h"
@@ -18,7 +19,13 @@ class StepPasses {
 
   /// Queues forward and backward passes; adds to the gradients, which are divided by the number of
   /// terms of the global batch.   @param step counted from 0
-  StepSums run(const data::StepBatch& global_batch, int64_t step, double loss_scale);
+  /// @throws DataError naming the record for an image or features that cannot be read, unless `loses_media` is to be called
+  StepSums run(data::StepBatch& global_batch, int64_t step, double loss_scale);
+  /// With data.bad_records: skip, records lose their labels if their images or features cannot be read. Known ones, before the first `run`:
+  void leave_out_lost(data::StepBatch& global_batch) { lost_.add_known(records_of(global_batch)); }
+  /// After `run`, on all ranks: whether further records lost theirs. Then the gradients are those of other terms, and the step must run again.
+  bool loses_media(data::StepBatch& global_batch, int64_t step);
+  int64_t num_lost_records() const { return lost_.num_records(); }
   /// The longest micro-batch on every rank, as often as a step has micro-batches at the same time,
   /// so that a lack of memory shows at once, and those that are largest by `TrainerInputs::tried_by`. Their gradients are thrown away by the next step, and
   /// dropout depends on the step only, so that the run is the same to the bit. Waits for the device.
@@ -36,12 +43,16 @@ class StepPasses {
   void log_use() const { schedule_->log_use(); }
 
  private:
-  void try_batch(const data::StepBatch& batch, int64_t step, double loss_scale);
+  MediaRecords records_of(data::StepBatch& global_batch) const;
+  template <class Run>
+  StepSums run_noting(data::StepBatch& global_batch, const Run& run);
+  void try_batch(data::StepBatch& batch, int64_t step, double loss_scale);
   StepWork work_of(const data::StepBatch& global_batch, int64_t step, double loss_scale) const;
 
   const TrainerInputs& in_;
   Objective objective_;
   std::unique_ptr<MicroBatchSchedule> schedule_;
+  LostMedia lost_;
 };
 
 }  // namespace sftrun::train

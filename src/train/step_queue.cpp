@@ -67,10 +67,14 @@ void StepQueue::queue(int64_t step, const std::function<HostNumbers()>& host_num
   queued.epochs = in_.batches->epochs_after(step);
   queued.loss_scale = loss_scale_.value();
   queued.learning_rate = schedule_.lr_at(step - loss_scale_.state().skipped_steps);
-  in_.strategy->begin_step();
-  const StepSums sums = passes_.run(queued.batch, step, queued.loss_scale);
-  // sum, not mean: gradients are already divided by the number of terms
-  in_.strategy->finish_step();
+  passes_.leave_out_lost(queued.batch);
+  StepSums sums;
+  do {
+    in_.strategy->begin_step();
+    sums = passes_.run(queued.batch, step, queued.loss_scale);
+    // sum, not mean: gradients are already divided by the number of terms
+    in_.strategy->finish_step();
+  } while (passes_.loses_media(queued.batch, step));
   queued.metric_names = sums.metric_names;
   const at::Tensor grad_norm = in_.strategy->squares(in_.strategy->owned().flat.grad).sqrt_();
   HostNumbers host = host_numbers();

@@ -80,6 +80,10 @@ bool Trainer::is_complete() const {
   return state_.step >= total_steps() || evaluations_->should_stop();
 }
 
+int64_t Trainer::num_lost_records() const {
+  return steps_->passes().num_lost_records();
+}
+
 bool Trainer::learns_nothing() const {
   return steps_->learns_nothing();
 }

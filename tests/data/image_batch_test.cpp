@@ -8,6 +8,7 @@
 #include "sftrun/core/exact_json.h"
 #include "sftrun/data/batch_plan.h"
 #include "sftrun/data/example_store.h"
+#include "sftrun/data/media_faults.h"
 #include "sftrun/data/sequence.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
@@ -135,6 +136,43 @@ class ImagesOfStores : public ::testing::Test {
   }
   test::TemporaryDirectory dir_;
 };
+
+/// Their place in the batch stays, so that all others have the same.
+TEST_F(ImagesOfStores, OfLostExamplesAreBlankAndTheirTokensHaveNoLabels) {
+  Example pictured = pictured_example({1, 7, 7, 2, 3}, {stored_at(1, 2, {.path = "a.png"})});
+  pictured.labels[2] = 2, pictured.labels[3] = 3;
+  Example other = pictured_example({4, 7, 5}, {stored_at(1, 1, {.path = "b.png"})});
+  other.labels[1] = 5;
+  const ExampleStore store = ExampleStore::open(write({pictured, other, pictured}));
+  const std::vector<Bin> bins = {{0, 1}, {2}};
+  const Batch whole = make_batch(store, bins, 0, 2), lost = make_batch(store, bins, 0, 2, {0});
+  EXPECT_EQ(whole.label_tokens, 5);
+  EXPECT_EQ(whole.num_lost, 0);
+  EXPECT_EQ(lost.label_tokens, 3);
+  EXPECT_EQ(lost.num_lost, 1);
+  EXPECT_EQ(lost.tokens, whole.tokens);
+  EXPECT_EQ(lost.document_keys, whole.document_keys);
+  EXPECT_EQ(lost.image_rows, whole.image_rows);
+  std::vector<bool> blank;
+  for (const SequenceMedia& image : lost.images) blank.push_back(image.is_blank);
+  EXPECT_EQ(blank, (std::vector<bool>{true, false, false}));
+  for (size_t row = 0; row < lost.labels.size(); ++row)
+    EXPECT_EQ(lost.labels[row], row < 5 ? kIgnoreIndex : whole.labels[row]) << row;
+  EXPECT_EQ(document_key_of(lost, 4), 0);
+  EXPECT_EQ(document_key_of(lost, 5), 1);
+  EXPECT_EQ(document_key_of(make_batch(store, bins, 1, 1), 3), 2);
+}
+
+TEST_F(ImagesOfStores, ErrorsNameTheirRecord) {
+  const MediaError error(DataError("the PNG file is damaged", "a.png"), 3);
+  const DataError in_record = error_in_record(error, "data.jsonl:7", /*may_be_left_out=*/true);
+  EXPECT_EQ(in_record.where(), "data.jsonl:7, a.png");
+  EXPECT_EQ(in_record.fix(),
+            "restore the file; or data.bad_records: skip goes on without the labels of this "
+            "record");
+  EXPECT_EQ(error_in_record(MediaError(DataError("x", "", "do"), 3), "data.jsonl:7", false).fix(),
+            "do");
+}
 
 TEST_F(ImagesOfStores, AreKept) {
   const std::string bytes(1001, 'x');

@@ -153,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Vision, testing::ValuesIn(vision_kinds()));
 class GivenImages final : public ImageSource {
  public:
   explicit GivenImages(layers::TowerInput input) : input_(std::move(input)) {}
-  layers::TowerInput load(const data::Batch&) override { return input_; }
+  layers::TowerInput load(const data::Batch&, data::MediaFaults*) override { return input_; }
 
  private:
   layers::TowerInput input_;

@@ -71,7 +71,7 @@ TEST(EvaluationsOfARun, SpendTheTimeOfCompleteAnswersOnly) {
   const test::TemporaryDirectory dir;
   EvaluatedRun of(dir.path());
   int code = 75;
-  of.run.inputs.hooks.answer_validation = [&](int64_t, double) {
+  of.run.inputs.hooks.answer_validation = [&](int64_t, double, const std::set<int64_t>&) {
     return AnswerEvaluation{
         .stop_exit_code = code, .scores = observe::AnswerMetrics{}, .seconds = 9};
   };

@@ -90,6 +90,38 @@ TEST(ImageLoading, NamesAnImageThatChanged) {
                                 {"a.png"});
 }
 
+TEST(ImageLoading, PutsBlackInThePlaceOfWhatCannotBeRead) {
+  const auto model = test::toy_vision_model();
+  const test::TemporaryDirectory dir;
+  fs::copy_file(picture("0-8.png"), dir / "a.png");
+  data::Batch batch = batch_of({{picture("0-8.png"), 1}, {dir / "a.png", 9}, {dir / "a.png", 20}},
+                               model.images->processor);
+  batch.images[1].is_blank = true;
+  fs::remove(dir / "a.png");
+  ImageLoader loader(model.images, vision_of_toy(), 2);
+  try {
+    loader.load(batch);
+    ADD_FAILURE() << "no error";
+  } catch (const data::MediaError& error) {
+    EXPECT_EQ(error.document(), 9);
+    EXPECT_NE(error.where().find("a.png"), std::string::npos);
+  }
+  data::MediaFaults faults;
+  const layers::TowerInput input = loader.load(batch, &faults);
+  const std::vector<data::MediaError> noted = faults.take();
+  ASSERT_EQ(noted.size(), 1U) << "blank images are not read";
+  EXPECT_EQ(noted[0].document(), 9);
+  EXPECT_TRUE(faults.take().empty());
+  const images::ProcessedImage black = images::process(
+      model.images->processor, images::Image(batch.images[1].width, batch.images[1].height));
+  const int64_t patches = input.tiles[0].patches();
+  const at::Tensor expected = at::from_blob(const_cast<float*>(black.values().data()),
+                                            {patches, black.plan.values_per_row});
+  EXPECT_FALSE(at::equal(input.patches.narrow(0, 0, patches), expected));
+  EXPECT_TRUE(at::equal(input.patches.narrow(0, patches, patches), expected));
+  EXPECT_TRUE(at::equal(input.patches.narrow(0, 2 * patches, patches), expected));
+}
+
 TEST(ImageLoading, RefusesAProcessorOfAnotherTower) {
   const auto model = test::toy_vision_model();
   const data::Batch batch = batch_of({{picture("0-8.png"), 1}}, model.images->processor);

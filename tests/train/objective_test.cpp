@@ -186,6 +186,22 @@ TEST(Pairs, RewardsPerTokenWithoutAReference) {
       test::close(value.weights, at::tensor({0.5, -1.0, 2.0 / 3, -2.0}, at::kDouble), 1e-15));
 }
 
+/// As if the pair were not there.
+TEST(Pairs, WithoutLabelsAreNoTerms) {
+  const auto value_of = [](std::initializer_list<double> policy,
+                           std::initializer_list<double> lengths) {
+    const at::Tensor log_p = at::tensor(at::ArrayRef<double>(policy), at::kDouble);
+    return dpo(0.5).evaluate({.policy = log_p,
+                              .reference = log_p * 0.5,
+                              .lengths = at::tensor(at::ArrayRef<double>(lengths), at::kDouble)});
+  };
+  const ObjectiveValue with = value_of({-4, -6, 0, 0, -1, -3}, {4, 2, 0, 0, 1, 1}),
+                       without = value_of({-4, -6, -1, -3}, {4, 2, 1, 1});
+  EXPECT_EQ(with.loss_sum.item<double>(), without.loss_sum.item<double>());
+  EXPECT_GT(with.loss_sum.item<double>(), 0);
+  EXPECT_EQ(numbers_of(with), numbers_of(without));
+}
+
 /// A document without labelled rows, and none at all.
 TEST(Objective, DocumentsWithoutRows) {
   const at::Tensor documents = at::tensor({1}, at::kLong);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -81,10 +82,11 @@ void set_rope_positions(Batch& batch, int64_t merge_side);
 /// global batch, so that they do not depend on ranks and micro-batches. Without bins the result is
 /// empty: T = 0, cu_seqlens = {0}.
 /// @param global_batch the whole batch, to number its documents   @param places of the bins in it, ascending
+/// @param lost examples whose images cannot be read: blank ones stand in their place, and no token has a label
 Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,
-                 std::span<const int64_t> places);
+                 std::span<const int64_t> places, const std::set<int64_t>& lost = {});
 /// The same of bins [first_bin, first_bin + num_bins), as far as there are so many.
 Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,
-                 int64_t first_bin, int64_t num_bins);
+                 int64_t first_bin, int64_t num_bins, const std::set<int64_t>& lost = {});
 
 }  // namespace sftrun::data

@@ -4,6 +4,7 @@
 #include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,6 +25,7 @@ struct StepBatch {
   Deal deal;                      ///< of `bins`; empty: in order
   std::vector<SourceFile> files;  ///< indexed by `StoredExample::file`
   int64_t label_tokens = 0, tokens = 0;
+  std::set<int64_t> lost = {};  ///< of `examples`: without labels, see make_batch
 };
 
 /// Records are read in windows of data.shuffle_buffer, in the order of the files. With several data

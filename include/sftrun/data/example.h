@@ -47,6 +47,7 @@ struct Batch {
   std::vector<SequenceMedia> features;
   int32_t max_seqlen = 0;
   int64_t label_tokens = 0;
+  int64_t num_lost = 0;  ///< documents that lost their labels (make_batch)
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
 };
 

@@ -51,6 +51,7 @@ struct SequenceMedia {
   /// Its tokens [begin, end), with the processor's markers around and between them. Those with the id `feature` get features, in order.
   int64_t begin = 0, end = 0;
   int32_t feature = -1;
+  bool is_blank = false;  ///< of a batch: it cannot be read, and zeros stand in its place
   bool operator==(const SequenceMedia&) const = default;
 };
 

@@ -144,6 +144,8 @@ class Decoder {
   void read_images_from(std::shared_ptr<ImageSource> source) {
     batch_target_.images = std::move(source);
   }
+  /// Of micro-batches from now on (BatchTarget::faults).
+  void note_media_faults_in(data::MediaFaults* faults) { batch_target_.faults = faults; }
   const layers::Backend& backend() const { return backend_; }
   std::vector<Layer>& layers() { return layers_; }
   const layers::PerLayerInputs& per_layer() const { return per_layer_; }

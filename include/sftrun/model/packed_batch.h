@@ -53,6 +53,8 @@ struct BatchTarget {
   std::shared_ptr<ImageSource> images = {};                   ///< null: micro-batches have none
   const std::vector<FeatureProjector>* projectors = nullptr;  ///< of the model; null: none
   at::ScalarType features_dtype = at::kFloat;
+  /// Takes note of images and features that cannot be read, of which zeros take the place; null: they are errors.
+  data::MediaFaults* faults = nullptr;
 };
 
 /// How a batch is copied to a GPU.
@@ -67,7 +69,8 @@ struct BatchOptions {
 
 /// @param batch as formed by data::make_batch; may be empty (T = 0)
 /// Loads its images, too.   @pre with images, options.sizes is not set
-/// @throws DataError for an image if the target has no tower, and as ImageSource::load
+/// @throws DataError for an image if the target has no tower; data::MediaError for images and features that cannot be read, unless the
+/// target takes note of them
 PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
                           const Randomness& randomness, const BatchOptions& options = {});
 

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "sftrun/data/example.h"
+#include "sftrun/data/media_faults.h"
 #include "sftrun/layers/tower.h"
 
 /// Images and features of a micro-batch on its device.
@@ -13,8 +14,9 @@ class ImageSource {
  public:
   virtual ~ImageSource() = default;
   /// What the tower takes, on the host.   @param batch with images
-  /// @throws DataError naming the image if it cannot be read
-  virtual layers::TowerInput load(const data::Batch& batch) = 0;
+  /// @param faults takes note of images that cannot be read, of which blank ones take the place; null: they are errors
+  /// @throws data::MediaError
+  virtual layers::TowerInput load(const data::Batch& batch, data::MediaFaults* faults) = 0;
 };
 
 /// The embeddings of `rows` are replaced by the tower's features.

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,7 +46,9 @@ class Evaluator {
   /// @param stop_exit_code of a stop that this rank was asked for; 0: none. All ranks end between
   /// the same micro-batches if any of them was
   EvalResult run(model::Decoder& decoder, parallel::Strategy& strategy, const Objective& objective,
-                 parallel::Communicator& comm, const std::function<int()>& stop_exit_code) const;
+                 parallel::Communicator& comm, const std::function<int()>& stop_exit_code);
+  /// Examples whose images or features `run` could not read, with data.bad_records: skip.
+  const std::set<int64_t>& lost() const { return lost_; }
   /// Names of the sets, if there are several.
   std::vector<std::string> set_names() const;
 
@@ -54,15 +57,17 @@ class Evaluator {
     std::string name;
     data::BatchPlan plan;
   };
-  StepSums sums_of(const Set& set, model::Decoder& decoder, const model::Stage& stage,
-                   const parallel::Mesh& mesh, const Objective& objective,
-                   const std::function<bool()>& goes_on) const;
+  StepSums sums_of(const std::vector<data::Bin>& bins, model::Decoder& decoder,
+                   const model::Stage& stage, const parallel::Mesh& mesh,
+                   const Objective& objective, const std::function<bool()>& goes_on) const;
 
   const data::Dataset& val_;
   data::BinCost cost_;
   std::vector<Set> sets_;
   int64_t micro_batch_size_;
   bool is_pinned_, counts_correct_;
+  config::BadRecords bad_records_;
+  std::set<int64_t> lost_;  // examples whose images or features cannot be read
 };
 
 }  // namespace sftrun::train

@@ -19,8 +19,9 @@ class ImageLoader final : public model::ImageSource {
   ImageLoader(std::shared_ptr<const data::ImageInput> input, spec::VisionSpec vision,
               int num_threads, Activity* activity = nullptr);
   ~ImageLoader() override;
-  /// @throws DataError naming the image if its file cannot be read or decoded, or has another size than when the data were tokenised
-  layers::TowerInput load(const data::Batch& batch) override;
+  /// @throws data::MediaError naming the image if its file cannot be read or decoded, or has another size than when the data were
+  /// tokenised; with `faults` its values are 0
+  layers::TowerInput load(const data::Batch& batch, data::MediaFaults* faults = nullptr) override;
 
  private:
   class Memory;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "sftrun/data/deal.h"
@@ -24,8 +25,9 @@ std::vector<int64_t> places_of(const MicroBatchDeal& deal, const parallel::Mesh&
 
 /// The only place where the tokens of a rank are chosen. In order, micro-batch m of data-parallel rank d has
 /// the packed sequences from (m * dp_size + d) * size on; ranks with the same d have the same ones.
-/// @param bins the whole list of the step, the same on all ranks
+/// @param bins the whole list of the step, the same on all ranks   @param lost see data::make_batch
 data::Batch micro_batch_of(const parallel::Mesh& mesh, const data::ExampleStore& examples,
-                           const std::vector<data::Bin>& bins, const MicroBatchDeal& deal);
+                           const std::vector<data::Bin>& bins, const MicroBatchDeal& deal,
+                           const std::set<int64_t>& lost = {});
 
 }  // namespace sftrun::train

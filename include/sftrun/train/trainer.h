@@ -47,6 +47,8 @@ class Trainer {
   int64_t step() const { return state_.step; }
   /// Whether every step was done before, so that `run` trains nothing.
   bool is_complete() const;
+  /// Records that lost their labels since this start, because their images or features could not be read (data.bad_records: skip).
+  int64_t num_lost_records() const;
   /// Whether the learning rate is 0 in every step.
   bool learns_nothing() const;
   /// The best evaluation so far; nullptr: the run does not look for it, or there is none.

@@ -5,6 +5,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,9 @@ struct Hooks {
   std::function<void()> look_at_base = [] {};
   /// Answers the validation prompts after `step` steps and scores the answers; empty: no answers.
   /// All ranks call it.   @param allowed_s seconds that it may take; infinite: no limit
-  std::function<AnswerEvaluation(int64_t step, double allowed_s)> answer_validation;
+  /// @param lost examples whose images or features cannot be read
+  std::function<AnswerEvaluation(int64_t step, double allowed_s, const std::set<int64_t>& lost)>
+      answer_validation;
   /// Called on rank 0, perhaps by another thread.
   std::function<void(const RunEvent&)> on_run_event = [](const RunEvent&) {};
   Activity* activity = nullptr;  ///< records what the loop does; may be null

@@ -47,11 +47,12 @@ Linear with_lengths(Linear linear, const BatchContext& rows) {
 
 /// The softmax of rows whose logits lie on several ranks.
 struct DividedRows {
-  at::Tensor losses;   ///< [n] fp32: -log p of the labels
-  at::Tensor log_sum;  ///< [n] fp32: of this rank's exp(logit), less that of all ranks
-  at::Tensor label;    ///< [n, 1] int64: the label's column, or another one if it is not here
-  at::Tensor is_here;  ///< [n] bool: whether this rank has the label
-  at::Tensor value;    ///< [n] fp32: logit of column `label`, after the soft cap
+  at::Tensor no_label;  ///< [n] bool: rows of padding, without loss and gradient
+  at::Tensor losses;    ///< [n] fp32: -log p of the labels
+  at::Tensor log_sum;   ///< [n] fp32: of this rank's exp(logit), less that of all ranks
+  at::Tensor label;     ///< [n, 1] int64: the label's column, or another one if it is not here
+  at::Tensor is_here;   ///< [n] bool: whether this rank has the label
+  at::Tensor value;     ///< [n] fp32: logit of column `label`, after the soft cap
   at::Tensor log_probability;  ///< [n] fp32, of that column
 };
 
@@ -70,7 +71,8 @@ DividedRows divided_rows(const at::Tensor& logits, const Head& head, const at::T
   const at::Tensor all =
       head.linear.ranks->gather(at::stack({own, rows.value.masked_fill(~rows.is_here, 0)}));
   const at::Tensor total = at::logsumexp(all.select(1, 0), 0);
-  rows.losses = total - all.select(1, 1).sum(0);
+  rows.no_label = labels.lt(0);
+  rows.losses = (total - all.select(1, 1).sum(0)).masked_fill_(rows.no_label, 0);
   rows.log_sum = own - total;
   rows.log_probability = rows.value - total;
   return rows;
@@ -79,10 +81,11 @@ DividedRows divided_rows(const at::Tensor& logits, const Head& head, const at::T
 /// Overwrites the logits with their gradient.
 void divided_rows_backward_(at::Tensor& logits, const DividedRows& rows, const Head& head,
                             const kernels::GradScale& scale) {
-  at::Tensor of_row = rows.log_sum.exp();
+  at::Tensor of_row = rows.log_sum.exp().masked_fill_(rows.no_label, 0);
   if (scale.row_factors.defined()) of_row.mul_(scale.row_factors);
   at::Tensor at_label =
       rows.log_probability.exp().sub_(rows.is_here.to(at::kFloat)).mul_(scale.value);
+  at_label.masked_fill_(rows.no_label, 0);
   if (scale.row_factors.defined()) at_label.mul_(scale.row_factors);
   if (scale.factor.defined()) at_label.mul_(scale.factor);
   if (head.softcap > 0) at_label.mul_(1 - (rows.value / head.softcap).square());

@@ -30,7 +30,10 @@ ObjectiveValue value_of_pairs(const DocumentSums& sums, const RewardScale& scale
   const at::Tensor rewards = pairs(log_ratios(sums) * factors);  // [pairs, 2]
   const at::Tensor chosen = rewards.select(1, 0), rejected = rewards.select(1, 1);
   const at::Tensor margins = chosen - rejected;
-  const PairLoss of_pairs = loss(margins);
+  PairLoss of_pairs = loss(margins);
+  // A pair that lost its labels (data::make_batch) is no term.
+  if (sums.lengths.defined())
+    of_pairs.losses = at::where(pairs(sums.lengths).sum(1) > 0, of_pairs.losses, 0.0);
   const at::Tensor slopes = at::stack({-of_pairs.slopes, of_pairs.slopes}, 1).flatten();
   return {.loss_sum = of_pairs.losses.sum(),
           .weights = slopes * factors,
