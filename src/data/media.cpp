@@ -18,7 +18,7 @@ std::string read_media(const Media& media) {
 }
 
 std::string name_of(const Media& media) {
-  return media.bytes != nullptr ? "bytes in the record" : excerpt(media.path);
+  return media.bytes != nullptr ? kBytesInRecord : excerpt(media.path);
 }
 
 std::vector<Media> files_of(const SequenceMedia& media) {

@@ -7,7 +7,7 @@ namespace sftrun::data {
 
 DataError error_in_record(const MediaError& error, const std::string& record,
                           bool may_be_left_out) {
-  std::string fix = error.fix().empty() ? "restore the file" : error.fix();
+  std::string fix = error.fix();
   if (may_be_left_out)
     fix += "; or data.bad_records: skip goes on without the labels of this record";
   return DataError(error.message(),

@@ -76,7 +76,7 @@ void LostMedia::add_known(const MediaRecords& records) const {
 
 void LostMedia::warn(const data::MediaError& error, const std::string& place,
                      const std::string& when) {
-  const std::string file = error.where().empty() ? place : error.where();
+  const std::string file = error.where() == data::kBytesInRecord ? place : error.where();
   if (!said_.insert(file).second || comm_.rank() != 0) return;
   log::warn(
       "{}: {}: {}, {}; something blank stands in its place, and no token of the record is trained "

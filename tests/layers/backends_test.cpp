@@ -320,6 +320,43 @@ INSTANTIATE_TEST_SUITE_P(Kinds, WeightedHeads,
                          ::testing::Combine(::testing::Bool(),
                                             ::testing::Values(at::kFloat, at::kBFloat16)));
 
+/// A group of one rank, which has all of the vocabulary.
+class LoneRank final : public TensorRanks {
+ public:
+  int64_t rank() const override { return 0; }
+  int64_t size() const override { return 1; }
+  void sum(const at::Tensor&) const override {}
+  at::Tensor gather(const at::Tensor& values) const override { return values.unsqueeze(0); }
+};
+
+/// Rows of padding have neither loss nor gradient where the vocabulary is divided, too.
+TEST(DividedHeads, IgnoreRowsWithoutLabel) {
+  const LoneRank alone;
+  for (const double softcap : {0.0, 4.0}) {
+    Head head;
+    head.softcap = softcap;
+    head.vocab_size = 301;
+    head.linear.weight = normal({301, 32}, 80);
+    head.norm.weight = normal({32}, 82);
+    const at::Tensor hidden = normal({60, 32}, 81), labels = at::arange(60, at::kInt) * 5;
+    labels.narrow(0, 7, 20).fill_(-100);
+    const auto run = [&](HeadGrad wanted) {
+      return fused_backend().head_loss(hidden, head, labels, 0.01, wanted, {});
+    };
+    const HeadLoss whole = run(HeadGrad::kInput);
+    const at::Tensor losses = label_losses(head, hidden, labels);
+    head.linear.ranks = &alone;
+    const HeadLoss divided = run(HeadGrad::kInput);
+    EXPECT_NEAR(loss_of(divided) / loss_of(whole), 1, 1e-6);
+    EXPECT_NEAR(loss_of(run(HeadGrad::kNone)) / loss_of(whole), 1, 1e-6);
+    EXPECT_TRUE(close(divided.grad_input, whole.grad_input, 1e-5));
+    EXPECT_EQ(divided.grad_input.narrow(0, 7, 20).abs().max().item<double>(), 0);
+    EXPECT_TRUE(close(label_losses(head, hidden, labels), losses, 1e-5));
+    labels.fill_(-100);
+    EXPECT_EQ(loss_of(run(HeadGrad::kInput)), 0);
+  }
+}
+
 // Vocabulary (the larger in several chunks), dropout, DoRA
 using AdaptedHeadCase = std::tuple<int64_t, double, bool>;
 class AdaptedHeads : public ::testing::TestWithParam<AdaptedHeadCase> {};

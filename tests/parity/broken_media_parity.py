@@ -15,6 +15,7 @@ resume      of a run whose image has changed
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import random
 import shutil
@@ -74,10 +75,12 @@ def write_pictures(folder: Path) -> None:
         damage(folder / f"{number}.png")
 
 
-def asked(number: int, rng: random.Random) -> list[dict]:
+def asked(number: int, pictures: Path, rng: random.Random) -> list[dict]:
     content = [{"type": "image", "path": f"images/{number}.png"}, {"type": "text", "text": words(rng, 3)}]
     if number == BROKEN[0]:  # a whole image beside the damaged one
         content.insert(0, {"type": "image", "path": "images/0.png"})
+    if number == BROKEN[1]:
+        content[0] = {"type": "image", "base64": base64.b64encode((pictures / f"{number}.png").read_bytes()).decode()}
     return [{"role": "user", "content": content}]
 
 
@@ -139,8 +142,8 @@ def case_of_images(sftrun: Sftrun, verdicts: Measured, scratch: Path) -> Case:
     write_pictures(case.directory / "images")
     write_folder(MODELS[MODEL], case.base, MODELS[MODEL].kind.seed)
     rng = random.Random(2)
-    case.write("records", [{"messages": [*asked(i, rng), answer(rng)]} for i in range(RECORDS)])
-    case.write("pairs", [{"prompt": asked(i, rng), "chosen": [answer(rng)], "rejected": [answer(rng)]} for i in range(RECORDS)])
+    case.write("records", [{"messages": [*asked(i, case.directory / "images", rng), answer(rng)]} for i in range(RECORDS)])
+    case.write("pairs", [{"prompt": asked(i, case.directory / "images", rng), "chosen": [answer(rng)], "rejected": [answer(rng)]} for i in range(RECORDS)])
     return case
 
 
@@ -198,7 +201,7 @@ def check_evaluation(case: Case) -> None:
 
 def check_messages(case: Case) -> None:
     source = case.directory / "records.jsonl"
-    files = [f"{'images' if case.name == 'images' else 'features'}/{n}.{'png' if case.name == 'images' else 'npy'}" for n in BROKEN]
+    files = [f"images/{BROKEN[0]}.png", "bytes in the record"] if case.name == "images" else [f"features/{number}.npy" for number in BROKEN]
     settings = ["data.packing=false", "train.batch_size=4", "train.grad_accum=3"]
     command = ["train", "--config", str(case.config("records")), "--device", "cpu", f"output.dir={case.directory / 'messages'}", *settings]
     code, said = case.logged(*command)

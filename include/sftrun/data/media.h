@@ -19,7 +19,8 @@ struct Media {
 
 /// The encoded file.   @throws DataError naming the path if it cannot be read
 std::string read_media(const Media& media);
-/// "photos/a.jpg", or "bytes in the record"
+inline constexpr const char* kBytesInRecord = "bytes in the record";
+/// "photos/a.jpg", or kBytesInRecord
 std::string name_of(const Media& media);
 
 /// Where frames of a video are in it.

@@ -15,7 +15,10 @@ namespace sftrun::data {
 class MediaError : public DataError {
  public:
   /// @param document its key in the batch (`Batch::document_keys`)
-  MediaError(const DataError& error, int64_t document) : DataError(error), document_(document) {}
+  MediaError(const DataError& error, int64_t document)
+      : DataError(error.message(), error.where(),
+                  error.fix().empty() ? "restore the file" : error.fix()),
+        document_(document) {}
   int64_t document() const { return document_; }
 
  private:
