@@ -218,11 +218,23 @@ void add_images(const templates::Rendered& rendered, const Json& messages, const
 
 }  // namespace
 
+namespace {
+
+/// Whether the template writes something for a video.
+bool writes_videos(const TextModel& model, const VideoInput& videos) {
+  const Json video = {{"type", "video"}, {"video", 0}}, text = {{"type", "text"}, {"text", "q"}};
+  const Json probe = {{"role", "user"}, {"content", Json::array({video, text})}};
+  const auto rendered =
+      model.chat_template->render_if_accepted(Json::array({probe}), model.render_defaults);
+  return rendered && rendered->text.find(videos.prompt.placeholder) != std::string::npos;
+}
+
+}  // namespace
+
 const TextModel& model_for_videos(const TextModel& model, Json& messages, TextModel& room) {
   const VideoInput* videos = model.images != nullptr ? model.images->videos.get() : nullptr;
   if (videos == nullptr || videos->chat_template == nullptr || model.chat_template == nullptr ||
-      visuals_of(messages, "video").empty() ||
-      model.chat_template->source().find("video") != std::string_view::npos)
+      visuals_of(messages, "video").empty() || writes_videos(model, *videos))
     return model;
   messages = strings_as_parts(std::move(messages));
   room = model;
@@ -360,8 +372,10 @@ TakenForText take_images(const PlainText& text, RecordMedia& media) {
 
 TakenForText take_videos(const PlainText& text, RecordMedia& media) {
   if (!media.reads_images()) return {};
-  if (media.input().videos == nullptr)
-    return media.has_video_columns() ? TakenForText{media.take_videos_for_text(0)} : TakenForText{};
+  if (media.input().videos == nullptr) {
+    if (media.has_video_columns()) media.take_videos_for_text(0);  // says why not
+    return {};
+  }
   const std::string& placeholder = media.input().videos->prompt.placeholder;
   if (!media.has_video_columns()) {
     refuse_markers(text, placeholder, media, /*is_of_video=*/true);

@@ -120,7 +120,7 @@ class RecordMedia {
     double rate = 0;
   };
   FrameTimes times_of(const Json& video, size_t num_frames, const std::string& name) const;
-  const VideoInput& videos() const;
+  void require_videos() const;
 
   ReadMedia read(Media media, const std::string& name) const;
   ReadMedia read_file(const Media& media) const;

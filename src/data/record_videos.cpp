@@ -60,6 +60,9 @@ void append_pieces(std::string_view text, Json& parts) {
   }
 }
 
+/// Tables of RoPE reach to the last position.
+constexpr double kMaxTimePositions = 1 << 18;
+
 /// M-RoPE: the position of a group on the axis of time, in the reference's float32.
 int64_t time_of_group(int64_t group, const VideoInput& input, double frames_per_second) {
   const auto seconds = static_cast<float>(static_cast<double>(input.processor.frames_of_group()) /
@@ -82,8 +85,8 @@ bool is_video_part(const Json& part) {
   return value_of(part, "video") != nullptr && value_of(part, "text") == nullptr;
 }
 
-const VideoInput& RecordMedia::videos() const {
-  if (input_->videos != nullptr) return *input_->videos;
+void RecordMedia::require_videos() const {
+  if (input_->videos != nullptr) return;
   SFTRUN_CHECK(input_->video_refusal.has_value());
   const DataError& why = *input_->video_refusal;
   throw DataError("the record has a video: " + why.message(),
@@ -116,6 +119,7 @@ void RecordMedia::find_video_columns(const Json& record) {
 
 void RecordMedia::take_videos(Json& messages) {
   num_videos_used_ = num_video_markers_ = 0;
+  if (!video_columns_.empty()) require_videos();
   for (size_t i = 0; i < messages.size(); ++i) {
     const auto content = messages[i].find("content");
     if (content == messages[i].end()) continue;
@@ -190,6 +194,7 @@ void RecordMedia::require_all_videos_used(const std::string& place) const {
 }
 
 std::vector<size_t> RecordMedia::take_videos_for_text(size_t num_markers) {
+  require_videos();
   num_video_markers_ = num_markers;
   require_all_videos_used("markers for them");
   std::vector<size_t> taken;
@@ -199,11 +204,18 @@ std::vector<size_t> RecordMedia::take_videos_for_text(size_t num_markers) {
 }
 
 size_t RecordMedia::add_video(const Json& video, const std::string& name) {
-  const VideoInput& input = videos();
+  require_videos();
+  const VideoInput& input = *input_->videos;
   const Json* frames = frames_in(video);
   if (frames == nullptr) refuse(name + " is a video without frames", kVideoFix);
   const std::vector<SequenceMedia> read = read_frames(*frames, name);
   const FrameTimes times = times_of(video, read.size(), name);
+  const double last_position =
+      static_cast<double>(read.size()) / times.rate * static_cast<double>(input.tokens_per_second);
+  if (last_position > kMaxTimePositions || times.seconds.back() > kMaxTimePositions)
+    refuse(fmt::format("{} is too long: its last frame is at {:.0f} seconds", name,
+                       times.seconds.back()),
+           "divide the video, or correct \"fps\" or \"timestamps\"");
   const SequenceMedia& first = read.front();
   images::ImagePlan plan;
   try {

@@ -177,7 +177,7 @@ TEST(ImageParts, OfBadImagesAreRefusedByName) {
   refused({{"type", "image"}}, {"an image without a file", "has no \"images\""});
   refused({{"type", "image"}, {"path", kSmallPng}, {"max_pixels", 100}},
           {"has \"max_pixels\" beside its image"});
-  refused({{"type", "video"}, {"path", kSmallPng}}, {"has the type \"video\""});
+  refused({{"type", "video"}, {"path", kSmallPng}}, {"the record has a video", "<|video_pad|>"});
   // Limits, by the header.
   std::string huge = file_of(kSmallPng);
   huge[16] = huge[20] = 1;  // PNG: 2^24 + … pixels a side

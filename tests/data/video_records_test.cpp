@@ -102,7 +102,8 @@ TEST_F(VideoRecords, OfEveryFormAreRead) {
 }
 
 TEST_F(VideoRecords, OfTextsHaveMarkers) {
-  const Json record = {{"prompt", "a <video> b"}, {"completion", " c"}, {"videos", {frames(2)}}};
+  const Json record = {
+      {"prompt", "a <video> b"}, {"completion", " c"}, {"videos", Json::array({frames(2)})}};
   const Sequence sequence = built(record, RecordFormat::kPromptCompletion);
   EXPECT_TRUE(
       sequence.text.starts_with("a <|vision_start|><|video_pad|><|video_pad|><|vision_end|> b c"))
@@ -117,9 +118,11 @@ TEST_F(VideoRecords, NeverHaveLabels) {
         SequenceBuilder(RecordFormat::kMessages, model_, {.loss_on = loss_on})
             .build(video_asked({words("a"), video(4), words("b")}), "data.jsonl:3", dir_.path())
             .at(0);
-    for (size_t i = 0; i < sequence.ids.size(); ++i)
-      if (sequence.ids[i] == test::kVideoPad || sequence.ids[i] == test::kVisionStart)
-        EXPECT_EQ(sequence.mask[i], 0) << i;
+    for (size_t i = 0; i < sequence.ids.size(); ++i) {
+      const bool is_marker =
+          sequence.ids[i] == test::kVideoPad || sequence.ids[i] == test::kVisionStart;
+      EXPECT_FALSE(is_marker && sequence.mask[i] != 0) << i;
+    }
   }
 }
 
@@ -141,12 +144,15 @@ TEST_F(VideoRecords, AreRefusedWithAReason) {
   expect(video_asked({{{"type", "video"}, {"video", {"0.jpg", "none.jpg"}}}}),
          {"frame 1", "none.jpg"});
   expect(video_asked({video(2, {{"fps", 0}})}), {"\"fps\" must be a number above 0"});
+  expect(video_asked({video(2, {{"fps", 1e-9}})}),
+         {"is too long: its last frame is at 1000000000 s"});
   expect(video_asked({video(2, {{"timestamps", {1}}})}),
          {"\"timestamps\" must be a list of 2 numbers"});
   expect(video_asked({video(2, {{"timestamps", {1, 0.5}}})}), {"in order"});
   expect(video_asked({video(2, {{"max_pixels", 9}})}),
          {"has \"max_pixels\" beside its video, which is not read"});
-  expect({{"messages", video_asked("<video><video>")["messages"]}, {"videos", {frames(2)}}},
+  expect({{"messages", video_asked("<video><video>")["messages"]},
+          {"videos", Json::array({frames(2)})}},
          {"the record's columns have 1 video, and its texts have 2"});
   expect(video_asked("<|video_pad|>"), {"contains `<|video_pad|>`, which stands for a video"});
 }

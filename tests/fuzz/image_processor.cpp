@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <array>
+#include <vector>
 
 #include "fuzz.h"
 #include "memory_file.h"
 #include "sftrun/images/process.h"
+#include "sftrun/images/video.h"
 #include "support/temporary_directory.h"
 
 namespace {
@@ -47,6 +50,16 @@ void use(images::ImageProcessor processor, int64_t width, int64_t height) {
   if (processed.plan.num_values() != plan.num_values()) __builtin_trap();
 }
 
+void use_frames(const images::VideoProcessor& processor, int64_t width, int64_t height) {
+  const int64_t num_frames = 1 + (width + 3 * height) % 9;
+  const images::ImagePlan plan = images::plan_frames(processor, width, height, num_frames);
+  check_steps(plan);
+  if (!is_small(plan) || width * height > kMaxValues) return;
+  const auto count = static_cast<size_t>(std::min(num_frames, processor.frames_of_group()));
+  const std::vector<images::Image> frames(count, images::Image(width, height));
+  if (images::process_frames(processor, plan, frames, {}).plan.rows != plan.rows) __builtin_trap();
+}
+
 }  // namespace
 
 /// Two bytes are the sizes of an image (of 1 to 65536 pixels, few of them large); then preprocessor_config.json, processor_config.json and
@@ -61,7 +74,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     file.holding(part.empty() ? "{}" : part);
   }
   const auto length = [](uint8_t byte) { return ((int64_t{byte} & 15) + 1) << (byte >> 4) % 13; };
-  fuzz::expecting_errors(
-      [&] { use(images::read_processor(folder.root.path()), length(data[0]), length(data[1])); });
+  const std::filesystem::path path = folder.root.path();
+  const int64_t width = length(data[0]), height = length(data[1]);
+  fuzz::expecting_errors([&] { use(images::read_processor(path), width, height); });
+  fuzz::expecting_errors([&] {
+    use_frames(images::read_video_processor(path, images::read_processor(path)), width, height);
+  });
   return 0;
 }

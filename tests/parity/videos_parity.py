@@ -212,7 +212,7 @@ def reader_class(name: str) -> type[VideoReader]:
 
 def write_frames(folder: Path, rng: random.Random, name: str, count: int, longest: int, modes=("RGB", "RGB", "L", "RGBA", "P")) -> list[str]:
     """Frames of one size.   @return paths relative to the folder's parent"""
-    size = [rng.randint(1, longest), rng.randint(max(1, longest // 8), longest)]
+    size = [rng.randint(5, longest), rng.randint(5, longest)]  # transformers takes a side of 1 or 3 for the channels
     pixels = np.random.default_rng(rng.randrange(2**32))
     paths = []
     for number in range(count):

@@ -117,7 +117,7 @@ void read_video_key(const VideoSettings& settings, std::string_view key, VideoPr
   if (key == "cap_pixels_per_frame") {
     video.cap_pixels_per_frame = setting.boolean();
   } else if (key == "max_video_tokens") {
-    video.max_video_tokens = setting.integer(1, int64_t{1} << 30);
+    video.max_video_tokens = setting.integer(1, int64_t{1} << 20);
   } else {
     reader_of(key)(setting, video.frame);
   }
