@@ -32,6 +32,7 @@ import json
 import lzma
 import os
 import pathlib
+import random
 import re
 import signal
 import socket
@@ -553,9 +554,12 @@ def image_benches(part, made, scratch):
 
 
 def free_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
+    """Below the ports of outgoing connections: one of these could be taken before it is listened to."""
+    for port in random.SystemRandom().sample(range(15000, 30000), 64):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no free TCP port among 64")
 
 
 REFUSED = re.compile(r"[^\n]*(?:Duplicate GPU|invalid usage|ncclInvalidUsage)[^\n]*", re.I)

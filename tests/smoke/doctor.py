@@ -14,10 +14,11 @@ import json
 import os
 import pathlib
 import resource
-import socket
 import subprocess
 import sys
 import tempfile
+
+from free_ports import free_port
 
 TIMEOUT = 240  # s, of one command
 MATTERS = ("SFTRUN", "NCCL_", "GLOO_", "CUDA_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "OMP_", "SLURM", "OMPI", "PMI")
@@ -53,12 +54,6 @@ class Doctor:
 
     def answer(self, *words, **options):
         return json.loads(self.run(*words, "--json", **options))
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def complaints(answer):

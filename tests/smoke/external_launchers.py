@@ -28,6 +28,7 @@ import bad_input
 import broken_runs
 import random_kills
 import slurm_cluster
+from free_ports import free_port
 
 # Warned of by the front and by the engine, each once however many ranks meet it.
 IDLE = {"model.revision=main": "model.revision has no effect", "tuning.double_quant=false": "tuning.double_quant changes nothing"}
@@ -67,7 +68,7 @@ def on_two_machines(command):
 def accelerate(folder, kind="--multi_gpu"):
     """Accelerate's own command for GPUs: it starts processes through torchrun, whether there are GPUs or not."""
     command = [pathlib.Path(sys.executable).with_name("accelerate"), "launch", kind, "--num_processes", "2", "--main_process_port",
-               slurm_cluster.free_ports(1)[0], "--no_python", folder / "sftrun", *TRAIN]
+               free_port(), "--no_python", folder / "sftrun", *TRAIN]
     return [str(word) for word in command]
 
 
@@ -134,7 +135,7 @@ def pods(name):
 
 def address():
     """Where the ranks meet, for launchers that do not say."""
-    [port] = slurm_cluster.free_ports(1)
+    port = free_port()
     return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 

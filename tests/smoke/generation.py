@@ -19,11 +19,12 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+
+from free_ports import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/data/models/tied-gqa"
@@ -70,12 +71,6 @@ def check_same(program):
             program.expect(f"same: {name}: batch {batch}, {processes} processes", (program.folder / "again.jsonl").read_text() == alone)
     left = [path.name for path in program.folder.iterdir() if path.name.endswith(".parts")]
     program.expect("same: no folder is left", not left, left)
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def lines_in(parts):

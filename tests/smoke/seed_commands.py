@@ -18,12 +18,12 @@ import pathlib
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
+from free_ports import free_port
 from released_models import RELEASED, ROOT, tiny, write_model
 
 DOCUMENT = ROOT / "docs/coming-from.md"
@@ -235,12 +235,6 @@ def lines_of_document():
     named = EXPECTED_OUTPUT.keys() | WORDS | TRAIN_IN_QUICK
     expect(named <= everything, "EXPECTED_OUTPUT, WORDS and TRAIN_IN_QUICK are of lines in the document", sorted(named - everything))
     return list(found)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def record(number):

@@ -11,6 +11,8 @@ import subprocess
 import tempfile
 import time
 
+from free_ports import free_ports
+
 NEEDED = ["munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "squeue"]
 CONFIGURATION = """\
 ClusterName=test
@@ -49,14 +51,6 @@ def why_not():
     if missing:
         return f"not installed: {', '.join(missing)}"
     return "" if os.geteuid() == 0 else "needs root"
-
-
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in sockets:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in sockets]
 
 
 @contextlib.contextmanager

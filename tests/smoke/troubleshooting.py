@@ -12,24 +12,18 @@ import argparse
 import json
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import tempfile
 
 import bad_input
 import errors_document
+from free_ports import free_port
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/troubleshooting.md"
 ANSWER = re.compile(r"(<!-- answer: (\w+) -->\n)(.*?)(<!-- end of answer -->\n)", re.DOTALL)
 VARYING = {r"(127\.0\.0\.1:|--master-port )\d+": r"\1PORT", r"\bport \d+": "port N", r"\bpid \d+": "pid N", r"allocate \d+ bytes": "allocate N bytes"}
 MEMORY_KIB = 700_000  # of address space, for the run that needs more
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def on_two_nodes(rank):

@@ -12,10 +12,11 @@ import json
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import tempfile
+
+from free_ports import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/data/models/tied-gqa"
@@ -49,12 +50,6 @@ class Machine:
         if process.returncode != 0:
             raise RuntimeError(f"sftrun {' '.join(map(str, words))}: exit code {process.returncode}\n{output}")
         return output
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def report_of(folder):
