@@ -50,7 +50,8 @@ class TrainingAnswers {
   /// @param step of the run   @param allowed_s see `train::answer_seconds_allowed`. The first
   /// answers show how long all take; too long: rank 0 logs that there are none, and why.
   /// @param lost examples whose images cannot be read: they are asked no more
-  train::AnswerEvaluation evaluate(int64_t step, double allowed_s, const std::set<int64_t>& lost);
+  train::AnswerEvaluation evaluate(int64_t step, double allowed_s,
+                                   const std::set<int64_t>& lost = {});
 
  private:
   struct Turn;

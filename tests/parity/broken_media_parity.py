@@ -9,7 +9,9 @@ training    a model with images, and one with features, in the batches and strat
 dpo         pairs of which one has a damaged image
 evaluation  the loss on validation data with damaged images
 messages    the warning of each file, once; the summary; without data.bad_records: skip the error, which names file, record and what to do
+answers     of evaluations, to the other questions
 resume      of a run whose image has changed
+all broken  the run ends
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ PACKED = {"data__packing": True, "train__batch_size": 2, "train__grad_accum": 8}
 BATCHES = {
     "unpacked, one record a micro-batch": UNPACKED,
     "unpacked": {"data__packing": False, "train__batch_size": 4, "train__grad_accum": 3},
+    "streamed": {"data__packing": False, "train__batch_size": 4, "train__grad_accum": 3, "data__streaming": True},
+    "unit by unit": UNPACKED | {"parallel__fetch": "per_step"},
     "packed": PACKED,
     "packed, checkpointing": PACKED | {"train__gradient_checkpointing": True},
     "longest first": PACKED | {"train__longest_batch_first": True},
@@ -214,6 +218,27 @@ def check_messages(case: Case) -> None:
     case.verdicts.expect(f"{case.name}, the error", code == 3 and named, said[-800:] if not named else "")
 
 
+def check_answers(case: Case) -> None:
+    """train.predict_with_generate leaves out the questions."""
+    run = case.directory / "answers"
+    case.sftrun.train(case.config("records-whole"), run, **PACKED | {"train__grad_accum": 4}, processes=2, data__val=case.directory / "records.jsonl",
+                      train__eval_strategy="steps", train__eval_steps=2, train__max_steps=2, train__predict_with_generate=True,
+                      train__generation_max_new_tokens=3)
+    counts = [line["eval_answers"] for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) if "eval_answers" in line]
+    case.verdicts.expect(f"{case.name}, answers of evaluations", counts == [RECORDS - len(BROKEN)], str(counts))
+
+
+def check_all_broken(case: Case) -> None:
+    """A run does not go on where nothing can be read any more."""
+    for number in range(RECORDS):
+        if number not in BROKEN:
+            damage(case.directory / "images" / f"{number}.png")
+    code, said = case.logged("train", "--config", str(case.config("records")), "--device", "cpu", f"output.dir={case.directory / 'none'}",
+                             "data.packing=false", "train.batch_size=1", "train.grad_accum=1", "train.max_steps=150")
+    ends = code == 3 and "none of the last 100 records with images or features can be used" in said
+    case.verdicts.expect(f"{case.name}, all are broken", ends, "" if ends else said[-800:])
+
+
 def check_resume(case: Case) -> None:
     run = case.directory / "resumed"
     settings = ["data.packing=false", "train.batch_size=4", "train.grad_accum=3", f"output.dir={run}", "train.save_steps=1"]
@@ -248,7 +273,9 @@ def main() -> int:
             if case.name == "images":
                 check_dpo(case, options.quick)
                 check_evaluation(case)
+                check_answers(case)
                 check_resume(case)
+                check_all_broken(case)
     return verdicts.exit_code()
 
 
