@@ -94,10 +94,10 @@ TEST_F(TrainingAnswersTest, OnlyTheFirstExamplesIfSoAsked) {
 TEST_F(TrainingAnswersTest, WithoutExamplesWhoseImagesCannotBeRead) {
   const int64_t all = answers().evaluate(4, INFINITY).scores.value().num_answers;
   TrainingAnswers fewer = answers();
-  EXPECT_EQ(fewer.evaluate(4, INFINITY, {0}).scores.value().num_answers, all - 1);
+  EXPECT_EQ(fewer.evaluate(6, INFINITY, {0}).scores.value().num_answers, all - 1);
   EXPECT_EQ(fewer.evaluate(8, INFINITY).scores.value().num_answers, all - 1);
   config_.train.generation_max_samples = 1;
-  EXPECT_FALSE(answers().evaluate(4, INFINITY, {0}).scores);
+  EXPECT_FALSE(answers().evaluate(10, INFINITY, {0}).scores);
 }
 
 TEST_F(TrainingAnswersTest, WithoutTimeTheLossOnly) {
