@@ -203,6 +203,10 @@ Command add_train(CLI::App& sftrun) {
       ->add_option("--max-micro-batch", options->max_micro_batch,
                    "Largest automatic micro-batch, from the launcher to its workers")
       ->group(kHidden);
+  command
+      ->add_option("--images-of-bin", options->images_of_bin,
+                   "Images of a packed sequence, from the launcher to its workers")
+      ->group(kHidden);
   return {command,
           [options, command] {
             check(*options, *command);

@@ -56,6 +56,8 @@ struct TrainOptions : LaunchFlags {
   /// The largest automatic micro-batch, from the launcher to its workers, after a larger one did not
   /// fit; 0: by the plan.
   int64_t max_micro_batch = 0;
+  /// The images that the launcher plans for, to its workers (planned_images.h); empty: none.
+  std::string images_of_bin;
 };
 int run_train(const TrainOptions& options);
 

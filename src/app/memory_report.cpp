@@ -137,14 +137,34 @@ void assume_files(const std::filesystem::path& model, ModelHeaders& headers,
   headers.block_kinds = {assumed.kind};
 }
 
+bool has_training_data(const config::DataConfig& data) {
+  return std::ranges::all_of(
+      data.train, [](const config::DataSource& source) { return exists_or_matches(source.path); });
+}
+
+/// Those of the flags, else of the data.
+void plan_images(const std::filesystem::path& model_path, const ModelHeaders& model,
+                 const config::RunConfig& config, MemoryReport& report) {
+  plan::RunDevices& devices = report.devices.place.devices;
+  devices.tower = plan::TowerUse::of(config.tuning, model.arch, report.images.has_value());
+  if (report.images) {
+    devices.images = images_of_bin(*report.images, model_path, model.arch, config);
+  } else if (!model.arch.vision) {
+    return;
+  } else if (has_training_data(config.data)) {
+    report.images_of_data = plan_images_of_data(config, model_path, model.arch, devices);
+  } else {
+    report.notes.emplace_back(
+        "the data are not on this machine: the plan has no images; --images plans for some");
+  }
+}
+
 /// Batch sizes and packed sequences that follow from the data, where the data are here. Without them
 /// the plan is for a large data set.
 void fit_to_data(const std::filesystem::path& model_path, const ModelHeaders& model,
                  const BatchRequest& batches, MemoryReport& report) {
   config::RunConfig& config = report.config;
-  const std::vector<config::DataSource>& sources = config.data.train;
-  const auto is_here = [](const config::DataSource& s) { return exists_or_matches(s.path); };
-  if (config.data.streaming || !std::all_of(sources.begin(), sources.end(), is_here)) return;
+  if (config.data.streaming || !has_training_data(config.data)) return;
   plan::RunDevices& devices = report.devices.place.devices;
   using enum config::LongestBatchFirst;
   const config::LongestBatchFirst longest = config.train.longest_batch_first;
@@ -226,8 +246,7 @@ MemoryReport report_of(const TrainOptions& options, config::LoadedConfig loaded,
   assume_files(path, model, report.notes);
   check_tuning(loaded.config.tuning, model.arch);
   RunPlace& place = report.devices.place;
-  place.devices.tower = plan::TowerUse::of(loaded.config.tuning, model.arch, images.has_value());
-  if (images) place.devices.images = images_of_bin(*images, path, model.arch, loaded.config);
+  plan_images(path, model, loaded.config, report);
   Run run = resolve_run(std::move(loaded), path, &model, options.config, place);
   report.config = std::move(run.loaded.config);
   resolve_auto(report.config, model, place.devices.on_gpu);

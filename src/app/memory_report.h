@@ -41,7 +41,8 @@ struct MemoryReport {
   plan::LongestSequences longest;
   std::optional<plan::CheapestChange> change;  ///< null: the run fits, or no change is enough
   std::vector<std::string> notes;
-  std::optional<PlannedImages> images;  ///< null: texts alone
+  std::optional<PlannedImages> images;  ///< of the flags
+  std::string images_of_data;  ///< see plan_images_of_data; empty: the flags', or texts alone
 
   int64_t memory_bytes() const { return static_cast<int64_t>(devices.place.devices.memory_bytes); }
   bool fits() const { return plan.needed() <= memory_bytes(); }

@@ -95,12 +95,14 @@ nlohmann::ordered_json as_json(const MemoryReport& report) {
                            {"max_seq_len", config.model.max_seq_len},
                            {"tokens", plan::micro_batch_shape(config, devices).tokens}});
   if (report.images) {
-    const plan::ImageShape shape = plan::micro_batch_shape(config, devices).images;
     json["settings"].update({{"images", report.images->of_sequence},
                              {"image_width", report.images->width},
-                             {"image_height", report.images->height},
-                             {"tiles", shape.tiles},
-                             {"patches", shape.patches}});
+                             {"image_height", report.images->height}});
+  }
+  if (!report.images_of_data.empty()) json["settings"]["images_of_data"] = report.images_of_data;
+  if (report.images || !report.images_of_data.empty()) {
+    const plan::ImageShape shape = plan::micro_batch_shape(config, devices).images;
+    json["settings"].update({{"tiles", shape.tiles}, {"patches", shape.patches}});
   }
   json["activations"] = MemoryJson::array();
   for (const plan::LayerKind& kind : report.kinds) json["activations"].push_back(of_kind(kind));

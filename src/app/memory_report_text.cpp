@@ -252,15 +252,16 @@ std::string text_of_images(const MemoryReport& report) {
   uint64_t parameters = 0;
   for (const spec::TensorSpec& tensor : plan::tower_tensors(report.arch))
     parameters += static_cast<uint64_t>(tensor.numel());
-  const PlannedImages& images = *report.images;
   const plan::ImageShape shape =
       plan::micro_batch_shape(report.config, report.devices.place.devices).images;
-  return fmt::format(
-      "tower and projector: {}, {} parameters; {} of {} x {} pixels in each packed sequence, {} of "
-      "a micro-batch\n",
-      counted(report.arch.vision->num_used_layers, "layer"), format_count(parameters),
-      counted(images.of_sequence, "image"), images.width, images.height,
-      counted(shape.patches, "patch"));
+  const std::string images = report.images
+                                 ? fmt::format("{} of {} x {} pixels in each packed sequence,",
+                                               counted(report.images->of_sequence, "image"),
+                                               report.images->width, report.images->height)
+                                 : report.images_of_data + ";";
+  return fmt::format("tower and projector: {}, {} parameters; {} {} of a micro-batch\n",
+                     counted(report.arch.vision->num_used_layers, "layer"),
+                     format_count(parameters), images, counted(shape.patches, "patch"));
 }
 
 std::string text_of_run(const MemoryReport& report) {
@@ -277,7 +278,7 @@ std::string text_of_run(const MemoryReport& report) {
       "{}, {} for each process{}; {}; strategy {}\n", report.devices.text,
       format_bytes(devices.memory_bytes), report.devices.are_here ? "" : " (not on this machine)",
       counted(devices.world_size, "process"), plan::own_sizes(config.parallel).name());
-  if (report.images) text += text_of_images(report);
+  if (report.images || !report.images_of_data.empty()) text += text_of_images(report);
   return text + fmt::format("{}, {}; micro-batches of {} tokens, train.grad_accum {}\n",
                             settings["tuning"]["mode"].get<std::string>(),
                             settings["train"]["optimizer"].get<std::string>(),

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "commands.h"
 #include "sftrun/app/requests/parts.h"
@@ -23,10 +24,17 @@ std::optional<PlannedImages> planned_images(const ImageFlags& flags);
 plan::ImagesOfBin images_of_bin(const PlannedImages& images, const std::filesystem::path& model,
                                 const spec::ArchSpec& arch, const config::RunConfig& config);
 
-/// What a run's first records tell of its images, before they are tokenised: where there are some, the tower is planned, and for each
-/// packed sequence as many patches as it has if all its tokens are of images. Data that cannot be read tell nothing.
-/// @param model folder of the model
-void plan_images_of_data(const config::RunConfig& config, const std::filesystem::path& model,
-                         const spec::ArchSpec& arch, plan::RunDevices& devices);
+/// Plans the tower and the images of a run by the first records of its data sets, tokenised as the run will: the largest micro-batch of them. If
+/// these cannot be used, each packed sequence is taken to be full of images.
+/// @param model folder of the model   @param devices gets `tower` and `images`
+/// @return what the data have and where, for the user: "images: up to 640x480 pixels, …"; empty: no images
+std::string plan_images_of_data(const config::RunConfig& config, const std::filesystem::path& model,
+                                const spec::ArchSpec& arch, plan::RunDevices& devices);
+
+/// The plan of `plan_images_of_data`, from the launcher to its workers: "12,8000.5,1024".
+std::string to_text(const plan::ImagesOfBin& images);
+/// @throws ConfigError for a text of another form
+void plan_images_of_launcher(const std::string& text, const config::RunConfig& config,
+                             const spec::ArchSpec& arch, plan::RunDevices& devices);
 
 }  // namespace sftrun::app

@@ -48,11 +48,6 @@ bool may_have_weights(const fs::path& model) {
   return !is_folder(model) || has_weight_files(model);
 }
 
-/// Returns the memory of the parsed vocabulary, so that the launcher is small while workers run.
-void return_freed_memory() {
-  ::malloc_trim(0);
-}
-
 spec::ArchSpec arch_of_checkpoint(const fs::path& model) {
   spec::ArchSpec arch = weights::Checkpoint::open(model)->arch();
   return_freed_memory();
@@ -133,6 +128,10 @@ void check_val_split(double val_split, const std::vector<data::DatasetTrial>& tr
 }
 
 }  // namespace
+
+void return_freed_memory() {
+  ::malloc_trim(0);
+}
 
 spec::ArchSpec read_arch(const fs::path& model) {
   const fs::path file = model / "config.json";

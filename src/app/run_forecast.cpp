@@ -88,10 +88,11 @@ Epoch epoch_of(const config::RunConfig& config, const std::vector<data::DatasetT
   return epoch;
 }
 
-/// The batch plan of the run, for the examples that were read.
-data::BatchPlan plan_of(const config::RunConfig& config,
-                        const std::vector<data::DatasetTrial>& train, int64_t bin_tokens,
-                        int64_t global_batch_size) {
+}  // namespace
+
+data::BatchPlan trial_plan(const config::RunConfig& config,
+                           const std::vector<data::DatasetTrial>& train, int64_t bin_tokens,
+                           int64_t global_batch_size) {
   data::BatchPlanOptions options{.max_seq_len = config.model.max_seq_len,
                                  .bin_tokens = bin_tokens,
                                  .global_batch_size = global_batch_size,
@@ -110,6 +111,8 @@ data::BatchPlan plan_of(const config::RunConfig& config,
   return {std::move(lengths), std::move(label_tokens), options};
 }
 
+namespace {
+
 /// Number of bins of the examples that were read, divided by the number that their tokens would
 /// fill: at least 1, because bins are not full.
 double bins_over_full_ones(const config::RunConfig& config,
@@ -120,7 +123,7 @@ double bins_over_full_ones(const config::RunConfig& config,
       tokens += config.data.train[i].weight * static_cast<double>(length);
   }
   if (tokens == 0) return 1;
-  const data::BatchPlan one_bin_a_step = plan_of(config, train, bin_tokens, 1);
+  const data::BatchPlan one_bin_a_step = trial_plan(config, train, bin_tokens, 1);
   const auto bins = static_cast<double>(one_bin_a_step.steps_per_epoch(0));
   return std::max(1.0, bins * static_cast<double>(bin_tokens) / tokens);
 }
@@ -221,7 +224,7 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
                              : known.examples;
   const auto estimated = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(in_bins / per_step)));
   std::optional<data::BatchPlan> plan;
-  if (known.is_exact) plan.emplace(plan_of(config, train, result.bin_tokens, global_batch_size));
+  if (known.is_exact) plan.emplace(trial_plan(config, train, result.bin_tokens, global_batch_size));
   const auto steps_of_epoch = [&](int64_t number) {
     return plan ? plan->steps_per_epoch(number) : estimated;
   };

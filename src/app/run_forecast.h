@@ -7,6 +7,7 @@
 
 #include "run_check.h"
 #include "sftrun/config/run_config.h"
+#include "sftrun/data/batch_plan.h"
 #include "sftrun/data/dataset.h"
 
 /// Steps, tokens and duration of a run, estimated before the first step.
@@ -25,6 +26,11 @@ struct BatchRequest {
   bool eval_follows = false;  ///< eval_batch_size: auto
 };
 BatchRequest batch_request(const config::TrainConfig& asked);
+
+/// The batch plan of a run, of the examples that were read.
+data::BatchPlan trial_plan(const config::RunConfig& config,
+                           const std::vector<data::DatasetTrial>& train, int64_t bin_tokens,
+                           int64_t global_batch_size);
 
 /// Whether the number of tokens in the data decides batch sizes, or the tokens of a packed sequence
 /// (data/small_data.h).

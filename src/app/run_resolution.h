@@ -21,6 +21,7 @@ struct Run {
       loaded;  ///< resolved, except for values that depend on the device and the data
   std::filesystem::path model_path;  ///< the model's path on this machine
   BatchRequest batches;
+  std::string images_of_bin;  ///< that workers plan for (planned_images.h); empty: none
 };
 
 /// Where a run is started, or would be.

@@ -486,10 +486,18 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
         options.dry_run ? read_headers(model_path, asked) : headers_if_readable(model_path, asked);
   RunPlace place = place_here(asked, worker.world_size, worker.local_world_size, options.device);
   if (options.max_micro_batch > 0) place.max_micro_batch = options.max_micro_batch;
-  if (headers) plan_images_of_data(asked, model_path, headers->arch, place.devices);
-  const Run run = resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr,
-                              options.config, place);
+  std::string images;
+  if (worker.supervised && !options.images_of_bin.empty()) {
+    headers = headers_if_readable(model_path, asked);
+    if (headers)
+      plan_images_of_launcher(options.images_of_bin, asked, headers->arch, place.devices);
+  } else if (headers) {
+    images = plan_images_of_data(asked, model_path, headers->arch, place.devices);
+  }
+  Run run = resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr,
+                        options.config, place);
   if (worker.supervised) return run_as_worker(worker_request(options, run));
+  if (!images.empty()) run.loaded.notes.push_back(images);
   const std::string launch =
       fmt::format("started by {}: {}, rendezvous {}:{}", external.scheduler,
                   counted(worker.world_size, "worker"), worker.master_addr, worker.master_port);
@@ -545,6 +553,8 @@ launch::WorkerCommand worker_command(const TrainOptions& options, const Run& run
   if (options.max_micro_batch > 0)
     arguments.insert(arguments.end(),
                      {"--max-micro-batch", std::to_string(options.max_micro_batch)});
+  if (!run.images_of_bin.empty())
+    arguments.insert(arguments.end(), {"--images-of-bin", run.images_of_bin});
   if (!options.profile.empty()) arguments.insert(arguments.end(), {"--profile", options.profile});
   if (options.allow_changed_data) arguments.push_back("--allow-changed-data");
   if (options.allow_changed_length) arguments.push_back("--allow-changed-length");
@@ -627,9 +637,14 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env,
       options.dry_run ? read_headers(model_path, asked) : headers_if_readable(model_path, asked);
   RunPlace place =
       place_here(asked, plan.world_size(), plan.local_world_size, plan.device, options.gpus);
-  if (headers) plan_images_of_data(asked, model_path, headers->arch, place.devices);
-  const Run run = resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr,
-                              options.config, place);
+  std::string images;
+  if (headers) images = plan_images_of_data(asked, model_path, headers->arch, place.devices);
+  Run run = resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr,
+                        options.config, place);
+  if (!images.empty()) {
+    run.loaded.notes.push_back(images);
+    run.images_of_bin = to_text(place.devices.images);
+  }
   const bool on_gpu = plan.device == "cuda";
   if (options.dry_run) {
     require_weights(asked.model.name, model_path);

@@ -220,6 +220,17 @@ bool leaves_template_unused(const config::RunConfig& config, const TextModel& mo
   return std::none_of(config.data.train.begin(), config.data.train.end(), uses_it);
 }
 
+namespace {
+
+std::vector<std::pair<int64_t, int64_t>> image_sizes_of(const Example& example) {
+  std::vector<std::pair<int64_t, int64_t>> sizes;
+  for (const SequenceMedia& one : example.media)
+    if (one.is_image()) sizes.emplace_back(one.width, one.height);
+  return sizes;
+}
+
+}  // namespace
+
 DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSource& source,
                          bool is_validation, const TextModel& model, int64_t num_records) {
   config::DataSource first = source;
@@ -229,6 +240,7 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
   records.require_one_format();
   DatasetChecks checks(model, config.data, records.format().format, records.rule());
   std::vector<int64_t> lengths, numbers;
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> images;
   int64_t number = 0;
   // With bad records left out, the rest of the file decides.
   const bool gives_up = config.data.bad_records == config::BadRecords::kError;
@@ -239,6 +251,7 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
         if (outcome.example.tokens.empty()) continue;
         lengths.push_back(std::ssize(outcome.example.tokens));
         numbers.push_back(number);
+        images.push_back(image_sizes_of(outcome.example));
       }
       if (!numbers.empty() && numbers.back() == number) ++number;
     }
@@ -248,7 +261,8 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
                      .format = records.format().format,
                      .stats = checks.stats(),
                      .lengths = std::move(lengths),
-                     .records = std::move(numbers)};
+                     .records = std::move(numbers),
+                     .images = std::move(images)};
   const int64_t seen = trial.stats.num_records;
   trial.is_whole = seen < num_records || source.max_samples == seen;
   trial.num_records_estimated =

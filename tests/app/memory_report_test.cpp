@@ -168,6 +168,10 @@ TEST_F(MemoryReports, HaveTermsOfImages) {
   EXPECT_FALSE(as_json(texts)["parts"].contains("images"));
   EXPECT_NE(as_text(report).find("3 images of 640 x 480 pixels in each packed sequence"),
             std::string::npos);
+  // The run's data are not here.
+  EXPECT_FALSE(as_json(texts)["settings"].contains("patches"));
+  EXPECT_NE(as_text(texts).find("note: the data are not on this machine: the plan has no images"),
+            std::string::npos);
   const PlannedImages nine{.of_sequence = 9, .width = 640, .height = 480};
   test::expect_error<ConfigError>([&] { memory_report(run, nine); }, {"2304 tokens", "2048"});
 }

@@ -112,6 +112,16 @@ TEST_F(PicturedData, IsFoundBehindOtherRecords) {
   EXPECT_TRUE(begins(1000));
 }
 
+TEST_F(PicturedData, IsTriedWithTheSizesOfItsImages) {
+  write(
+      std::string(kPicturedRecord) + "\n" +
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})");
+  const DatasetTrial trial = try_dataset(config_, source_, /*is_validation=*/false, model_);
+  using Sizes = std::vector<std::pair<int64_t, int64_t>>;
+  EXPECT_EQ(trial.images, (std::vector<Sizes>{{{37, 29}}, {}}));
+  EXPECT_EQ(trial.lengths.size(), 2U);
+}
+
 TEST(ImageCaps, LowerTheNumberOfTokens) {
   const test::TemporaryDirectory dir;
   const test::VisionFamily qwen = test::toy_qwen();

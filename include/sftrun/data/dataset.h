@@ -126,9 +126,11 @@ struct DatasetTrial {
   std::string name;  ///< for messages
   size_t num_files = 0;
   RecordFormat format = RecordFormat::kText;
-  DatasetStats stats;                 ///< of these records
-  std::vector<int64_t> lengths;       ///< tokens of each kept example
-  std::vector<int64_t> records;       ///< the number of its record among those with an example
+  DatasetStats stats;            ///< of these records
+  std::vector<int64_t> lengths;  ///< tokens of each kept example
+  std::vector<int64_t> records;  ///< the number of its record among those with an example
+  std::vector<std::vector<std::pair<int64_t, int64_t>>>
+      images;                         ///< width and height of the images of each kept example
   bool is_whole = false;              ///< the data set has no other records
   int64_t num_records_estimated = 0;  ///< in the whole data set
   std::vector<std::string> warnings;  ///< warnings that training would log
