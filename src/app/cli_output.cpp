@@ -9,6 +9,7 @@
 #include "sftrun/core/dtype.h"
 #include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/open_file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 
@@ -85,6 +86,7 @@ void check_output(const OutputFlags& output) {
     throw ConfigError(fmt::format("{} is a directory", output.path.string()), kOutput,
                       "name a .gguf file, or a directory without that ending");
   }
+  if (output.is_file()) require_place_for_file(output.path);
   if (!leads_to_file(output.path) || (is_directory && fs::is_empty(output.path, ignored))) return;
   if (!output.overwrite) {
     const bool is_replaced = is_directory ? holds_model(output.path) : output.is_file();

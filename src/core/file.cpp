@@ -8,13 +8,16 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "sftrun/core/entries.h"
 #include "sftrun/core/errno_fix.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/interruption.h"
 #include "sftrun/core/overwrite_file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
@@ -150,13 +153,35 @@ bool is_written_directly(const fs::path& path) {
   return fs::is_character_file(status) || fs::is_fifo(status) || names_descriptor(path);
 }
 
+/// Opens what is written directly. A pipe without a reader is not waited for in open(2), which no
+/// signal would end.
+int open_directly(const fs::path& path) {
+  constexpr int kMaxPolls = 100;
+  constexpr std::chrono::milliseconds kBetweenPolls(100);
+  for (int polls = 0;; ++polls) {
+    const int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK);
+    std::error_code ignored;
+    const bool lacks_reader = fd < 0 && errno == ENXIO && fs::is_fifo(path, ignored);
+    if (lacks_reader && polls < kMaxPolls) {
+      interruption_point();
+      std::this_thread::sleep_for(kBetweenPolls);
+      continue;
+    }
+    if (lacks_reader)
+      throw DeviceError("cannot write: nobody reads the named pipe", path.string(),
+                        "start the program that reads it first, or name a file");
+    if (fd < 0) throw_write_error(path);
+    ::fcntl(fd, F_SETFL, O_APPEND);
+    return fd;
+  }
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(fs::path target, SpecialFile special) : target_(std::move(target)) {
   require_no_nul(target_);
   if (special == SpecialFile::kAllowed && is_written_directly(target_)) {
-    fd_ = ::open(target_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-    if (fd_ < 0) throw_write_error(target_);
+    fd_ = open_directly(target_);
     return;
   }
   require_place_for_file(target_);
@@ -190,13 +215,18 @@ void AtomicFile::write(const void* data, size_t num_bytes) {
   write_all(fd_, target_, data, num_bytes);
 }
 
+void AtomicFile::sync() {
+  SFTRUN_CHECK(fd_ >= 0);
+  if (!temporary_.empty() && ::fsync(fd_) != 0) throw_write_error(target_);
+}
+
 void AtomicFile::commit() {
   SFTRUN_CHECK(fd_ >= 0);
   if (temporary_.empty()) {
     if (::close(std::exchange(fd_, -1)) != 0) throw_write_error(target_);
     return;
   }
-  if (::fsync(fd_) != 0) throw_write_error(target_);
+  sync();
   const int fd = std::exchange(fd_, -1);
   if (::close(fd) != 0 || ::rename(temporary_.c_str(), target_.c_str()) != 0) {
     const int error = errno;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <deque>
 #include <string>
 #include <utility>
 
@@ -93,10 +94,29 @@ void write_new_file(const fs::path& target, const std::string& what,
   write(file);
 }
 
+void write_new_files(const std::vector<NewFile>& files, const std::string& what,
+                     Existing existing) {
+  std::deque<OutputLock> locks;  // neither locks nor files can be moved
+  std::deque<AtomicFile> written;
+  for (const NewFile& file : files) {
+    const fs::path target = absolute_path(file.target);
+    require_place_for_file(file.target);
+    make_directories(target.parent_path());
+    locks.emplace_back(target, what);
+    if (existing == Existing::kMustBeEmpty && has_entry(target))
+      fail_because_it_exists(file.target, what);
+    written.emplace_back(file.target);
+  }
+  for (size_t i = 0; i < files.size(); ++i) files[i].write(written[i]);
+  for (AtomicFile& file : written) file.sync();
+  for (const NewFile& file : files) require_place_for_file(file.target);  // as it is now
+  for (AtomicFile& file : written) file.commit();
+}
+
 void write_new_directory(const fs::path& target, const std::string& what,
                          const std::function<void(const fs::path&)>& write, Existing existing) {
   std::error_code code;
-  fs::create_directories(absolute_path(beside(target, "")).parent_path(), code);
+  make_directories(absolute_path(beside(target, "")).parent_path());
   const OutputLock lock(target, what);
   const bool is_new = !fs::exists(target, code) || fs::is_empty(target, code);
   if (existing == Existing::kMustBeEmpty && !is_new) fail_because_it_exists(target, what);

@@ -3,9 +3,9 @@
 #include "computed_piece.h"
 #include "merge_writers.h"
 #include "sftrun/core/error.h"
-#include "sftrun/core/file.h"
-#include "sftrun/core/new_directory.h"
+#include "sftrun/core/open_file.h"
 #include "sftrun/core/presence.h"
+#include "sftrun/data/image_input.h"
 #include "sftrun/images/processor.h"
 #include "sftrun/tokenizer/tokenizer.h"
 
@@ -13,16 +13,25 @@ namespace sftrun::exporting {
 namespace fs = std::filesystem;
 namespace {
 
-fs::path file_beside(const MergeOptions& options) {
-  return options.output.parent_path() / ("mmproj-" + options.output.filename().string());
-}
-
 spec::MmprojImages described_images(const images::ImageProcessor& processor) {
   return {.mean = processor.image_mean,
           .std = processor.image_std,
           .longest_edge = processor.size.longest_edge,
           .min_tiles = processor.min_patches,
           .max_tiles = processor.max_patches};
+}
+
+/// Files that cannot be read are no reason to write a model of another kind than they describe.
+images::ImageProcessor processor_of(const fs::path& folder) {
+  try {
+    return images::read_processor(folder);
+  } catch (const DataError& error) {
+    throw DataError(
+        error.message(), error.where(),
+        fmt::format("{}; without the files of the image processor the text model alone "
+                    "is written",
+                    error.fix().empty() ? "copy them from the model's repository" : error.fix()));
+  }
 }
 
 std::optional<int64_t> image_break_of(const weights::Checkpoint& base) {
@@ -37,21 +46,24 @@ std::string ImageSide::name_in(const std::string& model) const {
   return fmt::format("mmproj-{}-{}.gguf", model, type);
 }
 
+fs::path image_file_beside(const MergeOptions& options) {
+  return options.output.parent_path() / ("mmproj-" + options.output.filename().string());
+}
+
 ImageSide plan_image_side(const MergeOptions& options, const weights::Checkpoint& base) {
   ImageSide side{.dtype = weights::mmproj_dtype(base, options.dtype)};
-  try {
-    side.plan = weights::plan_mmproj(
-        base, {.dtype = side.dtype,
-               .name = name_of_output(options),
-               .images = described_images(images::read_processor(options.base)),
-               .image_break = image_break_of(base)});
-  } catch (const DataError& error) {  // of the processor's files: the text model does not need them
-    side.plan.refused = fmt::format("{} ({})", error.message(), error.where());
+  if (!data::has_image_processor(options.base)) {
+    side.plan.refused = "the model's folder has no image processor";
     return side;
   }
-  if (!options.writes_file() || !side.plan.refused.empty() || options.overwrite) return side;
-  const fs::path file = file_beside(options);
-  if (leads_to_file(file)) {
+  side.plan = weights::plan_mmproj(base, {.dtype = side.dtype,
+                                          .name = name_of_output(options),
+                                          .images = described_images(processor_of(options.base)),
+                                          .image_break = image_break_of(base)});
+  if (!options.writes_file() || !side.plan.refused.empty()) return side;
+  const fs::path file = image_file_beside(options);
+  require_place_for_file(file);
+  if (leads_to_file(file) && !options.overwrite) {
     throw ConfigError("the file of the image side exists", file.string(),
                       "remove it, name another --output, or replace both with --overwrite");
   }
@@ -59,7 +71,7 @@ ImageSide plan_image_side(const MergeOptions& options, const weights::Checkpoint
 }
 
 void write_image_side(const ImageSide& images, const weights::Checkpoint& base,
-                      MergedWeights& merged, const fs::path& file) {
+                      MergedWeights& merged, AtomicFile& file) {
   std::vector<weights::GgufTensorToWrite> tensors;
   for (size_t i = 0; i < images.plan.pieces.size(); ++i) {
     const weights::GgufPiece& piece = images.plan.pieces[i];
@@ -69,18 +81,7 @@ void write_image_side(const ImageSide& images, const weights::Checkpoint& base,
         piece, images.plan.types[i], info.name, [&merged, &info] { return merged.of(info); },
         is_bound));
   }
-  make_directories(absolute_path(file).parent_path());
   weights::write_gguf(file, images.plan.metadata, tensors);
-}
-
-fs::path write_image_side_beside(const ImageSide& images, const MergeOptions& options,
-                                 const weights::Checkpoint& base, MergedWeights& merged) {
-  const fs::path beside = file_beside(options);
-  write_new_file(
-      beside, "the image side of the merged model",
-      [&](const fs::path& file) { write_image_side(images, base, merged, file); },
-      existing_with(options.overwrite));
-  return beside;
 }
 
 }  // namespace sftrun::exporting

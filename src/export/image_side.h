@@ -4,6 +4,7 @@
 #include <string>
 
 #include "merged_tensor.h"
+#include "sftrun/core/file.h"
 #include "sftrun/export/merge.h"
 #include "sftrun/weights/mmproj.h"
 
@@ -18,16 +19,16 @@ struct ImageSide {
   std::string name_in(const std::string& model) const;
 };
 
+/// Beside the file that `output` names: "mmproj-mine.gguf" beside "mine.gguf".
+std::filesystem::path image_file_beside(const MergeOptions& options);
+
 /// @param base its model has an image side
-/// @throws ConfigError if the file beside `output` exists and is not to be replaced
+/// @throws ConfigError if the file beside `output` exists and is not to be replaced; DeviceError if
+/// something else has its name
 ImageSide plan_image_side(const MergeOptions& options, const weights::Checkpoint& base);
 
+/// The caller commits the file.
 void write_image_side(const ImageSide& images, const weights::Checkpoint& base,
-                      MergedWeights& merged, const std::filesystem::path& file);
-
-/// Beside the file that `output` names: "mmproj-mine.gguf" beside "mine.gguf".   @return its path
-std::filesystem::path write_image_side_beside(const ImageSide& images, const MergeOptions& options,
-                                              const weights::Checkpoint& base,
-                                              MergedWeights& merged);
+                      MergedWeights& merged, AtomicFile& file);
 
 }  // namespace sftrun::exporting

@@ -41,7 +41,7 @@ void write_modelfile(const weights::GgufPlan& plan, const weights::Checkpoint& b
 }
 
 void write_file(const weights::GgufPlan& plan, const weights::Checkpoint& base,
-                MergedWeights& merged, const fs::path& file) {
+                MergedWeights& merged, AtomicFile& file) {
   std::vector<weights::GgufTensorToWrite> tensors = plan.beside;
   for (size_t i = 0; i < plan.pieces.size(); ++i) {
     const weights::GgufPiece& piece = plan.pieces[i];
@@ -62,7 +62,6 @@ void write_file(const weights::GgufPlan& plan, const weights::Checkpoint& base,
       tensors.push_back(computed_piece(piece, type, info.name, [&] { return merged.of(info); }));
     }
   }
-  make_directories(absolute_path(file).parent_path());
   weights::write_gguf(file, plan.metadata, tensors);
 }
 
@@ -130,23 +129,26 @@ WrittenModel write_gguf_model(const MergeOptions& options, const weights::Adapte
   if (!unread.empty()) log::warn("{}", unread);
   if (!base.checkpoint->arch().projectors.empty())
     log::warn("llama.cpp reads no features of other encoders: the file has no projectors");
+  const auto write_model = [&](AtomicFile& file) {
+    write_file(plan, *base.checkpoint, merged, file);
+  };
+  const auto write_images = [&](AtomicFile& file) {
+    write_image_side(*images, *base.checkpoint, merged, file);
+  };
   if (options.writes_file()) {
-    write_new_file(
-        options.output, "the merged model",
-        [&](const fs::path& file) { write_file(plan, *base.checkpoint, merged, file); },
-        existing_with(options.overwrite));
-    if (images)
-      written.images = write_image_side_beside(*images, options, *base.checkpoint, merged);
+    if (images) written.images = image_file_beside(options);
+    std::vector<NewFile> files = {{options.output, write_model}};
+    if (images) files.push_back({*written.images, write_images});
+    write_new_files(files, "the merged model", existing_with(options.overwrite));
     return written;
   }
   const std::string name = name_of_output(options),
                     file = fmt::format("{}-{}.gguf", name, plan.type_name);
   write_merged_directory(options, [&](const fs::path& directory) {
-    write_file(plan, *base.checkpoint, merged, directory / file);
-    if (images) {
-      written.images = images->name_in(name);
-      write_image_side(*images, *base.checkpoint, merged, directory / *written.images);
-    }
+    if (images) written.images = images->name_in(name);
+    std::vector<NewFile> files = {{directory / file, write_model}};
+    if (images) files.push_back({directory / *written.images, write_images});
+    write_new_files(files, "the merged model");
     write_modelfile(plan, *base.checkpoint, options, directory, file);
   });
   written.path /= file;

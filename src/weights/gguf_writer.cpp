@@ -132,7 +132,7 @@ uint64_t GgufTensorToWrite::bytes() const {
   return static_cast<uint64_t>(*numel / type.block_size * type.block_bytes);
 }
 
-void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
+void write_gguf(AtomicFile& file, const GgufMetadata& metadata,
                 const std::vector<GgufTensorToWrite>& tensors) {
   constexpr uint32_t kVersion = 3;
   std::string header = raw(kGgufMagic) + raw(kVersion) + raw<uint64_t>(tensors.size()) +
@@ -146,7 +146,6 @@ void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
     offset += tensor.bytes() + padding_after(tensor.bytes());
   }
   header.append(padding_after(header.size()), '\0');
-  AtomicFile file(path, SpecialFile::kAllowed);  // a user may name it
   file.write(header);
   std::vector<std::byte> buffer;
   for (const GgufTensorToWrite& tensor : tensors) {
@@ -155,6 +154,12 @@ void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
     file.write(buffer.data(), buffer.size());
     file.write(std::string(padding_after(buffer.size()), '\0'));
   }
+}
+
+void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
+                const std::vector<GgufTensorToWrite>& tensors) {
+  AtomicFile file(path);
+  write_gguf(file, metadata, tensors);
   file.commit();
 }
 

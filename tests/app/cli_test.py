@@ -1094,6 +1094,22 @@ class CommandLineTest(unittest.TestCase):
         self.assertIn("</html>", reader.communicate(timeout=60)[0])
         self.assertTrue(pipe.is_fifo())
 
+    def test_a_model_file_is_a_regular_file(self):
+        """A pipe would be waited for, and what llama.cpp maps cannot be one."""
+        shutil.rmtree(self.folder / "model")
+        shutil.copytree(MODEL, self.folder / "model")
+        os.mkfifo(self.folder / "pipe.gguf")
+        (self.folder / "device.gguf").symlink_to("/dev/null")
+        for name, kind in ("pipe.gguf", "a named pipe"), ("device.gguf", "a device"):
+            for flags in [], ["--overwrite"]:
+                self.expect(FAILED, [f"cannot write: is {kind}, not a regular file", f"at   {name}"], "merge", "--model", "model", "--output", name, *flags)
+
+    def test_a_pipe_that_nobody_reads_is_not_waited_for_forever(self):
+        os.mkfifo(self.folder / "page.html")
+        self.write("metrics.jsonl", '{"step": 1, "loss": 2.0}\n')
+        self.expect(FAILED, ["cannot write: nobody reads the named pipe", "at   page.html", "fix: start the program that reads it first"],
+                    "report", ".", "--output", "page.html")
+
     def test_config_check_as_json(self):
         done = self.sftrun("config", "check", "--config", "run.yaml", "--json", "train.epochs=x", "train.sed=7")
         self.assertEqual(done.returncode, USAGE)

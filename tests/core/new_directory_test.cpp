@@ -1,8 +1,10 @@
 #include "sftrun/core/new_directory.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
+#include <utility>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
@@ -51,6 +53,59 @@ TEST(NewFile, OneCommandAtATimeWritesIt) {
   test::expect_error<DeviceError>([&] { write_new_file(target, "the adapter", write); },
                                   {"it exists"});
   write_new_file(target, "the adapter", write, Existing::kReplace);
+}
+
+TEST(NewFiles, AreThereTogetherOrNotAtAll) {
+  const test::TemporaryDirectory folder;
+  const std::filesystem::path first = folder / "a.gguf", second = folder / "b.gguf";
+  const auto fill = [](AtomicFile& file) { file.write("new"); };
+  const auto fail = [](AtomicFile& file) {
+    file.write("new");
+    throw DeviceError("No space left on device");
+  };
+  EXPECT_THROW(write_new_files({{first, fill}, {second, fail}}, "the model"), DeviceError);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  write_new_files({{first, fill}, {second, fill}}, "the model");
+  EXPECT_EQ(read_text_file(first), "new");
+  EXPECT_EQ(read_text_file(second), "new");
+  test::expect_error<DeviceError>(
+      [&] {
+        write_new_files({{folder / "c.gguf", fill}, {second, fill}}, "the model");
+      },
+      {"it exists", "b.gguf"});
+  EXPECT_FALSE(std::filesystem::exists(folder / "c.gguf"));
+}
+
+TEST(NewFiles, AllPlacesAreCheckedBeforeAnythingIsWritten) {
+  const test::TemporaryDirectory folder;
+  const std::filesystem::path first = folder / "a.gguf";
+  write_file_atomically(first, "old");
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  std::filesystem::create_directory(folder / "folder");
+  bool is_written = false;
+  const auto write = [&](AtomicFile&) { is_written = true; };
+  for (const auto& [name, reason] :
+       {std::pair("pipe", "is a named pipe"), std::pair("folder", "Is a directory")}) {
+    test::expect_error<DeviceError>(
+        [&, other = folder / name] {
+          write_new_files({{first, write}, {other, write}}, "the model", Existing::kReplace);
+        },
+        {reason, name});
+  }
+  EXPECT_FALSE(is_written);
+  EXPECT_EQ(read_text_file(first), "old");
+}
+
+TEST(NewFiles, APlaceThatIsTakenMeanwhileLeavesTheOthersAlone) {
+  const test::TemporaryDirectory folder;
+  const std::filesystem::path first = folder / "a.gguf", second = folder / "b.gguf";
+  const auto fill = [](AtomicFile& file) { file.write("new"); };
+  const auto fill_and_take = [&](AtomicFile& file) {
+    file.write("new");
+    std::filesystem::create_directory(second);
+  };
+  EXPECT_THROW(write_new_files({{first, fill}, {second, fill_and_take}}, "the model"), DeviceError);
+  EXPECT_FALSE(std::filesystem::exists(first));
 }
 
 TEST(NewDirectory, WhatAnotherCommandHasWrittenStays) {

@@ -19,6 +19,7 @@ import argparse
 import ctypes
 import dataclasses
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -318,6 +319,21 @@ def check_single_file(sftrun: Sftrun, folder: Path, scratch: Path, verdicts: Ver
     verdicts.expect("an image side is not overwritten", "the file of the image side exists" in refusal_of(sftrun, *command) and not file.exists())
     sftrun.run(*command, "--overwrite")
     verdicts.expect("--overwrite", file.exists())
+    before = file.read_bytes()
+    for make, reason in ((os.mkfifo, "is a named pipe"), (os.mkdir, "Is a directory")):
+        images.rmdir() if images.is_dir() else images.unlink()
+        make(images)
+        refusal = refusal_of(sftrun, *command, "--overwrite")
+        verdicts.expect(f"the image side's place: {reason}", reason in refusal and file.read_bytes() == before, refusal)
+    settings = folder / "preprocessor_config.json"
+    text = settings.read_text()
+    settings.write_text(text[:-9])
+    refusal = refusal_of(sftrun, "merge", "--model", str(folder), "--output", str(scratch / "damaged.gguf"))
+    verdicts.expect("a damaged image processor", settings.name in refusal and not (scratch / "damaged.gguf").exists(), refusal)
+    settings.unlink()
+    sftrun.run("merge", "--model", str(folder), "--output", str(scratch / "alone.gguf"))
+    verdicts.expect("no image processor: the text model alone", (scratch / "alone.gguf").exists() and not (scratch / "mmproj-alone.gguf").exists())
+    settings.write_text(text)
 
 
 def check_refused(sftrun: Sftrun, adapter: Path, scratch: Path, verdicts: Verdicts) -> None:

@@ -46,7 +46,8 @@ class MappedFile {
 
 /// A file that is written under a temporary name in the same directory. `commit` syncs the data,
 /// renames the file into place and syncs the directory. Without `commit` the destructor removes it.
-/// A special file, where one is allowed, is written directly.
+/// A special file, where one is allowed, is written directly; a named pipe must get a reader within
+/// ten seconds.
 class AtomicFile {
  public:
   /// @throws DeviceError if the target is a directory or a special file, or cannot be written
@@ -58,6 +59,7 @@ class AtomicFile {
   /// @throws DeviceError (disk full, read-only, …) naming the target.
   void write(const void* data, size_t num_bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
+  void sync();  ///< what was written is stored, under the temporary name   @throws DeviceError
   void commit();
 
  private:

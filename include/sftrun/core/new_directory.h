@@ -5,8 +5,11 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace sftrun {
+
+class AtomicFile;
 
 /// Of names of files and folders that take their own name once they are complete.
 inline constexpr std::string_view kUnfinishedPrefix = ".unfinished-";
@@ -52,5 +55,17 @@ void write_new_directory(const std::filesystem::path& target, const std::string&
 void write_new_file(const std::filesystem::path& target, const std::string& what,
                     const std::function<void(const std::filesystem::path&)>& write,
                     Existing existing = Existing::kMustBeEmpty);
+
+/// One of `write_new_files`.
+struct NewFile {
+  std::filesystem::path target;
+  std::function<void(AtomicFile&)> write;  ///< fills it, and does not commit
+};
+
+/// Files that get their names together, once all are written; none does after a failure.
+/// @throws as `write_new_directory`; DeviceError before anything is written if the name of one is that
+/// of a directory or a special file
+void write_new_files(const std::vector<NewFile>& files, const std::string& what,
+                     Existing existing = Existing::kMustBeEmpty);
 
 }  // namespace sftrun

@@ -13,6 +13,10 @@
 
 /// GGUF files, version 3, little-endian
 /// (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): metadata and tensors.
+namespace sftrun {
+class AtomicFile;
+}
+
 namespace sftrun::weights {
 
 /// Keys and values in the order in which they were first set.
@@ -53,8 +57,11 @@ struct GgufTensorToWrite {
   uint64_t bytes() const;  ///< size of the whole blocks
 };
 
-/// Writes a file atomically: tensors in the given order, each aligned to 32 bytes.
+/// Tensors in the given order, each aligned to 32 bytes. The caller commits the file.
 /// @throws DeviceError if it cannot be written
+void write_gguf(AtomicFile& file, const GgufMetadata& metadata,
+                const std::vector<GgufTensorToWrite>& tensors);
+/// The same for a file that is written atomically.
 void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
                 const std::vector<GgufTensorToWrite>& tensors);
 
