@@ -370,7 +370,10 @@ void add_image_flags(CLI::App& command, ImageFlags& flags, const std::string& ve
 }
 
 void require_images_of_size(const CLI::App& command) {
-  require(command.count("--images") > 0 || command.count("--image-size") == 0, command, "--images");
+  if (command.count("--images") > 0 || command.count("--image-size") == 0) return;
+  throw ConfigError("--image-size is of the images that --images counts, and there is no --images",
+                    "--image-size on the command line",
+                    "add --images with the number of images in a sequence, or remove it");
 }
 
 void add_as_stored_flag(CLI::App& command, bool& as_stored) {

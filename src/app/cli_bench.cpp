@@ -29,11 +29,18 @@ void require_arch(const std::string& path) {
                       : "name a model's config.json");
 }
 
+void require_place_for_folder(const std::string& flag, const std::filesystem::path& path) {
+  if (!leads_to_file(path) || is_folder(path)) return;
+  throw ConfigError(fmt::format("{} is not a directory", path.string()),
+                    fmt::format("{} on the command line", flag), "name a new directory");
+}
+
 BenchRequest request_of(const BenchOptions& options, const CLI::App& command) {
   require_at_most_one(command, {"--arch", "--model"});
   require(!options.arch.empty() || !options.model.empty(), command, "--arch or --model");
   if (!options.arch.empty()) require_arch(options.arch);
   require_images_of_size(command);
+  if (!options.profile.empty()) require_place_for_folder("--profile", options.profile);
   // Reports mistakes before the engine is loaded.
   BenchRequest request = options.request;
   request.places = foreign::config_from_overrides(request.overrides).places;

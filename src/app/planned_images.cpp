@@ -18,6 +18,7 @@
 #include "sftrun/data/features.h"
 #include "sftrun/data/image_input.h"
 #include "sftrun/data/image_load.h"
+#include "sftrun/images/decode.h"
 #include "text_model_loader.h"
 
 namespace sftrun::app {
@@ -25,16 +26,26 @@ namespace {
 
 /// "1024x768"; null: another form.
 std::optional<std::pair<int64_t, int64_t>> read_size(const std::string& text) {
-  constexpr int64_t kMaxSide = 1 << 16;
   const char* const end = text.data() + text.size();
   int64_t width = 0, height = 0;
   const auto [cross, first] = std::from_chars(text.data(), end, width);
   if (first != std::errc() || cross == end || *cross != 'x') return std::nullopt;
   const auto [rest, second] = std::from_chars(cross + 1, end, height);
-  const auto is_side = [](int64_t side) { return side >= 1 && side <= kMaxSide; };
-  if (second != std::errc() || rest != end || !is_side(width) || !is_side(height))
-    return std::nullopt;
+  if (second != std::errc() || rest != end || width < 1 || height < 1) return std::nullopt;
   return std::pair(width, height);
+}
+
+/// @throws ConfigError for a size that no file may have
+void require_within_limits(int64_t width, int64_t height) {
+  const images::DecodeLimits limits;
+  const auto refuse = [&](int64_t limit, const char* what) {
+    throw ConfigError(
+        fmt::format("images of {} x {} pixels are above the limit of image files, {} {}", width,
+                    height, limit, what),
+        "--image-size on the command line", "name a smaller size");
+  };
+  if (std::max(width, height) > limits.max_side) refuse(limits.max_side, "pixels for a side");
+  if (width * height > limits.max_pixels) refuse(limits.max_pixels, "pixels");
 }
 
 }  // namespace
@@ -46,6 +57,7 @@ std::optional<PlannedImages> planned_images(const ImageFlags& flags) {
     throw ConfigError(fmt::format("`{}` is no size of an image", flags.size),
                       "--image-size on the command line",
                       "write width and height in pixels: 1024x768");
+  require_within_limits(size->first, size->second);
   return PlannedImages{
       .of_sequence = flags.of_sequence, .width = size->first, .height = size->second};
 }

@@ -17,6 +17,7 @@
 #include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
@@ -221,8 +222,27 @@ double preprocessed_per_second(const SyntheticRecords& records, const layers::To
   return best;
 }
 
+/// Says how far the steps are where they take long, so that nobody takes the program for stuck.
+class StepNotes {
+ public:
+  /// @param count of the steps, without the warm-up
+  explicit StepNotes(int64_t count) : count_(count) {}
+  void finished(int64_t step) {
+    constexpr std::chrono::seconds kQuiet(10);
+    const auto now = Clock::now();
+    if (now - last_ < kQuiet || step >= count_) return;
+    last_ = now;
+    log::info("{} of {} measured", step, counted(count_, "step"));
+  }
+
+ private:
+  int64_t count_;
+  Clock::time_point last_ = Clock::now();
+};
+
 Times time_steps(BenchedSteps& steps, const BenchedWork& work, int64_t count) {
   Times times;
+  StepNotes notes(count);
   auto last_end = Clock::now();
   const auto finish = [&](int64_t step) {
     times.loss = steps.finish();
@@ -231,6 +251,7 @@ Times time_steps(BenchedSteps& steps, const BenchedWork& work, int64_t count) {
       times.first_step_seconds = seconds_since_process_start();
     else
       times.step_seconds.push_back(std::chrono::duration<double>(now - last_end).count());
+    notes.finished(step);
     last_end = now;
   };
   // The first warms up. Steps that are read later end when the next has been queued, so one more is

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/rng.h"
-#include "sftrun/images/decode.h"
 #include "sftrun/images/encode.h"
 
 namespace sftrun::engine {
@@ -46,13 +46,13 @@ std::string text_in_records(const images::ImagePrompt& prompt, const images::Ima
 }
 
 std::vector<std::shared_ptr<const std::string>> made_files(const app::PlannedImages& planned) {
-  const images::DecodeLimits limits;
-  if (planned.width * planned.height > limits.max_pixels)
-    throw DataError(fmt::format("an image of {} x {} pixels is above the limit of {} pixels",
-                                planned.width, planned.height, limits.max_pixels),
-                    "--image-size on the command line", "name a smaller size");
+  constexpr int64_t kPixelsOfSeconds = 1 << 24;  // so many take seconds to make
+  const int64_t count = std::min(kMostFiles, 4 * planned.of_sequence);
+  if (count * planned.width * planned.height > kPixelsOfSeconds)
+    log::info("making {} of {} x {} pixels", counted(count, "image"), planned.width,
+              planned.height);
   std::vector<std::shared_ptr<const std::string>> files;
-  for (int64_t i = 0; i < std::min(kMostFiles, 4 * planned.of_sequence); ++i)
+  for (int64_t i = 0; i < count; ++i)
     files.push_back(std::make_shared<const std::string>(
         images::encode_jpeg(made_picture(planned.width, planned.height, i))));
   return files;
@@ -78,6 +78,9 @@ SyntheticImages::SyntheticImages(const app::PlannedImages& planned,
     throw DataError(
         fmt::format("the tokenizer makes {} tokens of an image's {}", found, plan.num_tokens),
         "the model's folder", "copy the tokenizer's files from the model's repository");
+}
+
+void SyntheticImages::make_files() {
   files_ = made_files(planned_);
 }
 
@@ -96,7 +99,11 @@ void SyntheticImages::add_to(data::Example& example, int64_t record) const {
 SyntheticRecords::SyntheticRecords(int64_t seq_len, int64_t vocab_size,
                                    std::optional<SyntheticImages> images)
     : seq_len_(seq_len), vocab_size_(vocab_size), images_(std::move(images)) {
-  if (!images_ || images_->tokens_of_record() < seq_len_) return;
+  if (!images_) return;
+  if (images_->tokens_of_record() < seq_len_) {
+    images_->make_files();
+    return;
+  }
   const app::PlannedImages& planned = images_->planned();
   throw ConfigError(fmt::format("{} of {} x {} pixels {} {}, and a sequence has {}",
                                 counted(planned.of_sequence, "image"), planned.width,

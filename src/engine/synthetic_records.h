@@ -18,7 +18,7 @@ namespace sftrun::engine {
 class SyntheticImages {
  public:
   /// @param input that reads images   @param tokenizer of the same model
-  /// @throws DataError for a size that the image processor or the decoder refuses
+  /// @throws DataError for a size that the image processor refuses
   SyntheticImages(const app::PlannedImages& planned, std::shared_ptr<const data::ImageInput> input,
                   const tokenizer::Tokenizer& tokenizer);
 
@@ -30,7 +30,8 @@ class SyntheticImages {
   }
   /// Positions of a record that get features.
   int64_t features_of_record() const { return planned_.of_sequence * image_.num_tokens; }
-  /// Appends a record's images.   @param record its number, which chooses the files
+  void make_files();  ///< takes long for large images
+  /// Appends a record's images, whose files are made.   @param record its number, which chooses the files
   void add_to(data::Example& example, int64_t record) const;
 
  private:

@@ -616,8 +616,13 @@ class CommandLineTest(unittest.TestCase):
         asked = self.request("bench", "--model", "model", "--images", "1")
         self.assertEqual(asked["images"], {"of_sequence": 1, "width": 1024, "height": 1024})
         self.expect(USAGE, ["`640` is no size of an image", "--image-size"], "bench", "--model", "model", "--images", "3", "--image-size", "640")
+        for size, limit in (("70000x1", "65535 pixels for a side"), ("14000x14000", "178956970 pixels")):
+            self.expect(USAGE, ["images of " + size.replace("x", " x ") + " pixels are above the limit of image files, " + limit],
+                        "bench", "--model", "model", "--images", "1", "--image-size", size)
+        self.write("file", "")
+        self.expect(USAGE, ["file is not a directory", "at   --profile"], "bench", "--model", "model", "--profile", "file")
         for command in (["bench", "--model", "model"], ["memory-check", "--config", "run.yaml"]):
-            self.expect(USAGE, ["requires --images"], *command, "--image-size", "640x480")
+            self.expect(USAGE, ["--image-size is of the images that --images counts", "fix: add --images"], *command, "--image-size", "640x480")
             self.expect(USAGE, ["`0` is not a whole number of at least 1"], *command, "--images", "0")
 
     def test_a_result_that_cannot_be_written_is_an_error(self):

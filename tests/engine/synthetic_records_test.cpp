@@ -86,10 +86,12 @@ TEST(SyntheticRecords, RefuseImagesThatLeaveNoText) {
                                    "--images", "raise --seq-len"});
 }
 
-TEST(SyntheticRecords, RefuseImagesThatAreTooLarge) {
-  test::expect_error<DataError>(
-      [] { toy_images(test::toy_gemma3(), {.of_sequence = 1, .width = 60'000, .height = 60'000}); },
-      {"60000 x 60000 pixels", "--image-size"});
+TEST(SyntheticRecords, RefuseImagesBeforeTheyAreMade) {
+  // Of these, a file alone would take minutes.
+  const app::PlannedImages huge{.of_sequence = 1, .width = 65'000, .height = 65'000};
+  test::expect_error<ConfigError>(
+      [&] { SyntheticRecords(1, kVocab, toy_images(test::toy_gemma3(), huge)); },
+      {"1 image of 65000 x 65000 pixels has", "raise --seq-len"});
 }
 
 }  // namespace
