@@ -30,8 +30,9 @@ std::string bounded(std::string text) {
 }  // namespace
 
 Error::Error(ExitCode code, std::string message, std::string where, std::string fix)
-    : Error(Bounded{}, code, bounded(with_short_quotes(message)),
-            bounded(with_short_quotes_after_path(where)), bounded(with_short_quotes(fix))) {}
+    : Error(Bounded{}, code, bounded(with_short_quotes(with_visible_controls(message))),
+            bounded(with_short_quotes_after_path(with_visible_controls(where))),
+            bounded(with_short_quotes(with_visible_controls(fix)))) {}
 
 Error::Error(Bounded, ExitCode code, std::string message, std::string where, std::string fix)
     : std::runtime_error(render(message, where, fix)),

@@ -173,13 +173,13 @@ void configure(const Options& options) {
 
 void write(Level level, std::string_view message) {
   if (level < Level::kError && logs_only_errors()) level = Level::kDebug;
-  const std::string shown = with_short_quotes(message);
+  const std::string shown = with_short_quotes(with_visible_controls(message));
   if (level == Level::kWarn) remember(shown);
   current().of_run->log(to_spdlog(level), spdlog::string_view_t(shown.data(), shown.size()));
 }
 
 void write_of_rank(int rank, std::string_view message) {
-  current().of_rank->warn("[rank {}] {}", rank, with_short_quotes(message));
+  current().of_rank->warn("[rank {}] {}", rank, with_short_quotes(with_visible_controls(message)));
 }
 
 std::vector<std::string> written_warnings() {

@@ -135,6 +135,24 @@ std::string with_short_quotes(std::string_view message) {
   return with_short_words(with_short_pairs(message));
 }
 
+std::string with_visible_controls(std::string_view message) {
+  constexpr char32_t kDelete = 0x7F, kLastControl = 0x9F;
+  const auto is_plain = [](char c) { return c >= ' ' && c < '\x7F'; };
+  if (std::ranges::all_of(message, is_plain)) return std::string(message);
+  std::string shown;
+  for (size_t at = 0; at < message.size();) {
+    const DecodedChar found = decode_char_at(message, at);
+    const bool is_control =
+        found.code < ' ' || (found.code >= kDelete && found.code <= kLastControl);
+    if (is_control && found.code != '\n' && found.code != '\t')
+      shown += fmt::format("\\x{:02x}", static_cast<uint32_t>(found.code));
+    else
+      shown += message.substr(at, found.num_bytes);
+    at += found.num_bytes;
+  }
+  return shown;
+}
+
 std::string shown_path(std::string_view path) {
   const bool is_short = !has_more_chars_than(kMaxQuote, path);
   return is_short || has_lengths_of_path(path) ? std::string(path) : excerpt(path);

@@ -25,6 +25,18 @@ TEST(ShortQuotes, LeaveUsualMessages) {
   EXPECT_EQ(with_short_quotes(blanks), blanks);
 }
 
+TEST(VisibleControls, AreWhatATerminalWouldObey) {
+  EXPECT_EQ(with_visible_controls("a\x1b[31m\r\x07 b\x7f"), "a\\x1b[31m\\x0d\\x07 b\\x7f");
+  EXPECT_EQ(with_visible_controls("\xC2\x9B 31m, \x9B"), "\\x9b 31m, \\x9b");
+  const std::string usual = "line\n  at\tthe Ärger、🙂 of \xFF";
+  EXPECT_EQ(with_visible_controls(usual), usual);
+  const DataError error("no such file: \x1b[2J", "\x1b]0;title\x07.json", "rename \x1b");
+  EXPECT_STREQ(
+      error.what(),
+      "error: no such file: \\x1b[2J\n  at   \\x1b]0;title\\x07.json\n  fix: rename \\x1b");
+  EXPECT_EQ(with_visible_controls(error.message()), error.message()) << "once is enough";
+}
+
 TEST(ShortQuotes, ShortenWords) {
   EXPECT_EQ(with_short_quotes("`" + std::string(kMuch, '7') + "`, which is too large"),
             "`" + std::string(200, '7') + "… (16384 bytes)`, which is too large");
