@@ -249,10 +249,8 @@ void append_media(std::vector<SequenceMedia> media, bool is_blank, Batch& batch)
 /// Writes the positions of one batch, row by row.
 class RopeWalk {
  public:
-  RopeWalk(Batch& batch, int64_t merge_side)
-      : positions_(batch.rope_positions), num_rows_(batch.num_tokens()), side_(merge_side) {
-    positions_.resize(static_cast<size_t>(3 * num_rows_));
-  }
+  RopeWalk(int64_t num_rows, int64_t merge_side)
+      : positions_(static_cast<size_t>(3 * num_rows)), num_rows_(num_rows), side_(merge_side) {}
 
   void begin_document() { next_ = 0; }
   int64_t row() const { return row_; }
@@ -270,6 +268,7 @@ class RopeWalk {
         for (int64_t x = 0; x < width; ++x) set(time + frame, place_ + y, place_ + x);
     next_ = place_ + std::max(height, width);
   }
+  std::vector<int32_t> take() { return std::move(positions_); }
 
  private:
   void set(int64_t time, int64_t height, int64_t width) {
@@ -279,17 +278,16 @@ class RopeWalk {
     ++row_;
   }
 
-  std::vector<int32_t>& positions_;
+  std::vector<int32_t> positions_;
   int64_t num_rows_, side_;
   int64_t row_ = 0, next_ = 0, place_ = 0;
 };
 
 }  // namespace
 
-void set_rope_positions(Batch& batch, int64_t merge_side) {
-  batch.rope_positions.clear();
-  if (batch.images.empty()) return;
-  RopeWalk walk(batch, merge_side);
+std::vector<int32_t> rope_positions_of(const Batch& batch, int64_t merge_side) {
+  if (batch.images.empty()) return {};
+  RopeWalk walk(batch.num_tokens(), merge_side);
   size_t image = 0;
   for (size_t document = 0; document + 1 < batch.cu_seqlens.size(); ++document) {
     const int64_t end = batch.cu_seqlens[document + 1];
@@ -302,6 +300,11 @@ void set_rope_positions(Batch& batch, int64_t merge_side) {
     }
     walk.text_until(end);
   }
+  return walk.take();
+}
+
+void set_rope_positions(Batch& batch, int64_t merge_side) {
+  batch.rope_positions = rope_positions_of(batch, merge_side);
 }
 
 Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,

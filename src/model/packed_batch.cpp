@@ -138,17 +138,20 @@ BatchSizes sizes_of(const data::Batch& batch) {
           static_cast<int64_t>(batch.cu_seqlens.size()) - 1, batch.max_seqlen};
 }
 
+/// Positions on three axes, as `Batch::rope_positions`; empty: those of the documents.
+using RopePositions = std::vector<int32_t>;
+
 /// Copies all arrays of the batch to the device in one transfer.
-void send(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
-          const BatchOptions& options, PackedBatch& packed) {
+void send(const data::Batch& batch, const RopePositions& on_axes, RopeCache& rope,
+          const BatchTarget& target, const BatchOptions& options, PackedBatch& packed) {
   layers::BatchContext& context = packed.context;
   const BatchSizes sizes = packed.sizes.value_or(sizes_of(batch));
   Staging staging(target, options.is_pinned);
   at::Tensor positions;
   staging.add_copy<int64_t>(batch.tokens, packed.tokens);
-  const bool has_axes = !batch.rope_positions.empty();
+  const bool has_axes = !on_axes.empty();
   SFTRUN_CHECK(!has_axes || !packed.sizes);
-  staging.add_copy<int64_t>(has_axes ? batch.rope_positions : batch.position_ids, positions);
+  staging.add_copy<int64_t>(has_axes ? on_axes : batch.position_ids, positions);
   add_labels(staging, batch, sizes.labels, packed);
   if (options.with_documents) add_label_documents(staging, batch, sizes.labels, packed);
   if (target.device.is_cuda()) {
@@ -162,7 +165,7 @@ void send(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
     chunk_arrays = kernels::chunk_arrays(batch.cu_seqlens);
     add_chunks(staging, chunk_arrays, *chunks);
   }
-  const std::vector<RopeRows> rope_rows = rope.rows_of(batch.cu_seqlens, batch.rope_positions);
+  const std::vector<RopeRows> rope_rows = rope.rows_of(batch.cu_seqlens, on_axes);
   std::vector<DeviceRopeRows> device_rows(rope_rows.size());
   for (size_t i = 0; i < rope_rows.size(); ++i)
     add_rope_rows(staging, rope_rows[i], device_rows[i]);
@@ -177,8 +180,9 @@ void send(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
   context.ropes = rope.angles(positions, device_rows, options.is_pinned);
 }
 
-PackedBatch packed_of(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
-                      const Randomness& randomness, const BatchOptions& options) {
+PackedBatch packed_of(const data::Batch& batch, const RopePositions& on_axes, RopeCache& rope,
+                      const BatchTarget& target, const Randomness& randomness,
+                      const BatchOptions& options) {
   PackedBatch packed;
   packed.sizes = options.sizes;
   layers::BatchContext& context = packed.context;
@@ -193,7 +197,7 @@ PackedBatch packed_of(const data::Batch& batch, RopeCache& rope, const BatchTarg
     context.token_keys.resize(batch.tokens.size());
     write_token_keys(batch, context.token_keys);
   }
-  send(batch, rope, target, options, packed);
+  send(batch, on_axes, rope, target, options, packed);
   return packed;
 }
 
@@ -337,25 +341,17 @@ PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const Batch
                           const Randomness& randomness, const BatchOptions& options) {
   if (batch.num_tokens() == 0) return {};
   const bool has_images = !batch.image_rows.empty();
-  PackedBatch packed;
+  const RopePositions& own = batch.rope_positions;
   if (options.sizes) {
     SFTRUN_CHECK(!has_images && batch.features.empty());
-    return packed_of(filled_up(batch, *options.sizes), rope, target, randomness, options);
+    return packed_of(filled_up(batch, *options.sizes), own, rope, target, randomness, options);
   }
-  if (!has_images) {
-    packed = packed_of(batch, rope, target, randomness, options);
-    add_features(batch, target, options, packed);
-    return packed;
-  }
-  require_tower(batch, target);
-  if (target.has_rope_axes && batch.rope_positions.empty()) {
-    data::Batch with_axes = batch;
-    data::set_rope_positions(with_axes, target.vision->merger.side);
-    packed = packed_of(with_axes, rope, target, randomness, options);
-  } else {
-    packed = packed_of(batch, rope, target, randomness, options);
-  }
-  add_images(batch, target, options, packed);
+  if (has_images) require_tower(batch, target);
+  const bool makes_axes = has_images && target.has_rope_axes && own.empty();
+  PackedBatch packed = packed_of(
+      batch, makes_axes ? data::rope_positions_of(batch, target.vision->merger.side) : own, rope,
+      target, randomness, options);
+  if (has_images) add_images(batch, target, options, packed);
   add_features(batch, target, options, packed);
   return packed;
 }

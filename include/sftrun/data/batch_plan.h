@@ -72,10 +72,12 @@ class BatchPlan {
   mutable std::vector<Bin> cached_bins_;
 };
 
-/// Fills `rope_positions` of a batch with images, for models with M-RoPE; without images they stay empty. Each document begins at 0. A text
+/// `Batch::rope_positions` of a batch with images, for models with M-RoPE; without images there are none. Each document begins at 0. A text
 /// row is one further than the row before on all axes. Rows of an image are at (p, p + row, p + column), where p is the next
 /// position, and the row behind it is at p + the greater of its rows and columns: transformers' `get_rope_index`.
 /// @param merge_side patches of the side of the square that one row has (spatial_merge_size)
+std::vector<int32_t> rope_positions_of(const Batch& batch, int64_t merge_side);
+/// Fills them.
 void set_rope_positions(Batch& batch, int64_t merge_side);
 
 /// Concatenates the examples of some bins. `document_keys` are the positions of the documents in the
