@@ -56,6 +56,22 @@ def read_conversations(path: Path, args) -> Conversations:
     )
 
 
+LORA = {"r": 8, "alpha": 16, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
+
+
+def train_settings(args) -> dict:
+    """Of every run that is measured."""
+    return {
+        "max_steps": args.steps + 1,  # the first warms up
+        "batch_size": args.batch_size,
+        "grad_accum": 1,
+        "learning_rate": 2e-4,
+        "scheduler": "constant",
+        "eval_strategy": "no",
+        "save_every": "0",  # only after the last step
+    }
+
+
 def run_config(dtype: str, run: Path, args) -> dict:
     """Packing and labels on assistant tokens are defaults; they are written out because they are what is measured."""
     return {
@@ -63,7 +79,7 @@ def run_config(dtype: str, run: Path, args) -> dict:
         "tuning": {
             "mode": "lora" if args.quant == "none" else "qlora",
             "quant": args.quant,
-            "lora": {"r": 8, "alpha": 16, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]},
+            "lora": LORA,
         },
         "data": {
             "train": str(Path(args.chat_data).resolve()),
@@ -72,15 +88,7 @@ def run_config(dtype: str, run: Path, args) -> dict:
             "packing": True,
             "too_long": "drop",
         },
-        "train": {
-            "max_steps": args.steps + 1,  # the first warms up
-            "batch_size": args.batch_size,
-            "grad_accum": 1,
-            "learning_rate": 2e-4,
-            "scheduler": "constant",
-            "eval_strategy": "no",
-            "save_every": "0",  # only after the last step
-        },
+        "train": train_settings(args),
         "output": {"dir": str(run), "tensorboard": False},
     }
 

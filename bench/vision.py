@@ -76,21 +76,10 @@ def run_config(dtype: str, folder: Path, output: Path, args) -> dict:
         "tuning": {
             "mode": "lora",
             "train_parts": {"language": "lora", "projector": "full"},
-            "lora": {"r": 8, "alpha": 16, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"], "init_from": str(folder / "adapter")},
+            "lora": chat.LORA | {"init_from": str(folder / "adapter")},
         },
         "data": {"train": str(folder / "records.jsonl"), "packing": True, "shuffle": False, "cache_dir": "none"},
-        "train": {
-            "max_steps": args.steps + 1,  # the first warms up
-            "batch_size": args.batch_size,
-            "grad_accum": 1,
-            "learning_rate": 2e-4,
-            "scheduler": "constant",
-            "warmup_steps": 0,
-            "weight_decay": 0.0,
-            "max_grad_norm": 1.0,
-            "eval_strategy": "no",
-            "save_every": "0",
-        },
+        "train": chat.train_settings(args) | {"warmup_steps": 0, "weight_decay": 0.0, "max_grad_norm": 1.0},
         "output": {"dir": str(output), "tensorboard": False},
     }
 
