@@ -102,12 +102,10 @@ BenchedModel open_model_to_bench(const app::BenchRequest& request) {
 SyntheticRecords records_of(const app::BenchRequest& request, const BenchedModel& model,
                             const config::DataConfig& data) {
   if (!request.images) return {request.seq_len, model.arch.vocab_size};
-  data::require_image_side(model.arch.vision.has_value(), model.folder,
-                           "--images on the command line");
   data::TextModel text;
   text.tokenizer = std::make_shared<const tokenizer::Tokenizer>(model.tokenizer());
   add_image_input(text, model.folder, model.arch, data);
-  if (text.images->refusal) throw DataError(*text.images->refusal);
+  require_reads_images(text, model.arch, model.folder, "--images on the command line");
   return {request.seq_len, model.arch.vocab_size,
           SyntheticImages(*request.images, text.images, *text.tokenizer)};
 }

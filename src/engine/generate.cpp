@@ -82,10 +82,7 @@ class Prompts {
            {{{"role", "system"}, {"content", *system}}, {{"role", "user"}, {"content", prompt}}}}};
     }
     warn_of_idle_template_flag(request_.model, {&text_}, chat_);
-    if (!request_.images.empty()) {
-      require_reads_images(text_, "--image");
-      record["images"] = request_.images;
-    }
+    if (!request_.images.empty()) record["images"] = request_.images;
     data::PromptTokens tokens = data::PromptBuilder(text_, chat_).build(record, "--prompt");
     if (tokens.ids.empty())
       throw ConfigError("the prompt is empty", "--prompt", "give at least one character");
@@ -135,6 +132,8 @@ int answer_prompt(const app::GenerateRequest& request, LoadedModel& model, const
   const bool is_main = rank == nullptr || rank->is_main();
   const bool is_text = !request.json && !output;
   const bool prints = is_text && is_main && (rank == nullptr || !rank->env().supervised);
+  if (!request.images.empty())
+    require_reads_images(model.text, model.checkpoint->arch(), request.model.model, "--image");
   const auto tokens = Prompts(request, model.text).of_text(prompt);
   Printer printer;
   Answer answer;

@@ -211,10 +211,9 @@ bool reads_images(const data::TextModel& text) {
   return text.images != nullptr && !text.images->refusal;
 }
 
-void require_reads_images(const data::TextModel& text, const std::string& where) {
-  if (text.images == nullptr)
-    throw ConfigError("the model reads text alone", where,
-                      "remove it, or name a model with images");
+void require_reads_images(const data::TextModel& text, const spec::ArchSpec& arch,
+                          const std::filesystem::path& folder, const std::string& where) {
+  data::require_image_side(arch.vision.has_value(), folder, where);
   if (text.images->refusal) throw *text.images->refusal;
 }
 

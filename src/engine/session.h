@@ -111,8 +111,10 @@ data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
 void add_image_input(data::TextModel& text, const std::filesystem::path& folder,
                      const spec::ArchSpec& arch, const config::DataConfig& data);
 bool reads_images(const data::TextModel& text);
-/// @param where the images are named   @throws Error why the model reads none
-void require_reads_images(const data::TextModel& text, const std::string& where);
+/// @param where the images are named   @pre add_image_input(text, folder, …)
+/// @throws Error why the model reads none
+void require_reads_images(const data::TextModel& text, const spec::ArchSpec& arch,
+                          const std::filesystem::path& folder, const std::string& where);
 /// Lets it read features, where the model has projectors.   @throws ConfigError as data::feature_input_of
 void add_feature_input(data::TextModel& text, const spec::ArchSpec& arch);
 /// Lets a decoder with a tower load the images of its micro-batches.   @param activity may be null
