@@ -43,6 +43,7 @@ from pathlib import Path
 from harness import (  # noqa: I001  (sets sys.path)
     REPOSITORY,
     Measured,
+    ModelCase,
     Sftrun,
     Verdicts,
     check_in_copies,
@@ -135,25 +136,11 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Case:
-    """A kind's model in `directory`, and what checks need."""
+class Case(ModelCase):
+    """A model of a kind."""
 
-    name: str
-    sftrun: Sftrun
-    verdicts: Measured
-    directory: Path
     tokenizer: Tokenizer
     quick: bool = False  # the part of `make test`
-
-    @property
-    def base(self) -> Path:
-        return self.directory / "base"
-
-    def below(self, what: str, value: float, limit: float) -> None:
-        self.verdicts.below(f"{self.name}, {what}", value, limit)
-
-    def expect(self, what: str, holds: bool, detail: str = "") -> None:
-        self.verdicts.expect(f"{self.name}, {what}", holds, detail)
 
 
 def make_case(name: str, sftrun: Sftrun, verdicts: Measured, scratch: Path, quick: bool = False) -> Case:

@@ -28,7 +28,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import REPOSITORY, Measured, Sftrun, compare_metrics, relative_to_largest, train_section  # noqa: I001  (sets sys.path)
+from harness import REPOSITORY, Measured, ModelCase, Sftrun, compare_metrics, relative_to_largest, train_section  # noqa: I001  (sets sys.path)
 
 import numpy as np
 import torch
@@ -148,19 +148,11 @@ def projector_tensors(module: Projected) -> dict[str, torch.Tensor]:
 # ---- Models and records
 
 
-@dataclass
-class Case:
-    name: str
-    sftrun: Sftrun
-    verdicts: Measured
-    directory: Path
+@dataclass(frozen=True)
+class Case(ModelCase):
     records: list[dict]
     documents: list[Document]
     quick: bool
-
-    @property
-    def base(self) -> Path:
-        return self.directory / "base"
 
     def load(self, folder: Path):
         return load(folder) if self.name == "gemma3" else AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

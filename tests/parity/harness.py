@@ -96,6 +96,26 @@ class Sftrun:
         return [json.loads(line) for line in target.read_text().splitlines()]
 
 
+@dataclass(frozen=True)
+class ModelCase:
+    """A model in `directory`, and what checks of it need."""
+
+    name: str
+    sftrun: Sftrun
+    verdicts: Measured
+    directory: Path
+
+    @property
+    def base(self) -> Path:
+        return self.directory / "base"
+
+    def below(self, what: str, value: float, limit: float) -> None:
+        self.verdicts.below(f"{self.name}, {what}", value, limit)
+
+    def expect(self, what: str, holds: bool, detail: str = "") -> None:
+        self.verdicts.expect(f"{self.name}, {what}", holds, detail)
+
+
 def as_yaml(value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 

@@ -36,6 +36,7 @@ from pathlib import Path
 
 from harness import (  # noqa: I001  (sets sys.path)
     Measured,
+    ModelCase,
     Sftrun,
     check_in_copies,
     compare_metrics,
@@ -129,13 +130,9 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Case:
-    """A model in `directory`, its records, and what checks need."""
+class Case(ModelCase):
+    """With the model's records."""
 
-    name: str
-    sftrun: Sftrun
-    verdicts: Measured
-    directory: Path
     reader: Reader
     conversations: list[list[dict]]
     documents: list[Document]
@@ -152,12 +149,6 @@ class Case:
     @property
     def steps(self) -> int:
         return QUICK_STEPS if self.options.quick else STEPS
-
-    def below(self, what: str, value: float, limit: float) -> None:
-        self.verdicts.below(f"{self.name}, {what}", value, limit)
-
-    def expect(self, what: str, holds: bool, detail: str = "") -> None:
-        self.verdicts.expect(f"{self.name}, {what}", holds, detail)
 
     def train(self, config: Path, run: Path, **settings) -> list[dict]:
         try:
