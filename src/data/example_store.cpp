@@ -299,22 +299,14 @@ ExampleStore ExampleStore::open(const std::filesystem::path& file, int num_threa
   return store;
 }
 
-bool ExampleStore::has_images() const {
-  return has_media([](const StoredMedia& media) { return media.is_image(); });
-}
-
-bool ExampleStore::has_features() const {
-  return has_media([](const StoredMedia& media) { return !media.is_image(); });
-}
-
-template <class Is>
-bool ExampleStore::has_media(const Is& is) const {
-  for (int64_t i = 0; i < size(); ++i) {
+MediaKinds ExampleStore::media_kinds() const {
+  MediaKinds kinds;
+  for (int64_t i = 0; i < size() && !(kinds.images && kinds.features); ++i) {
     if (stored(i).num_media == 0) continue;
-    const auto media = stored_media(i);
-    if (std::any_of(media.begin(), media.end(), is)) return true;
+    for (const StoredMedia& media : stored_media(i))
+      (media.is_image() ? kinds.images : kinds.features) = true;
   }
-  return false;
+  return kinds;
 }
 
 ExampleStore ExampleStore::concatenate(const std::vector<ExampleStore>& stores) {

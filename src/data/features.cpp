@@ -239,14 +239,14 @@ bool stands_alone(tokenizer::TokenId id, const tokenizer::Tokenizer& tokenizer) 
 std::shared_ptr<const FeatureInput> feature_input_of(
     const std::vector<FeatureProjector>& projectors, const tokenizer::Tokenizer& tokenizer) {
   if (projectors.empty()) return nullptr;
-  std::vector<tokenizer::TokenId> candidates;
-  if (const auto eos = tokenizer.eos_id()) candidates.push_back(*eos);
+  const auto with = [&](tokenizer::TokenId id) {
+    return std::make_shared<const FeatureInput>(
+        FeatureInput{.projectors = projectors, .token = id, .text = tokenizer.id_to_token(id)});
+  };
+  if (const auto eos = tokenizer.eos_id(); eos && stands_alone(*eos, tokenizer)) return with(*eos);
   for (tokenizer::TokenId id = 0; id < tokenizer.vocab_size(); ++id)
-    if (tokenizer.is_special(id) && tokenizer.is_added(id)) candidates.push_back(id);
-  for (const tokenizer::TokenId id : candidates)
-    if (stands_alone(id, tokenizer))
-      return std::make_shared<const FeatureInput>(
-          FeatureInput{.projectors = projectors, .token = id, .text = tokenizer.id_to_token(id)});
+    if (tokenizer.is_special(id) && tokenizer.is_added(id) && stands_alone(id, tokenizer))
+      return with(id);
   throw ConfigError("the tokenizer has no special token that could stand for features in a text",
                     "model.projectors", "use a model with special tokens");
 }

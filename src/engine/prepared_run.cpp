@@ -67,32 +67,27 @@ void gather_principal_parts(model::Decoder& decoder, parallel::Strategy& strateg
 
 namespace {
 
+data::MediaKinds kinds_in(const data::Dataset* data) {
+  return data == nullptr ? data::MediaKinds() : data->examples().media_kinds();
+}
+
 /// Streamed data are known by their first records alone.
-bool has_images(const PreparedRun& run) {
+/// @param train what the training data have
+bool has_images(const PreparedRun& run, const data::MediaKinds& train) {
   if (!reads_images(*run.text)) return false;
-  const auto has = [](const data::Dataset* data) {
-    return data != nullptr && data->examples().has_images();
-  };
-  if (has(run.data.train_or_null()) || has(run.data.val_or_null())) return true;
+  if (train.images || kinds_in(run.data.val_or_null()).images) return true;
   const config::DataConfig& data = run.config.data;
   return data.streaming &&
          data::begins_with_images(run.config, data.train, /*is_validation=*/false);
 }
 
-/// Whether a record has features; streamed data may have some.
-bool may_have_features(const PreparedRun& run) {
-  const auto has = [](const data::Dataset* data) {
-    return data != nullptr && data->examples().has_features();
-  };
-  return run.config.data.streaming || has(run.data.train_or_null());
-}
-
 /// Parts that get no gradient without an image, or without features.
+/// @param has_features whether a record of the training data may have some
 /// @throws ConfigError naming them if no record has one
-void require_inputs_of_parts(const PreparedRun& run) {
+void require_inputs_of_parts(const PreparedRun& run, bool has_features) {
   const TrainedParts parts = run.config.tuning.train_parts.trained();
   const bool has_projectors = !run.checkpoint->arch().projectors.empty();
-  if (has_projectors && parts.projector && !may_have_features(run))
+  if (has_projectors && parts.projector && !has_features)
     throw ConfigError("the model has projectors of features, and no record has features",
                       "model.projectors",
                       R"(write features in records, {"type": "features", "path": "a.npy"})");
@@ -120,9 +115,12 @@ void prepare_data(PreparedRun& run, const train::TrainState* saved,
   data::warn_of_idle_template_variables(text, run.config.data.chat_template_kwargs);
   run.data = train::load_run_data(run.config, text, data_threads(run.config.train),
                                   saved != nullptr ? saved->data_position : nullptr);
-  run.has_images = has_images(run);
+  const bool may_have_media = text.images != nullptr || text.features != nullptr;
+  const data::MediaKinds in_train =
+      may_have_media ? kinds_in(run.data.train_or_null()) : data::MediaKinds();
+  run.has_images = has_images(run, in_train);
   run.deals_by_cost = run.has_images && (saved == nullptr || train::deals_by_cost(saved->identity));
-  require_inputs_of_parts(run);
+  require_inputs_of_parts(run, in_train.features || run.config.data.streaming);
   if (rank.is_main()) run.leaves_template_unused = data::leaves_template_unused(run.config, text);
   if (run.config.data.streaming) return;
   const std::string notice =

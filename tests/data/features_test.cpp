@@ -288,8 +288,8 @@ TEST_F(FeatureRecords, BatchesHaveThemByRows) {
     example.media = sequence.media;
   }
   const ExampleStore store = ExampleStore::in_memory(examples);
-  EXPECT_FALSE(store.has_images());
-  EXPECT_TRUE(store.has_features());
+  EXPECT_FALSE(store.media_kinds().images);
+  EXPECT_TRUE(store.media_kinds().features);
   const Batch batch = make_batch(store, {{0, 1}}, 0, 1);
   EXPECT_TRUE(batch.images.empty());
   EXPECT_TRUE(batch.image_rows.empty());

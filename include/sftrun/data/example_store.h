@@ -69,6 +69,11 @@ struct ExampleView {
   }
 };
 
+/// What examples have beside text.
+struct MediaKinds {
+  bool images = false, features = false;
+};
+
 /// Immutable and cheap to copy; copies share their contents.
 class ExampleStore {
  public:
@@ -89,8 +94,7 @@ class ExampleStore {
   /// The images and features of an example, with the encoded files that records held.
   /// @throws DataError as operator[]
   std::vector<SequenceMedia> media_of(int64_t index) const;
-  bool has_images() const;    ///< whether an example has one
-  bool has_features() const;  ///< likewise
+  MediaKinds media_kinds() const;  ///< looks at examples until it has found both
   /// Concatenates stores.
   static ExampleStore concatenate(const std::vector<ExampleStore>& stores);
   /// The examples at `indices`, in this order.
@@ -111,8 +115,6 @@ class ExampleStore {
     const StoredExample* stored = nullptr;
   };
   Place place_of(int64_t index) const;
-  template <class Is>
-  bool has_media(const Is& is) const;
 
   std::vector<Part> parts_;
   std::shared_ptr<const std::vector<int64_t>> selected_;  // null: all examples
