@@ -51,11 +51,14 @@ void check_video_part(const Json& part, const std::string& name, const std::stri
 void check_part(const Json& part, const std::string& name, const std::string& where) {
   constexpr const char* kFix = R"(write {"type": "text", "text": "…"})";
   const Json type = part.is_object() ? part.value("type", Json()) : Json();
+  if (is_features_part(part)) refuse_features_part(name, where);
+  if (is_image_part(part)) {
+    throw DataError(fmt::format("{} is an image, and the model reads text alone", name), where,
+                    "remove the part, or use a model with images (docs/images.md)");
+  }
   if (type.is_string() && type != "text") {
     throw DataError(fmt::format("{} has the type {}", name, excerpt(type.dump())), where,
-                    is_features_part(part)
-                        ? "set model.projectors (docs/images.md), or remove this part"
-                        : "sftrun reads only text: remove this part, or the record");
+                    "sftrun reads only text: remove this part, or the record");
   }
   const bool is_text = part.is_object() && (type.is_null() || type.is_string()) &&
                        part.contains("text") && part["text"].is_string();

@@ -5,6 +5,7 @@
 
 #include "content_parts.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
 
 namespace sftrun::data {
 namespace {
@@ -426,12 +427,13 @@ void note_media(Sequence& sequence, const std::vector<PlacedMedia>& placed,
     const bool is_whole =
         num_features == one.num_tokens && (one.is_image() || one.end - one.begin == num_features);
     if (!is_whole)
-      throw DataError(fmt::format("the tokenizer makes {} tokens of {}'s {}", num_features,
-                                  one.is_of_video() ? "frames"
-                                  : one.is_image()  ? "an image"
-                                                    : "features",
-                                  one.num_tokens),
-                      media.where(), "copy the tokenizer's files from the model's repository");
+      throw DataError(
+          fmt::format("the tokenizer makes {} of {}'s {}", counted(num_features, "token"),
+                      one.is_of_video() ? "frames"
+                      : one.is_image()  ? "an image"
+                                        : "features",
+                      one.num_tokens),
+          media.where(), "copy the tokenizer's files from the model's repository");
     sequence.media.push_back(std::move(one));
   }
 }

@@ -137,8 +137,8 @@ std::string media_line(const Sequence& sequence, size_t index) {
   if (!shown.is_image())
     return fmt::format("features {}: {}, {}, {}", number, name_of(shown.media),
                        counted(shown.rows, "row"), counted(shown.num_tokens, "token"));
-  return fmt::format("image {}: {}, {} x {} pixels, {} tokens", number, name_of(shown.media),
-                     shown.width, shown.height, shown.num_tokens);
+  return fmt::format("image {}: {}, {} x {} pixels, {}", number, name_of(shown.media), shown.width,
+                     shown.height, counted(shown.num_tokens, "token"));
 }
 
 }  // namespace sftrun::data

@@ -42,6 +42,12 @@ bool is_features_part(const Json& part) {
   return type != nullptr && *type == kColumn;
 }
 
+void refuse_features_part(const std::string& name, const std::string& where) {
+  throw RecordError(name + " has features, and the model has no projector for them", where,
+                    "set model.projectors (docs/images.md), or remove the part",
+                    "remove the part, or use a model or adapter that was trained with features");
+}
+
 void check_features_part(const Json& part, const std::string& name, const std::string& where) {
   for (const auto& [key, value] : part.items()) {
     if (key == "type" || key == "path" || key == "projector" || is_nothing(value)) continue;

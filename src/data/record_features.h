@@ -31,6 +31,8 @@ struct ReadMedia {
 
 /// Whether a part of a message's content stands for features: {"type": "features", "path": …}.
 bool is_features_part(const Json& part);
+/// Of a model without projectors.   @throws RecordError
+[[noreturn]] void refuse_features_part(const std::string& name, const std::string& where);
 /// @throws DataError for a part of this kind with other keys
 void check_features_part(const Json& part, const std::string& name, const std::string& where);
 

@@ -9,14 +9,12 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/images/decode.h"
 
 namespace sftrun::data {
 namespace {
-
-constexpr const char* kImageFix =
-    R"(write {"type": "image", "path": "photo.jpg"}, with a path relative to the record's file)";
 
 void erase_white_space(std::string& text) {
   std::erase_if(text, [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; });
@@ -131,6 +129,13 @@ void RecordMedia::find_columns(const Json& record) {
   }
 }
 
+/// How to give an image.
+const char* RecordMedia::image_fix() const {
+  if (input_->reads_files)
+    return R"(write {"type": "image", "path": "photo.jpg"}, with a path relative to the record's file)";
+  return R"(write {"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}})";
+}
+
 void RecordMedia::refuse(const std::string& what, const std::string& fix) const {
   throw DataError(what, place_.where, fix);
 }
@@ -146,9 +151,7 @@ void RecordMedia::take(Json& messages) {
     for (size_t j = 0; j < content->size(); ++j) {
       Json& part = (*content)[j];
       const std::string name = fmt::format("messages[{}].content[{}]", i, j);
-      if (is_features_part(part))
-        refuse(name + " has features, and the model has no projector for them",
-               "set model.projectors (docs/images.md), or remove the part");
+      if (is_features_part(part)) refuse_features_part(name, where_);
       if (!is_image_part(part)) continue;
       const auto key = std::find_if(kImageKeys.begin(), kImageKeys.end(), [&](const char* k) {
         const Json* value = value_of(part, k);
@@ -217,7 +220,10 @@ Json RecordMedia::next_of_columns(const std::string& place) {
     return image_part(add(*column.value, column.name, column.name));
   }
   if (!has_columns_)
-    refuse(place + " is an image without a file, and the record has no \"images\"", kImageFix);
+    refuse(place + (input_->reads_files
+                        ? " is an image without a file, and the record has no \"images\""
+                        : " is an image without its file"),
+           image_fix());
   return {{"type", "image"}};  // require_all_used counts it
 }
 
@@ -237,8 +243,8 @@ void RecordMedia::put_before_text(Json& messages) {
 void RecordMedia::require_all_used(const std::string& place) const {
   if (num_markers_ == columns_.size()) return;
   refuse(
-      fmt::format("the record's columns have {} images, and its texts have {} {}", columns_.size(),
-                  num_markers_, place),
+      fmt::format("the record's columns have {}, and its texts have {} {}",
+                  counted(columns_.size(), "image"), num_markers_, place),
       num_markers_ > columns_.size()
           ? R"(write the file of each image into "images", or remove <image> where none is meant)"
           : R"(write one {"type": "image"} part, or one <image> in a text, for each image)");
@@ -299,7 +305,9 @@ ReadMedia RecordMedia::read(Media media, const std::string& name) const {
     throw DataError(
         fmt::format("{}: {}", name, error.message()),
         media.path.empty() ? place_.where : fmt::format("{}, {}", place_.where, media.path),
-        error.fix().empty() ? kImageFix : error.fix());
+        error.fix().empty()    ? image_fix()
+        : !input_->reads_files ? error.fix()
+                               : error.fix() + ", or remove the record");
   }
 }
 
@@ -316,7 +324,7 @@ Media RecordMedia::media_of(const Json& value, const std::string& key,
   refuse(fmt::format("{} is not an image: {}", name,
                      value.is_object() ? "its keys: " + keys_of(value)
                                        : fmt::format("it is of type {}", json_type(value))),
-         kImageFix);
+         image_fix());
 }
 
 Media RecordMedia::media_at(const std::string& path_or_url, const std::string& name) const {
@@ -340,7 +348,7 @@ Media RecordMedia::media_in(const Json& bytes, const std::string& name) const {
   if (is_bytes(bytes)) return held(bytes_of(bytes));
   if (!bytes.is_string())
     refuse(fmt::format("{} must be bytes or a string of base64, not {}", name, json_type(bytes)),
-           kImageFix);
+           image_fix());
   std::string_view text = bytes.get_ref<const std::string&>();
   if (is_webp(text)) return held(text);
   if (text.starts_with("data:")) {

@@ -128,6 +128,7 @@ class RecordMedia {
   Media media_of(const Json& value, const std::string& key, const std::string& name) const;
   Media media_at(const std::string& path_or_url, const std::string& name) const;
   Media media_in(const Json& bytes, const std::string& name) const;
+  const char* image_fix() const;
   [[noreturn]] void refuse(const std::string& what, const std::string& fix) const;
 
   const ImageInput* input_;

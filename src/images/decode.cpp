@@ -15,7 +15,7 @@ void check_limit(std::string_view what, int64_t value, int64_t limit, std::strin
                  std::string_view where) {
   if (value <= limit) return;
   throw DataError(fmt::format("{}, and the limit is {} {}", what, limit, unit), std::string(where),
-                  "make the image smaller, or remove its record");
+                  "make the image smaller");
 }
 
 void check_limits(const ImageHeader& header, const DecodeLimits& limits, std::string_view where) {

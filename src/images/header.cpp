@@ -45,14 +45,14 @@ std::string_view name_of(ImageMode mode) {
 
 void throw_damaged(ImageFormat format, const ImageFile& file, std::string_view what) {
   throw DataError(fmt::format("the {} file is damaged: {}", name_of(format), what),
-                  std::string(file.where), "replace the file, or remove its record");
+                  std::string(file.where), "replace the file");
 }
 
 void throw_truncated(ImageFormat format, const ImageFile& file) {
   throw DataError(
       fmt::format("the {} file is truncated: it has {} bytes, and its image is not complete",
                   name_of(format), file.bytes.size()),
-      std::string(file.where), "download or copy the file again, or remove its record");
+      std::string(file.where), "download or copy the file again");
 }
 
 namespace {
@@ -98,7 +98,7 @@ std::string first_bytes(Bytes bytes) {
 }
 
 [[noreturn]] void throw_not_an_image(const ImageFile& file) {
-  const std::string fix = "convert the file to JPEG, PNG or WebP, or remove its record";
+  const std::string fix = "convert the file to JPEG, PNG or WebP";
   if (file.bytes.empty()) throw DataError("the image file is empty", std::string(file.where), fix);
   std::string kind;
   for (const ForeignBeginning& one : kForeignBeginnings)

@@ -17,6 +17,7 @@
 #include "sftrun/core/json_reason.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
+#include "sftrun/data/record_error.h"
 #include "sftrun/images/decode.h"
 #include "sftrun/serve/api_error.h"
 #include "sftrun/serve/http_status.h"
@@ -184,7 +185,22 @@ Json with_known_roles(Json messages) {
   return messages;
 }
 
-/// Takes the messages out of the body: they may be large.
+/// Features are in files, which are not read for who asks.   @throws ApiError
+void refuse_features(const Json& messages) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (!messages[i].is_object() || !messages[i].contains("content")) continue;
+    const Json& content = messages[i]["content"];
+    for (size_t j = 0; content.is_array() && j < content.size(); ++j) {
+      if (!content[j].is_object() || content[j].value("type", Json()) != "features") continue;
+      throw ApiError(kBadRequest,
+                     fmt::format("messages[{}].content[{}] has features, and no features are read "
+                                 "here; remove the part",
+                                 i, j),
+                     "messages");
+    }
+  }
+}
+
 /// Where images are decoded for a pass, an error would end the answers to other requests.
 /// @throws DataError
 void require_decodable(const std::vector<data::SequenceMedia>& images) {
@@ -196,6 +212,7 @@ void require_decodable(const std::vector<data::SequenceMedia>& images) {
   }
 }
 
+/// Takes the messages out of the body: they may be large.
 void read_messages(Parameters& parameters, CompletionRequest& request, const ServedModel& model,
                    Json& body) {
   const Json* messages = parameters.find("messages");
@@ -213,6 +230,7 @@ void read_messages(Parameters& parameters, CompletionRequest& request, const Ser
                    "the last message is the assistant's: end with a message to be answered",
                    "messages");
   }
+  refuse_features(*messages);
   Json record = Json::object();
   const JsonEmptier emptier(record);
   record["messages"] = with_known_roles(std::move(body.at("messages")));
@@ -235,15 +253,21 @@ void read_chat_logprobs(Parameters& parameters, CompletionRequest& request) {
   if (wanted) request.num_logprobs = static_cast<size_t>(top.value_or(0));
 }
 
+[[noreturn]] void throw_as_api_error(const DataError& error) {
+  std::string message = error.message();
+  if (!error.fix().empty()) message += "; " + error.fix();
+  throw ApiError(kBadRequest, message, error.where());
+}
+
 /// What is thrown for data is the request's fault.
 template <class Read>
 CompletionRequest reading(Read&& read) {
   try {
     return read();
+  } catch (const data::RecordError& error) {  // who asks has no settings of a run
+    throw_as_api_error(error.without_settings());
   } catch (const DataError& error) {
-    std::string message = error.message();
-    if (!error.fix().empty()) message += "; " + error.fix();
-    throw ApiError(kBadRequest, message, error.where());
+    throw_as_api_error(error);
   }
 }
 

@@ -264,9 +264,9 @@ TEST(ImageColumns, OfAnotherNumberThanMarkersAreRefused) {
                      {"columns have 2 images", "texts have 1", "data.jsonl:3"});
   record["images"] = Json::array({kSmallPng});
   record["messages"][0]["content"] = "<image><image>q";
-  test::expect_error([&] { built(record); }, {"columns have 1 images", "texts have 2"});
+  test::expect_error([&] { built(record); }, {"columns have 1 image,", "texts have 2"});
   record["messages"][0]["content"] = {text("q")};  // a list without a place
-  test::expect_error([&] { built(record); }, {"columns have 1 images", "texts have 0"});
+  test::expect_error([&] { built(record); }, {"columns have 1 image,", "texts have 0"});
   record["image"] = kSmallPng;
   test::expect_error([&] { built(record); }, {"both \"images\" and \"image\""});
 }
@@ -471,7 +471,7 @@ TEST(ImagesInPlainTexts, StandAtTheirMarkers) {
   EXPECT_NE(error_of({{"text", "a<|image_pad|>"}}, RecordFormat::kText).find("the text contains"),
             std::string::npos);
   EXPECT_NE(error_of({{"text", "a"}, {"image", kSmallPng}}, RecordFormat::kText)
-                .find("columns have 1 images, and its texts have 0"),
+                .find("columns have 1 image, and its texts have 0"),
             std::string::npos);
 }
 
@@ -486,7 +486,7 @@ TEST(TextsOfVisionModels, AreAsBefore) {
 TEST(TextModels, RefuseImages) {
   const Json record = asked({part("path", kSmallPng), text("q")});
   EXPECT_NE(error_of(record, RecordFormat::kMessages, test::toy_model())
-                .find("messages[0].content[0] has the type \"image\""),
+                .find("messages[0].content[0] is an image, and the model reads text alone"),
             std::string::npos);
   Json column = asked("<image>q");
   column["image"] = kSmallPng;

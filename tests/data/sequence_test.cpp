@@ -162,7 +162,7 @@ TEST(ContentParts, OfOtherKindsAreRefused) {
     return std::string("no error");
   };
   EXPECT_EQ(failure(R"({"type": "image", "url": "x"})"),
-            "messages[0].content[0] has the type \"image\"");
+            "messages[0].content[0] is an image, and the model reads text alone");
   for (const char* part :
        {R"({"type": "text"})", "3", R"("text")", R"([{"text": "q"}])",
         R"({"type": "text", "text": null})", R"({"type": "text", "text": ["q"]})",

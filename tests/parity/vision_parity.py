@@ -66,7 +66,7 @@ RANK, BETA, MAX_SEQ_LEN = 4, 0.3, 512
 STEPS, QUICK_STEPS, QUICK_RECORDS = 5, 3, 8
 WEIGHT_DECAY = 0.3  # large, so that losses show which tensors decay
 # What sftrun says of what it does not do yet.
-NOT_YET = ("is not supported in this version", "not supported yet", "sftrun reads only text", "tuning.trainable matches no parameter",
+NOT_YET = ("is not supported in this version", "not supported yet", "the model reads text alone", "tuning.trainable matches no parameter",
            "cannot be divided into stages")
 PARTS = ("language", "projector", "vision")
 NF4 = Storage("nf4", True, 64)
