@@ -12,13 +12,16 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/optional_file.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/standard_streams.h"
 #include "sftrun/core/terminal.h"
 #include "sftrun/data/data_problems.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/data/text_model.h"
 #include "sftrun/foreign/load.h"
+#include "sftrun/spec/feature_projectors.h"
 #include "text_model_loader.h"
 
 namespace sftrun::app {
@@ -53,6 +56,15 @@ void check_other_data(const config::RunConfig& config, const PreviewOptions& opt
   warn_of_files_in_both(config.data);
 }
 
+/// Of a model of which there may be the tokenizer's files alone: with the projectors of the run.
+spec::ArchSpec arch_of_preview(const std::filesystem::path& model,
+                               const config::RunConfig& config) {
+  const bool has_arch = !is_folder(model) || has_optional_file(model / "config.json");
+  spec::ArchSpec arch = has_arch ? read_arch(model) : spec::ArchSpec();
+  spec::add_projectors_of_run(arch, projectors_of_start(config), config.model.projectors);
+  return arch;
+}
+
 }  // namespace
 
 int run_preview(const PreviewOptions& options) {
@@ -66,7 +78,8 @@ int run_preview(const PreviewOptions& options) {
                                         .where = loaded.place_of("model.name"),
                                         .parts = hub::ModelParts::kText,
                                         .adapter_way = AdapterWay::kSetting});
-  const data::TextModel model = load_text_model(found.path, config);
+  const data::TextModel model =
+      load_text_model(found.path, config, arch_of_preview(found.path, config));
   const std::vector<config::DataSource>& sources = shown_data(loaded, options);
   std::vector<data::Preview> previews;
   data::ProblemCollector problems, refusals;  // records are shown in spite of `refusals`

@@ -140,7 +140,9 @@ spec::ArchSpec read_arch(const fs::path& model) {
   if (config.is_discarded() && has_weight_files(model))
     return arch_of_checkpoint(model);  // its error names the file
   if (config.is_discarded()) throw DataError("not valid JSON", file.string(), "download it again");
-  return spec::ArchSpec::from_hf_config(config, file.string());
+  spec::ArchSpec arch = spec::ArchSpec::from_hf_config(config, file.string());
+  spec::add_projectors(arch, weights::read_projectors(model));
+  return arch;
 }
 
 namespace {
@@ -175,8 +177,7 @@ std::vector<FeatureProjector> projectors_of_start(const config::RunConfig& confi
 
 ModelHeaders read_headers(const fs::path& model, const config::RunConfig& config) {
   ModelHeaders headers = read_headers(model);
-  spec::add_projectors(headers.arch, projectors_of_start(config));
-  plan::add_projectors(headers.arch, config);
+  plan::add_projectors(headers.arch, config, projectors_of_start(config));
   return headers;
 }
 
@@ -270,7 +271,7 @@ namespace {
 
 data::TextModel text_model(const config::RunConfig& config, const fs::path& model,
                            const spec::ArchSpec& arch) {
-  data::TextModel text = load_text_model(model, config);
+  data::TextModel text = load_text_model(model, config, arch);
   text.num_embeddings = arch.vocab_size;
   return text;
 }

@@ -18,7 +18,7 @@ namespace sftrun::app {
 /// Returns the memory of the parsed vocabulary, so that the launcher is small while workers run.
 void return_freed_memory();
 
-/// Reads config.json or a GGUF file's header. A directory needs no weights.
+/// Reads config.json and projectors.json, or a GGUF file's header. A directory needs no weights.
 /// @throws DataError as weights::Checkpoint::open
 spec::ArchSpec read_arch(const std::filesystem::path& model);
 

@@ -5,6 +5,7 @@
 
 #include "sftrun/data/image_input.h"
 #include "sftrun/data/text_model.h"
+#include "sftrun/spec/arch_spec.h"
 
 namespace sftrun::app {
 
@@ -17,7 +18,8 @@ data::TextModel load_text_model(const std::filesystem::path& model,
                                 const std::string& configured_template,
                                 const images::ImageCaps& caps = {});
 /// The same with the settings of a run. Warns of settings of images without an effect.
-data::TextModel load_text_model(const std::filesystem::path& model,
-                                const config::RunConfig& config);
+/// @param arch with the projectors of the run
+data::TextModel load_text_model(const std::filesystem::path& model, const config::RunConfig& config,
+                                const spec::ArchSpec& arch);
 
 }  // namespace sftrun::app

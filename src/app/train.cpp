@@ -229,7 +229,8 @@ void check_tuning_of(const Run& run, const std::optional<ModelHeaders>& headers)
   const std::filesystem::path& model = run.model_path;
   if (!headers && is_folder(model) && !has_optional_file(model / "config.json")) return;
   spec::ArchSpec arch = headers ? headers->arch : read_arch(model);
-  if (!headers) plan::add_projectors(arch, run.loaded.config);
+  if (!headers)
+    plan::add_projectors(arch, run.loaded.config, projectors_of_start(run.loaded.config));
   check_tuning(run.loaded.config.tuning, arch);
 }
 

@@ -64,10 +64,11 @@ std::shared_ptr<const weights::Checkpoint> open_model(const PreparedRun& run) {
   const config::RunConfig& config = run.config;
   std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(run.model_path);
   const std::string& start = config.tuning.lora.init_from;
-  if (!start.empty()) model = weights::with_projectors(model, weights::read_projectors(start));
   spec::ArchSpec arch = model->arch();
-  plan::add_projectors(arch, config);
-  return weights::with_projectors(model, config.model.projectors,
+  plan::add_projectors(arch, config,
+                       start.empty() ? std::vector<FeatureProjector>()
+                                     : weights::read_adapter_projectors(*model, start));
+  return weights::with_projectors(std::move(model), arch.projectors,
                                   static_cast<uint64_t>(config.train.seed));
 }
 

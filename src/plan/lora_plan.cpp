@@ -24,11 +24,13 @@ void require_parts_exist(const config::TuningConfig& tuning, const spec::ArchSpe
   const TrainedParts trained = tuning.train_parts.trained();
   const bool has_projector = arch.vision || !arch.projectors.empty();
   if ((arch.vision || !trained.vision) && (has_projector || !trained.projector)) return;
+  const bool trains_others = trained.language || (trained.projector && has_projector);
   throw ConfigError(
       fmt::format("the model has no images: it has no {} part",
                   part_name(trained.vision ? ModelPart::kVision : ModelPart::kProjector)),
       "tuning.train_parts",
-      trained.vision ? "remove train_parts, or use a model that takes images"
+      trained.vision ? fmt::format("remove {}, or use a model that takes images",
+                                   trains_others ? "vision from train_parts" : "train_parts")
                      : "remove train_parts, use a model that takes images, or set model.projectors "
                        "for features of another encoder");
 }
@@ -49,8 +51,9 @@ bool names_projectors(const config::TuningConfig& tuning, const spec::ArchSpec& 
 
 }  // namespace
 
-void add_projectors(spec::ArchSpec& arch, const config::RunConfig& config) {
-  const int64_t num_new = spec::add_projectors(arch, config.model.projectors);
+void add_projectors(spec::ArchSpec& arch, const config::RunConfig& config,
+                    const std::vector<FeatureProjector>& of_start) {
+  const int64_t num_new = spec::add_projectors_of_run(arch, of_start, config.model.projectors);
   const config::TuningConfig& tuning = config.tuning;
   if (num_new == 0) return;
   const bool is_partial = tuning.mode == config::TuningMode::kPartial;

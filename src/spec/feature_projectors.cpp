@@ -57,4 +57,10 @@ int64_t add_projectors(ArchSpec& arch, const std::vector<FeatureProjector>& proj
   return num_new;
 }
 
+int64_t add_projectors_of_run(ArchSpec& arch, const std::vector<FeatureProjector>& of_start,
+                              const std::vector<FeatureProjector>& own) {
+  add_projectors(arch, of_start);
+  return add_projectors(arch, own);
+}
+
 }  // namespace sftrun::spec

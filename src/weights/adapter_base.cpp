@@ -309,27 +309,9 @@ std::optional<int64_t> new_eos(const Checkpoint& base, const tokenizer::Tokenize
 
 namespace {
 
-/// Those of projectors.json; whether they are in the base or in the adapter's file.
-std::vector<FeatureProjector> projectors_of_adapter(const Checkpoint& base,
-                                                    const fs::path& adapter) {
-  const std::vector<FeatureProjector> projectors = read_projectors(adapter);
-  const fs::path path = adapter / "adapter_model.safetensors";
-  if (projectors.empty() || !has_optional_file(path)) return projectors;
-  const SafetensorsFile file = open_adapter_file(path);
-  for (const FeatureProjector& projector : projectors) {
-    const std::string tensor = projector.first() + ".weight";
-    if (base.has(tensor) || file.find(std::string(kPeftPrefix) + tensor) != nullptr) continue;
-    throw DataError(
-        fmt::format("the adapter has no tensors of the projector {}", excerpt(projector.name)),
-        (adapter / kProjectorsFile).string(),
-        "copy this file and adapter_model.safetensors again from the run that wrote them");
-  }
-  return projectors;
-}
-
 AdapterBase with_own_projectors(const fs::path& base_path, const fs::path& adapter) {
   std::shared_ptr<const Checkpoint> base = Checkpoint::open(base_path);
-  const std::vector<FeatureProjector> projectors = projectors_of_adapter(*base, adapter);
+  const std::vector<FeatureProjector> projectors = read_adapter_projectors(*base, adapter);
   return {.checkpoint = with_projectors(std::move(base), projectors)};
 }
 

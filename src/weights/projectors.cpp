@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "forwarding_checkpoint.h"
+#include "saved_rows.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/optional_file.h"
@@ -100,11 +101,30 @@ class ProjectedCheckpoint final : public ForwardingCheckpoint {
   std::map<std::string, spec::TensorSpec> added_;
 };
 
+/// @throws DataError for an adapter whose projectors have no sizes
+void require_no_saved_projectors(const fs::path& folder) {
+  const fs::path path = folder / "adapter_config.json";
+  if (!has_optional_file(path)) return;
+  const auto config = parse_python_json<ordered_json>(read_text_file(path));
+  if (!config.is_object() || !config.contains("modules_to_save")) return;
+  for (const ordered_json& module : config["modules_to_save"]) {
+    if (!module.is_string() || !spec::is_projector_name(module.get_ref<const std::string&>()))
+      continue;
+    throw DataError(fmt::format("the adapter has no {}, and saves {}", kProjectorsFile,
+                                excerpt(module.get<std::string>())),
+                    folder.string(),
+                    "copy this file, too: it has the sizes of projectors of features");
+  }
+}
+
 }  // namespace
 
 std::vector<FeatureProjector> read_projectors(const fs::path& folder) {
   const fs::path path = folder / kProjectorsFile;
-  if (!has_optional_file(path)) return {};
+  if (!has_optional_file(path)) {
+    require_no_saved_projectors(folder);
+    return {};
+  }
   const std::string where = path.string();
   const auto json = parse_python_json<ordered_json>(read_text_file(path));
   if (!json.is_object() || json.empty())
@@ -112,6 +132,25 @@ std::vector<FeatureProjector> read_projectors(const fs::path& folder) {
   std::vector<FeatureProjector> projectors;
   for (const auto& [name, sizes] : json.items())
     projectors.push_back(projector_of(name, sizes, where));
+  return projectors;
+}
+
+std::vector<FeatureProjector> read_adapter_projectors(const Checkpoint& base,
+                                                      const fs::path& adapter) {
+  const std::vector<FeatureProjector> projectors = read_projectors(adapter);
+  const fs::path path = adapter / "adapter_model.safetensors";
+  if (projectors.empty() || !has_optional_file(path)) return projectors;
+  const SafetensorsFile file = open_adapter_file(path);
+  for (const FeatureProjector& projector : projectors) {
+    const std::string tensor = projector.first() + ".weight";
+    if (base.has(tensor) || file.find(std::string(kPeftPrefix) + tensor) != nullptr) continue;
+    throw DataError(
+        fmt::format("neither the adapter nor its base has the tensors of the projector {}",
+                    excerpt(projector.name)),
+        (adapter / kProjectorsFile).string(),
+        "use the model that the adapter was trained on, or copy this file and "
+        "adapter_model.safetensors again from the run that wrote them");
+  }
   return projectors;
 }
 

@@ -1,11 +1,13 @@
 #include "tensor_check.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/spec/feature_projectors.h"
 #include "shape_math.h"
 
 namespace sftrun::weights {
@@ -72,6 +74,15 @@ void require_layers(const std::vector<spec::TensorSpec>& expected,
                   where, "configuration and weights are of different models");
 }
 
+/// Without projectors.json a model has no projectors, whatever its files hold.
+void require_sizes_of_projectors(const std::vector<std::string>& unknown,
+                                 const std::string& where) {
+  if (std::none_of(unknown.begin(), unknown.end(), spec::is_projector_name)) return;
+  throw DataError(fmt::format("{} {} of projectors of features that no projectors.json describes",
+                              plural("tensor", unknown.size()), some_of(unknown)),
+                  where, "copy projectors.json, too: it is beside the weights that the run wrote");
+}
+
 }  // namespace
 
 void check_tensors(const std::vector<spec::TensorSpec>& expected,
@@ -90,6 +101,7 @@ void check_tensors(const std::vector<spec::TensorSpec>& expected,
   for (const spec::TensorSpec& spec : expected) {
     if (!present.contains(spec.name)) missing.push_back(spec.name);
   }
+  require_sizes_of_projectors(unknown, unknown_where);
   require_owners(missing, unknown, unknown_where);
   require_layers(expected, missing, unknown, unknown_where);
   if (!unknown.empty()) {

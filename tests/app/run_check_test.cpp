@@ -101,9 +101,13 @@ TEST_F(RunChecks, PartsNeedAModelWithImages) {
     tuning.mode = mode;
     test::expect_error<ConfigError>(
         [&] { check_tuning(tuning, read_arch(test::kModels / "tied-gqa")); },
-        {"it has no vision part", "tuning.train_parts", "remove train_parts"});
+        {"it has no vision part", "tuning.train_parts", "remove vision from train_parts"});
     check_tuning(tuning, read_arch(fs::path(SFTRUN_TEST_DATA) / "vision" / "gemma3"));
   }
+  tuning.train_parts.training[ModelPart::kLanguage] = config::PartTraining::kFrozen;
+  test::expect_error<ConfigError>(
+      [&] { check_tuning(tuning, read_arch(test::kModels / "tied-gqa")); },
+      {"it has no vision part", "remove train_parts, or use a model that takes images"});
 }
 
 TEST_F(RunChecks, ARunIsDescribedByItsModelAndItsData) {

@@ -166,6 +166,12 @@ TEST_F(BrokenModel, UnknownTensor) {
   expect_refused({"unknown tensor `score.weight`", "another architecture"});
 }
 
+TEST_F(BrokenModel, ProjectorsWithoutTheirSizes) {
+  tensors_.push_back(ones("projectors.world.linear_1.weight", {2, 4}));
+  save();
+  expect_refused({"`projectors.world.linear_1.weight`", "copy projectors.json, too"});
+}
+
 TEST_F(BrokenModel, RotaryBuffersAreSkipped) {
   tensors_.push_back(ones("model.layers.0.self_attn.rotary_emb.inv_freq", {1}));
   save();

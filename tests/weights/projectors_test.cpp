@@ -6,6 +6,7 @@
 
 #include "sftrun/core/file.h"
 #include "sftrun/spec/feature_projectors.h"
+#include "sftrun/weights/safetensors.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 #include "support/test_data.h"
@@ -55,6 +56,27 @@ TEST(Projectors, OtherFilesAreRefused) {
     write_file_atomically(dir / kProjectorsFile, text);
     expect_error<DataError>([&] { read_projectors(dir.path()); }, {kProjectorsFile});
   }
+}
+
+TEST(Projectors, AnAdapterThatSavesThemHasTheirSizes) {
+  const test::TemporaryDirectory dir;
+  write_file_atomically(dir / "adapter_config.json", R"({"modules_to_save": ["lm_head"]})");
+  EXPECT_TRUE(read_projectors(dir.path()).empty());
+  write_file_atomically(dir / "adapter_config.json",
+                        R"({"modules_to_save": ["lm_head", "projectors.world"]})");
+  expect_error<DataError>([&] { read_projectors(dir.path()); },
+                          {"projectors.world", kProjectorsFile, "copy this file, too"});
+}
+
+/// As after a run in full, whose result an adapter was trained on: with another base its projectors would be random.
+TEST(Projectors, OfAnAdapterAreInItOrInItsBase) {
+  const test::TemporaryDirectory dir;
+  write_projectors(dir.path(), {kTwo[0]});
+  write_safetensors(dir / "adapter_model.safetensors", {});
+  const std::shared_ptr<const Checkpoint> plain = Checkpoint::open(base());
+  expect_error<DataError>([&] { read_adapter_projectors(*plain, dir.path()); },
+                          {"projector world", "use the model that the adapter was trained on"});
+  EXPECT_EQ(read_adapter_projectors(*with_projectors(plain, {kTwo[0]}), dir.path()).size(), 1U);
 }
 
 TEST(Projectors, NewOnesStandBehindTheModelsTensors) {

@@ -1,17 +1,21 @@
 #pragma once
 
+#include <vector>
+
 #include "sftrun/config/run_config.h"
+#include "sftrun/core/feature_projector.h"
 #include "sftrun/spec/arch_spec.h"
 #include "sftrun/spec/lora_spec.h"
 
 namespace sftrun::plan {
 
+/// Adds those of the adapter that the run starts from, and `model.projectors`.   @param of_start weights::read_projectors
+/// @throws ConfigError as spec::add_projectors_of_run, and for a new one in a part that does not train
+void add_projectors(spec::ArchSpec& arch, const config::RunConfig& config,
+                    const std::vector<FeatureProjector>& of_start);
+
 /// The run's `tuning.lora`, for everything that follows the configuration. Parts of a model with images that train in full beside LoRA
 /// are in its `modules_to_save`.   @pre require_parts_exist(tuning, arch)
-/// Adds `model.projectors`.
-/// @throws ConfigError as spec::add_projectors, and for a new one in a part that does not train
-void add_projectors(spec::ArchSpec& arch, const config::RunConfig& config);
-
 spec::LoraSpec lora_spec(const config::TuningConfig& tuning, const spec::ArchSpec& arch);
 /// @throws ConfigError if `tuning.train_parts` names a part that the model does not have
 void require_parts_exist(const config::TuningConfig& tuning, const spec::ArchSpec& arch);

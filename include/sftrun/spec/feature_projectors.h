@@ -15,6 +15,12 @@ namespace sftrun::spec {
 /// @throws ConfigError naming model.projectors for another of the same name, and for models with inputs for each layer
 int64_t add_projectors(ArchSpec& arch, const std::vector<FeatureProjector>& projectors);
 
+/// Those of a run, in the order that all of it has: of the model's files, of the adapter that it starts from, and its own.
+/// @return the number of its own that are new
+/// @throws as add_projectors
+int64_t add_projectors_of_run(ArchSpec& arch, const std::vector<FeatureProjector>& of_start,
+                              const std::vector<FeatureProjector>& own);
+
 /// Whether it is a tensor of one of the model's projectors.
 bool is_of_projectors(const ArchSpec& arch, std::string_view tensor);
 

@@ -16,8 +16,11 @@ namespace sftrun::weights {
 inline constexpr const char* kProjectorsFile = "projectors.json";
 
 /// @return none: the folder has no such file
-/// @throws DataError for a file of another form
+/// @throws DataError for a file of another form, and for an adapter that saves projectors and has no such file
 std::vector<FeatureProjector> read_projectors(const std::filesystem::path& folder);
+/// Those of an adapter, whose tensors are in the adapter or in its base.   @throws DataError if they are in neither
+std::vector<FeatureProjector> read_adapter_projectors(const Checkpoint& base,
+                                                      const std::filesystem::path& adapter);
 /// Writes nothing if there are none.
 void write_projectors(const std::filesystem::path& folder,
                       const std::vector<FeatureProjector>& projectors);
