@@ -13,6 +13,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/optional_file.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/spec/feature_projectors.h"
@@ -50,7 +51,16 @@ class AdapterReader {
 
   AdapterTensors read() {
     AdapterTensors result;
-    for (const SafetensorsEntry& entry : file_.entries()) read_entry(entry, result);
+    size_t num_unused = 0;
+    for (const SafetensorsEntry& entry : file_.entries()) {
+      if (is_of_unused_module(entry))
+        ++num_unused;
+      else
+        read_entry(entry, result);
+    }
+    if (num_unused > 0)
+      log::info("{}: {} of the tower's pooling head left out, which images do not pass",
+                values_.where(), counted(num_unused, "tensor"));
     for (const auto& [module, pair] : result.lora) {
       const LoraNames names = pair.of_embedding ? embedding_lora_names(module) : lora_names(module);
       if (pair.a.empty()) values_.fail(names.b, "has no matching lora_A", kIncomplete);
@@ -69,6 +79,16 @@ class AdapterReader {
   }
 
  private:
+  /// The head that makes one vector of an image, which SigLIP has in some files: the model's features do not pass through it, and get
+  /// nothing from its adapter.
+  bool is_of_unused_module(const SafetensorsEntry& entry) const {
+    if (!arch_.vision || !entry.name.starts_with(kPeftPrefix)) return false;
+    const std::string_view name = std::string_view(entry.name).substr(kPeftPrefix.size());
+    return std::ranges::any_of(arch_.vision->unused, [&](const std::string& unused) {
+      return unused.ends_with('.') && name.starts_with(unused);
+    });
+  }
+
   /// A tensor of an adapter whose name is not LoRA's.
   [[noreturn]] void fail_update(const std::string& name) const {
     for (const std::string_view part : {".lora_A.", ".lora_B."}) {

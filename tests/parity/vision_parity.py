@@ -11,7 +11,8 @@ training   5 steps of each recipe (RECIPES), without and with packing, with grad
            is off by 4e-5 in the second step
 dpo        the same for pairs of answers to questions about images
 qlora      the same with all matrices but the head in nf4, those of the tower and projector, too, as transformers with bitsandbytes
-merge      the merged model, loaded by transformers, gives the logits of the adapter on its base
+merge      the merged model, loaded by transformers, gives the logits of the adapter on its base; after QLoRA on texts alone its tower is the base's
+all-linear an adapter that PEFT made on all linear layers of the whole model: the same
 score      `sftrun score` of conversations with images: transformers' log-probabilities to 1e-4
 generate   greedy answers in batches: each token is the likeliest by a pass of transformers over all before it
 
@@ -461,6 +462,33 @@ def check_merge(case: Case, recipe_name: str, run: Path) -> None:
     case.expect(f"{recipe_name}, merge: files of the processor", all((merged / file).exists() for file in kept), ", ".join(kept))
 
 
+def check_texts_keep_tower(case: Case, config: Path) -> None:
+    """A run on texts alone does not load the tower, and so does not quantise it: neither does a command that uses the adapter."""
+    texts, run, merged = (case.directory / name for name in ("texts.jsonl", "texts-qlora", "merged-texts-qlora"))
+    record = {"messages": [{"role": "user", "content": "amber birch"}, {"role": "assistant", "content": "cobalt delta"}]}
+    texts.write_text((json.dumps(record) + "\n") * 4)
+    case.train(config, run, **UNPACKED, data__train=str(texts), train__max_steps=1)
+    adapter = ["--adapter", str(run / "adapter")]
+    case.sftrun.run("generate", *adapter, "--prompt", "amber", "--max-new-tokens", "2", *ON_CPU)
+    case.sftrun.run("merge", *adapter, "--output", str(merged), "--dtype", "f32")
+    ours, base = (load(folder).state_dict() for folder in (merged, case.base))
+    for part, same in (("vision", True), ("projector", True), ("language", False)):
+        names = [name for name in base if case.model.part_of(name) == part]
+        changed = [name for name in names if not torch.equal(ours[name], base[name])]
+        case.expect(f"qlora on texts, merge: {part}", not changed if same else bool(changed), f"{len(changed)} of {len(names)} tensors differ")
+
+
+def check_all_linear(case: Case) -> None:
+    """PEFT's all-linear on the whole model has also layers whose output no feature takes: those of SigLIP's pooling head, the last ones of a tower."""
+    torch.manual_seed(22)
+    adapter, merged = case.directory / "adapter-all-linear", case.directory / "merged-all-linear"
+    module = get_peft_model(load(case.base), LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM"))
+    fill_b(module)
+    module.save_pretrained(adapter, save_embedding_layers=False)
+    case.sftrun.run("merge", "--model", str(case.base), "--adapter", str(adapter), "--output", str(merged), "--dtype", "f32")
+    case.below("all-linear, merge: logits", relative_to_largest(probe_logits(case, load(merged)), probe_logits(case, module)), MERGED_LOGITS)
+
+
 # ---- Preferences
 
 
@@ -624,6 +652,7 @@ CHECKS = {
     "preview": check_preview,
     "images": check_images_matter,
     **{name: functools.partial(check_recipe, recipe_name=name) for name in RECIPES},
+    "all-linear": check_all_linear,
     "dpo": check_dpo,
     "score": check_score,
     "generate": check_generate,
