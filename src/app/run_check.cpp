@@ -213,7 +213,10 @@ void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch
     const spec::LoraSpec lora = plan::lora_spec(tuning, arch);
     spec::require_targets_exist(lora, arch);
     spec::require_adapters(lora, arch);
-    require_modules_exist(tuning.skip_modules, tensors_of_run(arch, tuning.train_parts.trained()));
+    // Those of a tower, too, which records with images load.
+    require_modules_exist(
+        tuning.skip_modules,
+        plan::with_tower(spec::tensor_specs(arch), arch, {.is_loaded = arch.vision.has_value()}));
     if (lora.pissa) spec::require_pissa_fits(lora, arch);
     spec::require_patterns_match(lora, arch);
   } else if (tuning.mode == config::TuningMode::kPartial) {

@@ -59,8 +59,9 @@ std::optional<config::BaseRecord> describe_adapter(const PreparedRun& run,
   if (run.decoder->options().trains != model::Trains::kLora) return std::nullopt;
   inputs.adapter = model::adapter_config_of(*run.decoder, "");
   exporting::name_base(*inputs.adapter, run.config.model, run.model_path);
-  config::BaseRecord held = model::base_record(run.config, dtype_name(run.compute.dtype),
-                                               *run.checkpoint, run.base_fingerprint);
+  config::BaseRecord held =
+      model::base_record(run.config, dtype_name(run.compute.dtype), *run.checkpoint,
+                         run.base_fingerprint, run.decoder->options().with_vision);
   inputs.adapter->base_record = held.to_json();
   return held;
 }

@@ -9,6 +9,7 @@
 #include "sftrun/model/pissa.h"
 #include "sftrun/model/stored_matrix.h"
 #include "sftrun/plan/micro_batch.h"
+#include "sftrun/plan/tower.h"
 
 namespace sftrun::exporting {
 namespace {
@@ -64,7 +65,12 @@ QuantisedByRun matrices_quantised(const config::TuningConfig& tuning,
                                   const weights::Checkpoint& base) {
   QuantisedByRun quantised{.options = tuning.quant_options().value(),
                            .tensors = plan::quantised_names(base.arch(), tuning)};
-  for (const spec::TensorSpec& tensor : spec::tensor_specs(base.arch())) {
+  std::vector<spec::TensorSpec> tensors = spec::tensor_specs(base.arch());
+  if (base.arch().vision) {
+    quantised.tensors.merge(plan::quantised_tower_names(base.arch(), tuning));
+    tensors = plan::with_tower(std::move(tensors), base.arch(), {.is_loaded = true});
+  }
+  for (const spec::TensorSpec& tensor : tensors) {
     const auto packed = base.packed(tensor.name);
     const bool is_experts = tensor.role == spec::TensorRole::kExperts;
     if (packed && (is_experts || model::is_stored_as(*packed, quantised.options.format)))

@@ -1,6 +1,9 @@
 #include "sftrun/model/base_form.h"
 
+#include <algorithm>
+
 #include "sftrun/core/log.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/quant_notes.h"
 #include "sftrun/weights/fingerprint.h"
@@ -27,9 +30,25 @@ std::string stored_base_form(const config::TuningConfig& tuning,
   return tuning.quant_name();
 }
 
+namespace {
+
+/// What the run did not load, it did not quantise.
+void skip_image_side(const spec::VisionSpec& vision, std::vector<std::string>& skipped) {
+  const auto skip = [&](std::string module) {
+    if (module.ends_with('.')) module.pop_back();
+    const bool is_skipped = std::ranges::any_of(
+        skipped, [&](const std::string& known) { return has_path_part(module, known); });
+    if (!is_skipped) skipped.push_back(std::move(module));
+  };
+  skip(vision.prefix);
+  for (const std::string& module : vision.projector) skip(module);
+}
+
+}  // namespace
+
 config::BaseRecord base_record(const config::RunConfig& config, const std::string& dtype,
                                const weights::Checkpoint& checkpoint,
-                               const std::string& fingerprint) {
+                               const std::string& fingerprint, bool has_tower) {
   config::BaseRecord held{.model = config.model.name,
                           .fingerprint = fingerprint,
                           .form = stored_base_form(config.tuning, checkpoint),
@@ -40,6 +59,8 @@ config::BaseRecord base_record(const config::RunConfig& config, const std::strin
   // What `auto` means depends on the mode and the files.
   held.tuning.quant = plan::resolved_quant(config.tuning, weights::block_kinds(checkpoint));
   held.tuning.mode = config::TuningMode::kLora;
+  if (checkpoint.arch().vision && !has_tower && held.tuning.quantises_base())
+    skip_image_side(*checkpoint.arch().vision, held.tuning.skip_modules);
   return held;
 }
 

@@ -1,11 +1,13 @@
 #include "tensor_declarer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "describe_layer.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/plan/tower.h"
 
 namespace sftrun::model {
 namespace {
@@ -59,9 +61,16 @@ void TensorDeclarer::declare_tensor(const std::string& name, int64_t unit, at::T
   slots_.push_back({name, weight, parameter, in_fp32 ? at::kFloat : d_.options_.dtype, unit});
 }
 
+bool TensorDeclarer::is_of_unloaded_tower(const std::string& module) const {
+  if (!d_.arch_.vision || d_.options_.with_vision) return false;
+  return std::ranges::any_of(plan::tower_tensors(d_.arch_), [&](const spec::TensorSpec& tensor) {
+    return has_path_part(tensor.name, module);
+  });
+}
+
 void TensorDeclarer::require_skips_used() const {
   for (const std::string& name : d_.options_.base.skip_modules) {
-    if (skips_used_.contains(name)) continue;
+    if (skips_used_.contains(name) || is_of_unloaded_tower(name)) continue;
     throw ConfigError(fmt::format("no module of the model is named `{}`", name),
                       "tuning.skip_modules",
                       "name modules as the model does: down_proj or layers.0.mlp");

@@ -58,6 +58,8 @@ class TensorDeclarer {
                        std::optional<kernels::QuantizedMatrix>& quantized);
   void declare_tensor(const std::string& name, int64_t unit, at::Tensor* weight,
                       layers::Parameter** parameter, bool in_fp32 = false);
+  /// Whether it names modules of the image side, which this decoder does not have.
+  bool is_of_unloaded_tower(const std::string& module) const;
   void require_skips_used() const;
   void declare_linear(layers::Linear& linear, const spec::LinearSpec& spec, int64_t layer,
                       uint32_t number);

@@ -157,6 +157,15 @@ std::set<std::string> quantised_names(const spec::ArchSpec& arch,
   return names;
 }
 
+std::set<std::string> quantised_tower_names(const spec::ArchSpec& arch,
+                                            const config::TuningConfig& tuning) {
+  std::set<std::string> names;
+  for (const spec::TensorSpec& tensor : tower_tensors(arch))
+    if (is_tower_linear(tensor) && !is_skipped(module_of_weight(tensor.name), tuning))
+      names.insert(tensor.name);
+  return names;
+}
+
 namespace {
 
 /// What each tensor of a frozen base takes.
@@ -171,10 +180,7 @@ class BaseFormat {
     if (!keeps_) options_ = tuning.quant_options();
     if (!options_) return;
     quantised_ = quantised_names(arch, tuning);
-    if (!tower.is_loaded) return;
-    for (const spec::TensorSpec& tensor : tower_tensors(arch))
-      if (is_tower_linear(tensor) && !is_skipped(module_of_weight(tensor.name), tuning))
-        quantised_.insert(tensor.name);
+    if (tower.is_loaded) quantised_.merge(quantised_tower_names(arch, tuning));
   }
 
   int64_t bytes(const spec::TensorSpec& tensor) const {

@@ -114,7 +114,7 @@ BATCHES = {
     "tensor": UNPACKED | {"processes": 2, "parallel__strategy": "tensor"},
     "pipeline": PACKED | {"processes": 2, "parallel__strategy": "pipeline"},
 }
-MERGED = ("language", "lora", "mixed")
+MERGED = ("language", "lora", "mixed", "qlora")
 # Of each model, in turns, with --quick.
 QUICK = [{"language": "packed", "full": "packed, checkpointing"}, {"language": "unpacked", "projector": "packed"}, {"language": "fsdp", "mixed": "packed"},
          {"language": "packed, checkpointing", "lora": "unpacked"}, {"language": "ddp", "named all": "packed"}, {"language": "packed", "qlora": "packed"}]
@@ -142,10 +142,6 @@ class Case(ModelCase):
     @property
     def model(self) -> VisionModel:
         return MODELS[self.name]
-
-    @property
-    def base(self) -> Path:
-        return self.directory / "base"
 
     @property
     def steps(self) -> int:
@@ -444,6 +440,8 @@ def check_recipe(case: Case, recipe_name: str) -> None:
             diagnose(case, what, metrics, reference, training, BATCHES[batches])
     if recipe_name in MERGED:
         check_merge(case, recipe_name, case.directory / f"{recipe_name}-{chosen[0]}".replace(" ", "-").replace(",", ""))
+    if training.quantises:
+        check_texts_keep_tower(case, config)
 
 
 def check_names(case: Case, what: str, run: Path, initial: Path) -> None:

@@ -23,9 +23,10 @@ std::string stored_base_form(const config::TuningConfig& tuning,
 
 /// What an adapter records about the base it is trained with.
 /// @param dtype compute dtype: "fp32"   @param fingerprint of the base's weights
+/// @param has_tower whether the run loaded the image side of the model; else `skip_modules` has it
 config::BaseRecord base_record(const config::RunConfig& config, const std::string& dtype,
                                const weights::Checkpoint& checkpoint,
-                               const std::string& fingerprint);
+                               const std::string& fingerprint, bool has_tower = false);
 
 /// How the adapter's run kept `base`, if it quantised it when loading. nullopt: it kept the files'
 /// format, the adapter was trained with another base or with PiSSA, or does not say.

@@ -31,6 +31,9 @@ bool is_skipped(const std::string& name, const config::TuningConfig& tuning);
 /// @pre tuning.quantises_base()
 std::set<std::string> quantised_names(const spec::ArchSpec& arch,
                                       const config::TuningConfig& tuning);
+/// The same of its tower and projector, where it loads them.   @pre arch.vision
+std::set<std::string> quantised_tower_names(const spec::ArchSpec& arch,
+                                            const config::TuningConfig& tuning);
 
 /// Bytes of the frozen base of a run that trains an adapter: each tensor in what `tuning.quant`
 /// makes of it.
