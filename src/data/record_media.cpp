@@ -151,7 +151,7 @@ void RecordMedia::take(Json& messages) {
     for (size_t j = 0; j < content->size(); ++j) {
       Json& part = (*content)[j];
       const std::string name = fmt::format("messages[{}].content[{}]", i, j);
-      if (is_features_part(part)) refuse_features_part(name, where_);
+      if (is_features_part(part)) refuse_features_part(name, place_.where);
       if (!is_image_part(part)) continue;
       const auto key = std::find_if(kImageKeys.begin(), kImageKeys.end(), [&](const char* k) {
         const Json* value = value_of(part, k);
