@@ -89,9 +89,10 @@ void RecordMedia::require_videos() const {
   if (input_->videos != nullptr) return;
   SFTRUN_CHECK(input_->video_refusal.has_value());
   const DataError& why = *input_->video_refusal;
-  throw DataError("the record has a video: " + why.message(),
-                  why.where().empty() ? place_.where : fmt::format("{}, {}", place_.where, why.where()),
-                  why.fix());
+  throw DataError(
+      "the record has a video: " + why.message(),
+      why.where().empty() ? place_.where : fmt::format("{}, {}", place_.where, why.where()),
+      why.fix());
 }
 
 void RecordMedia::find_video_columns(const Json& record) {

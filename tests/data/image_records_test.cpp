@@ -307,7 +307,7 @@ TEST(ImageColumns, FillMarkersInTextParts) {
   record["images"] = Json::array({kSmallPng});
   EXPECT_EQ(qwen_text(built(record)), kSmallText);
   record["messages"][0]["content"] = {Json{{"type", "image"}}, text("<image>\nWhat colour?")};
-  test::expect_error([&] { built(record); }, {"columns have 1 images", "texts have 2"});
+  test::expect_error([&] { built(record); }, {"columns have 1 image,", "texts have 2"});
 }
 
 TEST(ImageColumns, WhereThereAreNoneMarkersAreText) {
