@@ -445,9 +445,18 @@ def address_space(process):
     return int(pathlib.Path(f"/proc/{process.pid}/statm").read_text().split()[0]) * resource.getpagesize()
 
 
+def settled_address_space(process):
+    """Threads may begin a little after the server says that it serves, and each takes some."""
+    sizes = [address_space(process)]
+    while len(sizes) < 5 or len(set(sizes[-5:])) > 1:
+        time.sleep(0.1)
+        sizes.append(address_space(process))
+    return sizes[-1]
+
+
 def check_memory(options, failures):
     with Server(options.sftrun, "--model", MODEL, "--threads", 8) as server:
-        space = address_space(server.process)
+        space = settled_address_space(server.process)
         resource.prlimit(server.process.pid, resource.RLIMIT_AS, (space + (10 << 20), resource.RLIM_INFINITY))
         reply = exchange(server.port, post(b'{"prompt": "a", "max_tokens": 2}'), wait=TIMEOUT)
         failures.expect("10 MiB left before the first answer: it has its threads already", re.match(rb"HTTP/1.1 (200|503) ", reply) and server.process.poll() is None,
