@@ -64,7 +64,7 @@ PLACES = {
     "forward": Place("_ZN6sftrun5model17embedding_forwardERNS0_7DecoderERNS0_13MicroBatchRunE", "in the forward pass", 1, EVAL_STEPS - 1, ALL),
     "backward": Place("_ZN6sftrun5model14layer_backwardERNS0_7DecoderERNS0_13MicroBatchRunElPKNS0_12InputStreamsE", "in the backward pass", 1, STEPS, ALL),
     "optimizer": Place("_ZN6sftrun5train5AdamW4stepEdd", "in the optimizer", 1, STEPS - 1, ALL),
-    "evaluation": Place("_ZNK6sftrun5train9Evaluator3runERNS_5model7DecoderERNS_8parallel8StrategyERKNS0_9ObjectiveERNS5_12CommunicatorERKSt8functionIFivEE",
+    "evaluation": Place("_ZN6sftrun5train9Evaluator3runERNS_5model7DecoderERNS_8parallel8StrategyERKNS0_9ObjectiveERNS5_12CommunicatorERKSt8functionIFivEE",
                         "in the evaluation", 0, STEPS // EVAL_STEPS, ALL),
     "checkpoint": Place("_ZNK6sftrun5train15CheckpointStore4saveERKNS0_18CheckpointContentsERKSt8optionalINS_7weights13AdapterConfigEERKNS0_10TrainStateElS5_IlE",
                         "writing a checkpoint", 0, STEPS // SAVE_STEPS, MAIN),
