@@ -214,7 +214,7 @@ size_t RecordMedia::add_video(const Json& video, const std::string& name) {
   const double last_position =
       static_cast<double>(read.size()) / times.rate * static_cast<double>(input.tokens_per_second);
   if (last_position > kMaxTimePositions || times.seconds.back() > kMaxTimePositions)
-    refuse(fmt::format("{} is too long: its last frame is at {:.0f} seconds", name,
+    refuse(fmt::format("{} is too long: its last frame is at {:.10g} seconds", name,
                        times.seconds.back()),
            "divide the video, or correct \"fps\" or \"timestamps\"");
   const SequenceMedia& first = read.front();
