@@ -108,8 +108,8 @@ Tokenizer::Impl::Impl(TokenizerSource source, const std::string& where)
 
 void Tokenizer::Impl::read_class(const OtherClass& other, const std::string& where) {
   class_difference = other.difference;
-  class_rules.emplace(Normalizer(other.normalizer, where),
-                      PreTokenizer(other.pre_tokenizer, where));
+  class_rules.emplace(
+      WordRules{Normalizer(other.normalizer, where), PreTokenizer(other.pre_tokenizer, where)});
   const bool takes_bytes = rules.pre_tokenizer.gives_bytes();
   if (!takes_bytes) class_rules->pre_tokenizer.make_bytes_visible();
   if (class_rules->pre_tokenizer.gives_bytes() != takes_bytes) class_rules.reset();

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "blocks/block.h"
+#include "sftrun/core/error.h"
 
 namespace sftrun::spec {
 
