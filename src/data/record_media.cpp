@@ -264,11 +264,12 @@ size_t RecordMedia::add(const Json& value, const std::string& key, const std::st
   Media media = media_of(value, key, name);
   for (size_t i = 0; i < images_.size(); ++i)
     if (images_[i].groups.empty() && images_[i].media.media == media) return i;
-  images_.push_back(read(std::move(media), name));
+  images_.push_back(read(media, name));
   return images_.size() - 1;
 }
 
-ReadMedia RecordMedia::read_file(const Media& media) const {
+/// With its size alone, which is all that frames of videos need.
+SequenceMedia RecordMedia::read_header(const Media& media) const {
   const bool is_file = media.bytes == nullptr;
   const bool is_new =
       is_file && place_.stamps != nullptr && place_.stamps->note(media.path, /*is_image=*/true);
@@ -277,18 +278,20 @@ ReadMedia RecordMedia::read_file(const Media& media) const {
       is_file ? file.bytes() : std::as_bytes(std::span(*media.bytes));
   if (is_new) place_.stamps->note_contents(media.path, written_path(media.path), bytes);
   const images::ImageHeader header = images::read_header_within(bytes, {}, media.path);
-  const images::ImagePlan plan =
-      images::plan_image(input_->processor, header.width(), header.height());
   // Only pixels tell whether a file without its end is truncated.
   if (!images::has_end(bytes)) images::decode(bytes, {}, media.path);
-  ReadMedia read{.text = images::text_of_image(input_->prompt, plan)};
-  read.media = {.media = media,
-                .width = header.width(),
-                .height = header.height(),
-                .rows = plan.rows,
-                .num_tokens = plan.num_tokens,
-                .grid_thw = plan.grid_thw,
-                .feature = input_->feature};
+  return {.media = media, .width = header.width(), .height = header.height()};
+}
+
+ReadMedia RecordMedia::read_image(const Media& media) const {
+  ReadMedia read{.media = read_header(media)};
+  const images::ImagePlan plan =
+      images::plan_image(input_->processor, read.media.width, read.media.height);
+  read.text = images::text_of_image(input_->prompt, plan);
+  read.media.rows = plan.rows;
+  read.media.num_tokens = plan.num_tokens;
+  read.media.grid_thw = plan.grid_thw;
+  read.media.feature = input_->feature;
   return read;
 }
 
@@ -298,9 +301,10 @@ std::string RecordMedia::written_path(const std::string& path) const {
   return path.starts_with(folder) ? path.substr(folder.size()) : path;
 }
 
-ReadMedia RecordMedia::read(Media media, const std::string& name) const {
+template <class Read>
+auto RecordMedia::naming(const Media& media, const std::string& name, const Read& read) const {
   try {
-    return read_file(media);
+    return read(media);
   } catch (const DataError& error) {
     throw DataError(
         fmt::format("{}: {}", name, error.message()),
@@ -309,6 +313,14 @@ ReadMedia RecordMedia::read(Media media, const std::string& name) const {
         : !input_->reads_files ? error.fix()
                                : error.fix() + ", or remove the record");
   }
+}
+
+ReadMedia RecordMedia::read(const Media& media, const std::string& name) const {
+  return naming(media, name, [this](const Media& of) { return read_image(of); });
+}
+
+SequenceMedia RecordMedia::read_frame(const Media& media, const std::string& name) const {
+  return naming(media, name, [this](const Media& of) { return read_header(of); });
 }
 
 Media RecordMedia::media_of(const Json& value, const std::string& key,

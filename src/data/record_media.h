@@ -122,8 +122,13 @@ class RecordMedia {
   FrameTimes times_of(const Json& video, size_t num_frames, const std::string& name) const;
   void require_videos() const;
 
-  ReadMedia read(Media media, const std::string& name) const;
-  ReadMedia read_file(const Media& media) const;
+  ReadMedia read(const Media& media, const std::string& name) const;
+  SequenceMedia read_frame(const Media& media, const std::string& name) const;
+  /// Calls `read`, whose errors get the name of the image and its record.
+  template <class Read>
+  auto naming(const Media& media, const std::string& name, const Read& read) const;
+  ReadMedia read_image(const Media& media) const;
+  SequenceMedia read_header(const Media& media) const;
   std::string written_path(const std::string& path) const;
   Media media_of(const Json& value, const std::string& key, const std::string& name) const;
   Media media_at(const std::string& path_or_url, const std::string& name) const;

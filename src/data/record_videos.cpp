@@ -268,7 +268,7 @@ std::vector<SequenceMedia> RecordMedia::read_frames(const Json& frames,
   std::vector<SequenceMedia> read_ones;
   for (size_t i = 0; i < frames.size(); ++i) {
     const std::string frame = fmt::format("{}, frame {}", name, i);
-    read_ones.push_back(read(media_of(frames[i], "video", frame), frame).media);
+    read_ones.push_back(read_frame(media_of(frames[i], "video", frame), frame));
     const SequenceMedia &first = read_ones.front(), &last = read_ones.back();
     if (first.width != last.width || first.height != last.height)
       refuse(fmt::format("{} has {} x {} pixels, and frame 0 has {} x {}", frame, last.width,

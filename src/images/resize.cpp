@@ -196,8 +196,6 @@ struct ResizeMemory::Impl {
   }
 };
 ResizeMemory::ResizeMemory() : impl_(std::make_unique<Impl>()) {}
-ResizeMemory::ResizeMemory(ResizeMemory&&) noexcept = default;
-ResizeMemory& ResizeMemory::operator=(ResizeMemory&&) noexcept = default;
 ResizeMemory::~ResizeMemory() = default;
 
 void resize(const Image& image, int64_t width, int64_t height, Filter filter, Image& result,

@@ -39,7 +39,7 @@ ImageProcessor read_settings_of(const std::string& type, json settings = json::o
 }
 
 std::string hash_of_values(const ProcessedImage& processed) {
-  return xxh3_128(std::as_bytes(processed.values()));
+  return xxh3_128(std::as_bytes(std::span(processed.values)));
 }
 
 TEST(ImageProcessor, GivesTheValuesOfTransformers) {
@@ -337,7 +337,7 @@ TEST(Process, RescalesAndNormalisesAsTorchvisionDoes) {
   const ProcessedImage processed = process(processor, image, {.backend = Backend::kTorchvision});
   const float mean = 0.485F * 255.0F, std = 0.5F * 255.0F;
   for (int64_t i = 0; i < 20; ++i)
-    EXPECT_EQ(processed.values()[static_cast<size_t>(i)],
+    EXPECT_EQ(processed.values[static_cast<size_t>(i)],
               (static_cast<float>(image.pixels[static_cast<size_t>(i * 3)]) - mean) / std);
 }
 
@@ -354,8 +354,8 @@ TEST(Process, ResizesWithTheCallersFunction) {
   const ProcessedImage processed =
       process(processor, Image(3, 3), {.backend = Backend::kTorchvision, .resize = sevens});
   EXPECT_EQ(filter, Filter::kBicubic);
-  ASSERT_EQ(processed.values().size(), 3U * 224 * 224);
-  for (const float value : processed.values()) ASSERT_EQ(value, 7);
+  ASSERT_EQ(processed.values.size(), 3U * 224 * 224);
+  for (const float value : processed.values) ASSERT_EQ(value, 7);
 }
 
 /// The values of `form` from those in the reference's layout, place by place.
@@ -365,7 +365,7 @@ std::vector<float> in_form(const ImageProcessor& processor, const ProcessedImage
   const int64_t width = plan.tile_width, height = plan.tile_height, side = form.side;
   std::vector<float> values;
   for (int64_t tile = 0; tile < std::ssize(plan.tiles); ++tile) {
-    const float* from = processed.values().data() + tile * 3 * width * height;
+    const float* from = processed.values.data() + tile * 3 * width * height;
     const auto at = [&](int64_t channel, int64_t y, int64_t x) {
       return processor.row().layout == PixelLayout::kPlanes
                  ? from[(channel * height + y) * width + x]
@@ -412,9 +412,7 @@ TEST(Process, GivesPatchesInTheFormOfTheTower) {
       std::vector<float> values(static_cast<size_t>(plan.num_values()));
       process(processor, plan, image, values, {.patches = form, .memory = &memory});
       const bool is_given = layout == PixelLayout::kMergeBlocks;
-      EXPECT_TRUE(values == (is_given ? std::vector<float>(processed.values().begin(),
-                                                           processed.values().end())
-                                      : in_form(processor, processed, form)));
+      EXPECT_TRUE(values == (is_given ? processed.values : in_form(processor, processed, form)));
       kinds.insert(processor.kind);
     }
   }
@@ -431,7 +429,7 @@ TEST(Process, PutsOddMarginsWhereTheBackendDoes) {
   image.pixels = {10, 0, 0, 20, 0, 0};
   const auto reds = [&](Backend backend) {
     const ProcessedImage processed = process(processor, image, {.backend = backend});
-    return std::vector<float>(processed.values().begin(), processed.values().begin() + 3);
+    return std::vector<float>(processed.values.begin(), processed.values.begin() + 3);
   };
   EXPECT_EQ(reds(Backend::kPil), (std::vector<float>{0, 10, 20}));
   EXPECT_EQ(reds(Backend::kTorchvision), (std::vector<float>{10, 20, 0}));

@@ -125,7 +125,7 @@ TEST(VideoValues, HaveTheLastFrameForOneThatIsMissing) {
   const ImagePlan plan = plan_frames(video, 1, 1, 3);
   const auto values = [&](const std::vector<Image>& frames) {
     const ProcessedImage processed = process_frames(video, plan, frames, {});
-    return std::vector<float>(processed.values().begin(), processed.values().end());
+    return processed.values;
   };
   EXPECT_EQ(values({first, second}), (std::vector<float>{1, 4, 2, 5, 3, 6}));
   EXPECT_EQ(values({second}), (std::vector<float>{4, 4, 5, 5, 6, 6}));

@@ -65,7 +65,7 @@ TEST(ImageLoading, GivesTheProcessorsPatchesInOrder) {
         images::process(processor, images::decode(std::as_bytes(std::span(file))));
     const int64_t patches = input.tiles[i].patches();
     ASSERT_EQ(patches, expected.plan.rows);
-    const at::Tensor values = at::from_blob(const_cast<float*>(expected.values().data()),
+    const at::Tensor values = at::from_blob(const_cast<float*>(expected.values.data()),
                                             {patches, expected.plan.values_per_row});
     EXPECT_TRUE(at::equal(input.patches.narrow(0, first, patches), values));
     first += patches;

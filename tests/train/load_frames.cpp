@@ -44,7 +44,7 @@ json answered(const json& request) {
     const images::ProcessedImage processed = images::process_frames(
         processor, images::plan_frames(processor, media.width, media.height, media.frames.of_video),
         frames, train::resize_as_torchvision);
-    const std::span<const float> own = processed.values();
+    const std::span<const float> own = processed.values;
     values.append(reinterpret_cast<const char*>(own.data()), own.size_bytes());
     answer["grid_thw"].push_back(media.grid_thw);
     answer["num_tokens"].push_back(media.num_tokens);

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <span>
 
@@ -89,22 +88,12 @@ struct ProcessOptions {
       {};
 };
 
-/// A block of values without initial ones. A large one has huge pages where the system gives them: pages of 4 KiB take longer to get than to fill.
-struct FreeValues {
-  void operator()(float* values) const;
-};
-using PixelValues = std::unique_ptr<float[], FreeValues>;
-
 /// The values of one image.
 struct ProcessedImage {
   ImagePlan plan;
   /// [plan.rows, plan.values_per_row] float32, laid out as row().layout says; Gemma 4 without the reference's padding to
   /// max_soft_tokens * pooling_kernel_size^2 patches.
-  PixelValues pixel_values;
-
-  std::span<const float> values() const {
-    return {pixel_values.get(), static_cast<size_t>(plan.num_values())};
-  }
+  std::vector<float> values;
 };
 
 /// transformers' `pixel_values`, bit for bit with Backend::kPil:

@@ -26,8 +26,6 @@ Image resize(const Image& image, int64_t width, int64_t height, Filter filter);
 class ResizeMemory {
  public:
   ResizeMemory();
-  ResizeMemory(ResizeMemory&&) noexcept;
-  ResizeMemory& operator=(ResizeMemory&&) noexcept;
   ~ResizeMemory();
 
   struct Impl;

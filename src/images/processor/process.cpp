@@ -1,10 +1,6 @@
 #include "sftrun/images/process.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "colours.h"
@@ -125,44 +121,20 @@ void process(const ImageProcessor& processor, const ImagePlan& plan, const Image
   process_all(processor, plan, {&image, 1}, pixel_values, options);
 }
 
-void FreeValues::operator()(float* values) const {
-  std::free(values);
-}
-
-namespace {
-
-PixelValues values_without_content(size_t count) {
-  constexpr size_t kHugePage = size_t{1} << 21;
-  // malloc keeps smaller blocks and gives them again; larger ones are always new (DEFAULT_MMAP_THRESHOLD_MAX of glibc).
-  constexpr size_t kAlwaysNew = size_t{32} << 20;
-  const size_t bytes = std::max<size_t>(1, count) * sizeof(float);
-  const bool is_large = bytes > kAlwaysNew;
-  const size_t whole = (bytes + kHugePage - 1) / kHugePage * kHugePage;
-  void* block = is_large ? std::aligned_alloc(kHugePage, whole) : std::malloc(bytes);
-  if (block == nullptr) throw std::bad_alloc();
-  if (is_large) ::madvise(block, whole, MADV_HUGEPAGE);  // only advice
-  return PixelValues(static_cast<float*>(block));
-}
-
-}  // namespace
-
 ProcessedImage process(const ImageProcessor& processor, const Image& image,
                        const ProcessOptions& options) {
-  ProcessedImage result{.plan = plan_image(processor, image.width, image.height, options.backend),
-                        .pixel_values = nullptr};
-  const auto count = static_cast<size_t>(result.plan.num_values());
-  result.pixel_values = values_without_content(count);
-  process(processor, result.plan, image, {result.pixel_values.get(), count}, options);
+  ProcessedImage result{.plan = plan_image(processor, image.width, image.height, options.backend)};
+  result.values.resize(static_cast<size_t>(result.plan.num_values()));
+  process(processor, result.plan, image, result.values, options);
   return result;
 }
 
 ProcessedImage process_frames(
     const VideoProcessor& processor, const ImagePlan& plan, std::span<const Image> frames,
     const std::function<Image(const Image&, int64_t, int64_t, Filter)>& resize) {
-  ProcessedImage result{.plan = plan, .pixel_values = nullptr};
-  const auto count = static_cast<size_t>(plan.num_values());
-  result.pixel_values = values_without_content(count);
-  process_frames(processor, plan, frames, {result.pixel_values.get(), count},
+  ProcessedImage result{.plan = plan};
+  result.values.resize(static_cast<size_t>(plan.num_values()));
+  process_frames(processor, plan, frames, result.values,
                  {.backend = Backend::kTorchvision, .resize = resize});
   return result;
 }
