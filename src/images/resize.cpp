@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <list>
+#include <memory>
 
 #include "resize_passes.h"
 #include "sftrun/core/error.h"
@@ -91,8 +92,8 @@ ResizeWeights part_of(const ResizeWeights& weights, int64_t begin, int64_t end) 
 }
 
 /// Both passes, band by band; only the rows that the columns' windows cover. A band begins with the rows of the one before that its windows need.
-void resize_rows_first(const Image& image, const ResizeWeights& horizontal,
-                       const ResizeWeights& vertical, Rows target) {
+void resize_rows_first(const Image& image, const RowPass& horizontal, const ResizeWeights& vertical,
+                       Rows target) {
   const auto& windows = vertical.windows;
   const int64_t height = std::ssize(windows);
   const auto end_of = [&](int64_t row) {
@@ -111,8 +112,8 @@ void resize_rows_first(const Image& image, const ResizeWeights& horizontal,
                    static_cast<size_t>(kept * target.stride));
     band.resize(std::max(band.size(), static_cast<size_t>((last - first) * target.stride)));
     begin = first, end = std::max(last, end);
-    resize_rows({image.row(first + kept), image.width * 3}, image.width, last - first - kept,
-                horizontal, {band.data() + kept * target.stride, target.stride});
+    horizontal.run({image.row(first + kept), image.width * 3}, image.width, last - first - kept,
+                   {band.data() + kept * target.stride, target.stride});
     resize_columns({band.data(), target.stride}, first, target.stride,
                    part_of(vertical, top, bottom), {target.row(top), target.stride});
   }
@@ -120,19 +121,66 @@ void resize_rows_first(const Image& image, const ResizeWeights& horizontal,
 
 }  // namespace
 
-void resize_rows_plain(ConstRows from, int64_t height, const ResizeWeights& weights, Rows to) {
-  for (int64_t y = 0; y < height; ++y) {
-    uint8_t* result = to.row(y);
-    for (size_t i = 0; i < weights.windows.size(); ++i, result += 3) {
-      const auto [first, count] = weights.windows[i];
-      const uint8_t* values = from.row(y) + first * 3;
-      const int32_t* weight = weights.of(static_cast<int64_t>(i));
+void RowPass::run(ConstRows from, int64_t width, int64_t height, Rows to) const {
+  // Copies of the last rows with bytes behind them.
+  const int64_t stride = width * 3 + read_behind_;
+  std::vector<uint8_t> copies;
+  std::vector<uint8_t> spare;
+  for (int64_t y = 0; y < height; y += kRowsAtOnce) {
+    const bool needs_copies = (height - y - kRowsAtOnce) * from.stride < read_behind_;
+    if (needs_copies) copies.resize(static_cast<size_t>(stride * kRowsAtOnce));
+    if (y + kRowsAtOnce > height) spare.resize(width_after_ * 3);
+    const uint8_t* rows[kRowsAtOnce];
+    uint8_t* results[kRowsAtOnce];
+    for (int64_t r = 0; r < kRowsAtOnce; ++r) {
+      uint8_t* copy = copies.data() + r * stride;
+      const bool is_there = y + r < height;
+      if (is_there && needs_copies)
+        std::memcpy(copy, from.row(y + r), static_cast<size_t>(width * 3));
+      rows[r] = needs_copies ? copy : from.row(y + r);
+      results[r] = is_there ? to.row(y + r) : spare.data();
+    }
+    run_four(rows, results);
+  }
+}
+
+namespace {
+
+class RowPassPlain final : public RowPass {
+ public:
+  explicit RowPassPlain(const ResizeWeights& weights)
+      : RowPass(weights.windows.size(), 0), weights_(weights) {}
+
+ private:
+  void run_four(const uint8_t* const* rows, uint8_t* const* to) const override {
+    for (int64_t r = 0; r < kRowsAtOnce; ++r) resize_row(rows[r], to[r]);
+  }
+
+  void resize_row(const uint8_t* from, uint8_t* result) const {
+    for (size_t i = 0; i < weights_.windows.size(); ++i, result += 3) {
+      const auto [first, count] = weights_.windows[i];
+      const uint8_t* values = from + first * 3;
+      const int32_t* weight = weights_.of(static_cast<int64_t>(i));
       int32_t sums[3] = {kHalf, kHalf, kHalf};
       for (int64_t j = 0; j < count; ++j)
         for (int c = 0; c < 3; ++c) sums[c] += values[j * 3 + c] * weight[j];
       for (int c = 0; c < 3; ++c) result[c] = clipped(sums[c]);
     }
   }
+
+  ResizeWeights weights_;
+};
+
+}  // namespace
+
+std::unique_ptr<RowPass> row_pass_plain(const ResizeWeights& weights) {
+  return std::make_unique<RowPassPlain>(weights);
+}
+
+std::unique_ptr<RowPass> row_pass(const ResizeWeights& weights) {
+  for (const auto make : {row_pass_vbmi, row_pass_vnni, row_pass_avx2})
+    if (std::unique_ptr<RowPass> pass = make(weights)) return pass;
+  return row_pass_plain(weights);
 }
 
 void resize_columns_plain(ConstRows from, int64_t first_row, int64_t begin, int64_t bytes,
@@ -149,13 +197,6 @@ void resize_columns_plain(ConstRows from, int64_t first_row, int64_t begin, int6
     uint8_t* result = to.row(static_cast<int64_t>(i)) + begin;
     for (size_t x = 0; x < sums.size(); ++x) result[x] = clipped(sums[x]);
   }
-}
-
-void resize_rows(ConstRows from, int64_t width, int64_t height, const ResizeWeights& weights,
-                 Rows to) {
-  if (!resize_rows_vnni(from, width, height, weights, to) &&
-      !resize_rows_avx2(from, width, height, weights, to))
-    resize_rows_plain(from, height, weights, to);
 }
 
 void resize_columns(ConstRows from, int64_t first_row, int64_t bytes, const ResizeWeights& weights,
@@ -178,11 +219,12 @@ struct ResizeMemory::Impl {
     int64_t from, to;
     Filter filter;
     ResizeWeights weights;
+    std::unique_ptr<RowPass> rows;  // made when it is first asked for
   };
   std::list<Entry> entries;  // the last one used is the first
 
   /// Stays valid while seven others are asked for.
-  const ResizeWeights& get(int64_t from, int64_t to, Filter filter) {
+  Entry& get(int64_t from, int64_t to, Filter filter) {
     constexpr size_t kMost = 8;
     const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) {
       return entry.from == from && entry.to == to && entry.filter == filter;
@@ -190,9 +232,17 @@ struct ResizeMemory::Impl {
     if (found != entries.end())
       entries.splice(entries.begin(), entries, found);
     else
-      entries.push_front({from, to, filter, weights_of(from, to, filter)});
+      entries.push_front({from, to, filter, weights_of(from, to, filter), nullptr});
     if (entries.size() > kMost) entries.pop_back();
-    return entries.front().weights;
+    return entries.front();
+  }
+  const RowPass& rows(int64_t from, int64_t to, Filter filter) {
+    Entry& entry = get(from, to, filter);
+    if (!entry.rows) entry.rows = row_pass(entry.weights);
+    return *entry.rows;
+  }
+  const ResizeWeights& columns(int64_t from, int64_t to, Filter filter) {
+    return get(from, to, filter).weights;
   }
 };
 ResizeMemory::ResizeMemory() : impl_(std::make_unique<Impl>()) {}
@@ -209,19 +259,21 @@ void resize(const Image& image, int64_t width, int64_t height, Filter filter, Im
   if (filter == Filter::kNearest) return resize_nearest(image, width, height, result);
   const ConstRows source{image.pixels.data(), image.width * 3};
   const Rows target{result.pixels.data(), width * 3};
+  ResizeMemory::Impl& tables = memory.impl();
+  const auto rows = [&]() -> const RowPass& { return tables.rows(image.width, width, filter); };
+  const auto columns = [&]() -> const ResizeWeights& {
+    return tables.columns(image.height, height, filter);
+  };
   if (height == image.height) {
-    resize_rows(source, image.width, height, memory.impl().get(image.width, width, filter), target);
+    rows().run(source, image.width, height, target);
   } else if (width == image.width) {
-    resize_columns(source, 0, width * 3, memory.impl().get(image.height, height, filter), target);
+    resize_columns(source, 0, width * 3, columns(), target);
   } else if (columns_are_first(image, width, height)) {
     std::vector<uint8_t> between(static_cast<size_t>(height * image.width * 3));
-    resize_columns(source, 0, image.width * 3, memory.impl().get(image.height, height, filter),
-                   {between.data(), source.stride});
-    resize_rows({between.data(), source.stride}, image.width, height,
-                memory.impl().get(image.width, width, filter), target);
+    resize_columns(source, 0, image.width * 3, columns(), {between.data(), source.stride});
+    rows().run({between.data(), source.stride}, image.width, height, target);
   } else {
-    resize_rows_first(image, memory.impl().get(image.width, width, filter),
-                      memory.impl().get(image.height, height, filter), target);
+    resize_rows_first(image, rows(), columns(), target);
   }
 }
 

@@ -45,9 +45,9 @@ std::vector<int32_t> in_fours(const ResizeWeights& weights) {
   return fours;
 }
 
-constexpr int64_t kRowsTogether = 4;
+constexpr int kRowsTogether = 4;
 // Windows are read in fours of pixels, and a load of 16 bytes begins at each.
-constexpr int64_t kSlack = 32;
+constexpr int64_t kReadBehindFours = 32;
 
 /// The value of each of 8 sums: (high << kLowBits) + low, rounded, without the fractional bits; not yet clipped.
 SFTRUN_AVX2 inline __m256i joined(__m256i high, __m256i low) {
@@ -138,34 +138,35 @@ SFTRUN_AVX2 void resize_32_bytes(ConstRows from, int64_t first, int64_t begin,
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + begin), _mm256_packus_epi16(lower, upper));
 }
 
+class RowPassAvx2 final : public RowPass {
+ public:
+  explicit RowPassAvx2(const ResizeWeights& weights)
+      : RowPass(weights.windows.size(), kReadBehindFours),
+        weights_(weights),
+        fours_(in_fours(weights)) {}
+
+ private:
+  void run_four(const uint8_t* const* rows, uint8_t* const* to) const override {
+    resize_four_rows(rows, weights_, fours_.data(), to);
+  }
+
+  ResizeWeights weights_;
+  std::vector<int32_t> fours_;
+};
+
+bool suits_avx2(const ResizeWeights& weights) {
+  return __builtin_cpu_supports("avx2") && fits_in_halves(weights);
+}
+
 }  // namespace
 
-bool resize_rows_avx2(ConstRows from, int64_t width, int64_t height, const ResizeWeights& weights,
-                      Rows to) {
-  if (!__builtin_cpu_supports("avx2") || !fits_in_halves(weights)) return false;
-  const std::vector<int32_t> fours = in_fours(weights);
-  // Copies of the rows with bytes behind them, which are read and count for nothing.
-  const int64_t stride = width * 3 + kSlack;
-  std::vector<uint8_t> copies(static_cast<size_t>(stride * kRowsTogether));
-  std::vector<uint8_t> spare(weights.windows.size() * 3);
-  for (int64_t y = 0; y < height; y += kRowsTogether) {
-    const uint8_t* rows[kRowsTogether];
-    uint8_t* results[kRowsTogether];
-    for (int64_t r = 0; r < kRowsTogether; ++r) {
-      uint8_t* copy = copies.data() + r * stride;
-      const bool is_there = y + r < height;
-      if (is_there) std::memcpy(copy, from.row(y + r), static_cast<size_t>(width * 3));
-      rows[r] = copy;
-      results[r] = is_there ? to.row(y + r) : spare.data();
-    }
-    resize_four_rows(rows, weights, fours.data(), results);
-  }
-  return true;
+std::unique_ptr<RowPass> row_pass_avx2(const ResizeWeights& weights) {
+  return suits_avx2(weights) ? std::make_unique<RowPassAvx2>(weights) : nullptr;
 }
 
 int64_t resize_columns_avx2(ConstRows from, int64_t first_row, int64_t bytes,
                             const ResizeWeights& weights, Rows to) {
-  if (!__builtin_cpu_supports("avx2") || !fits_in_halves(weights)) return 0;
+  if (!suits_avx2(weights)) return 0;
   const int64_t done = bytes / 32 * 32;
   std::vector<SplitPair> pairs(static_cast<size_t>(weights.stride / 2));
   for (size_t i = 0; i < weights.windows.size(); ++i) {
@@ -179,8 +180,8 @@ int64_t resize_columns_avx2(ConstRows from, int64_t first_row, int64_t bytes,
   return done;
 }
 #else
-bool resize_rows_avx2(ConstRows, int64_t, int64_t, const ResizeWeights&, Rows) {
-  return false;
+std::unique_ptr<RowPass> row_pass_avx2(const ResizeWeights&) {
+  return nullptr;
 }
 int64_t resize_columns_avx2(ConstRows, int64_t, int64_t, const ResizeWeights&, Rows) {
   return 0;

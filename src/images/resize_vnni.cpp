@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "resize_passes.h"
+#include "weight_digits.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -13,36 +14,8 @@ namespace sftrun::images {
 #if defined(__x86_64__)
 namespace {
 
-/// Weights of four values as three digits: weight = (high << 16) + (middle << 8) + low, each digit a signed byte. A product of digits and
-/// values is one instruction (vpdpbusd), and the sum of 32 bits is the same number.
-struct FourWeights {
-  int32_t high = 0, middle = 0, low = 0;
-};
-
-bool fits_in_digits(const ResizeWeights& weights) {
-  constexpr int32_t kMost = 127 << 16;
-  return std::all_of(weights.values.begin(), weights.values.end(),
-                     [](int32_t weight) { return weight >= -kMost && weight < kMost; });
-}
-
-FourWeights digits_of(const int32_t* weights, int64_t count) {
-  int8_t digits[3][4] = {};
-  for (int64_t i = 0; i < std::min<int64_t>(count, 4); ++i) {
-    digits[2][i] = static_cast<int8_t>(weights[i] & 0xFF);
-    const int32_t rest = (weights[i] - digits[2][i]) >> 8;
-    digits[1][i] = static_cast<int8_t>(rest & 0xFF);
-    digits[0][i] = static_cast<int8_t>((rest - digits[1][i]) >> 8);
-  }
-  FourWeights four;
-  std::memcpy(&four.high, digits[0], 4);
-  std::memcpy(&four.middle, digits[1], 4);
-  std::memcpy(&four.low, digits[2], 4);
-  return four;
-}
-
-constexpr int64_t kRowsAtOnce = 4;
 // Windows are read in fours of pixels, and a load of 16 bytes begins at each.
-constexpr int64_t kReadBehind = 32;
+constexpr int64_t kReadBehindPixels = 32;
 
 /// Sums of the three digits.
 struct DigitSums {
@@ -50,7 +23,7 @@ struct DigitSums {
 };
 
 SFTRUN_VNNI inline DigitSums no_sums() {
-  return {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
+  return {_mm256_set1_epi32(kHalfOfHighDigits), _mm256_setzero_si256(), _mm256_setzero_si256()};
 }
 SFTRUN_VNNI inline void add_products(DigitSums& sums, __m256i values, const FourWeights& weights) {
   sums.high = _mm256_dpbusd_epi32(sums.high, values, _mm256_set1_epi32(weights.high));
@@ -61,8 +34,15 @@ SFTRUN_VNNI inline void add_products(DigitSums& sums, __m256i values, const Four
 SFTRUN_VNNI inline __m256i total_of(const DigitSums& sums) {
   const __m256i upper =
       _mm256_add_epi32(_mm256_slli_epi32(sums.high, 16), _mm256_slli_epi32(sums.middle, 8));
-  const __m256i half = _mm256_set1_epi32(1 << (kWeightBits - 1));
-  return _mm256_srai_epi32(_mm256_add_epi32(_mm256_add_epi32(upper, sums.low), half), kWeightBits);
+  return _mm256_srai_epi32(_mm256_add_epi32(upper, sums.low), kWeightBits);
+}
+/// The total of one product: digits are added as Horner's rule does.
+SFTRUN_VNNI inline __m256i total_of_four(__m256i values, const FourWeights& weights) {
+  __m256i sums = _mm256_dpbusd_epi32(_mm256_set1_epi32(kHalfOfHighDigits), values,
+                                     _mm256_set1_epi32(weights.high));
+  sums = _mm256_dpbusd_epi32(_mm256_slli_epi32(sums, 8), values, _mm256_set1_epi32(weights.middle));
+  sums = _mm256_dpbusd_epi32(_mm256_slli_epi32(sums, 8), values, _mm256_set1_epi32(weights.low));
+  return _mm256_srai_epi32(sums, kWeightBits);
 }
 
 /// Four pixels of two rows in 12 bytes each, as (r0 r1 r2 r3) (g0 …) (b0 …) 0 for either row.
@@ -104,28 +84,54 @@ SFTRUN_VNNI void resize_rows_at_once(const uint8_t* const* rows, const ResizeWei
   }
 }
 
-/// 32 bytes of one row: sums over `count` rows, four at a time.
-SFTRUN_VNNI void resize_32_columns(ConstRows from, int64_t first, int64_t begin,
-                                   const FourWeights* fours, int64_t count, uint8_t* to) {
-  DigitSums sums[4] = {no_sums(), no_sums(), no_sums(), no_sums()};
-  for (int64_t j = 0; j < count; j += 4) {
-    __m256i rows[4];
-    for (int64_t r = 0; r < 4; ++r)  // beyond the last row weights are 0
-      rows[r] = _mm256_loadu_si256(
-          reinterpret_cast<const __m256i*>(from.row(first + std::min(j + r, count - 1)) + begin));
-    const __m256i ab_low = _mm256_unpacklo_epi8(rows[0], rows[1]);
-    const __m256i ab_high = _mm256_unpackhi_epi8(rows[0], rows[1]);
-    const __m256i cd_low = _mm256_unpacklo_epi8(rows[2], rows[3]);
-    const __m256i cd_high = _mm256_unpackhi_epi8(rows[2], rows[3]);
-    add_products(sums[0], _mm256_unpacklo_epi16(ab_low, cd_low), fours[j / 4]);
-    add_products(sums[1], _mm256_unpackhi_epi16(ab_low, cd_low), fours[j / 4]);
-    add_products(sums[2], _mm256_unpacklo_epi16(ab_high, cd_high), fours[j / 4]);
-    add_products(sums[3], _mm256_unpackhi_epi16(ab_high, cd_high), fours[j / 4]);
+/// 32 bytes of four rows from `first` on, byte by byte: 4 x 8 columns in the order in which packing puts them together again.
+SFTRUN_VNNI inline void read_columns(ConstRows from, int64_t first, int64_t count, int64_t begin,
+                                     __m256i* columns) {
+  __m256i rows[4];
+  for (int64_t r = 0; r < 4; ++r)  // beyond the last row weights are 0
+    rows[r] = _mm256_loadu_si256(
+        reinterpret_cast<const __m256i*>(from.row(first + std::min(r, count - 1)) + begin));
+  const __m256i ab_low = _mm256_unpacklo_epi8(rows[0], rows[1]);
+  const __m256i ab_high = _mm256_unpackhi_epi8(rows[0], rows[1]);
+  const __m256i cd_low = _mm256_unpacklo_epi8(rows[2], rows[3]);
+  const __m256i cd_high = _mm256_unpackhi_epi8(rows[2], rows[3]);
+  columns[0] = _mm256_unpacklo_epi16(ab_low, cd_low);
+  columns[1] = _mm256_unpackhi_epi16(ab_low, cd_low);
+  columns[2] = _mm256_unpacklo_epi16(ab_high, cd_high);
+  columns[3] = _mm256_unpackhi_epi16(ab_high, cd_high);
+}
+
+SFTRUN_VNNI inline void write_columns(const __m256i* totals, uint8_t* to) {
+  const __m256i lower = _mm256_packs_epi32(totals[0], totals[1]);
+  const __m256i upper = _mm256_packs_epi32(totals[2], totals[3]);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_packus_epi16(lower, upper));
+}
+
+/// `bytes` bytes of one row, a multiple of 32: sums over at most four rows.
+SFTRUN_VNNI void resize_columns_of_four(ConstRows from, int64_t first, int64_t count,
+                                        const FourWeights& four, int64_t bytes, uint8_t* to) {
+  for (int64_t begin = 0; begin < bytes; begin += 32) {
+    __m256i columns[4];
+    read_columns(from, first, count, begin, columns);
+    for (__m256i& column : columns) column = total_of_four(column, four);
+    write_columns(columns, to + begin);
   }
-  // Packing undoes the order of unpacking.
-  const __m256i lower = _mm256_packs_epi32(total_of(sums[0]), total_of(sums[1]));
-  const __m256i upper = _mm256_packs_epi32(total_of(sums[2]), total_of(sums[3]));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + begin), _mm256_packus_epi16(lower, upper));
+}
+
+/// Sums over `count` rows, four at a time.
+SFTRUN_VNNI void resize_columns_of_fours(ConstRows from, int64_t first, int64_t count,
+                                         const FourWeights* fours, int64_t bytes, uint8_t* to) {
+  for (int64_t begin = 0; begin < bytes; begin += 32) {
+    DigitSums sums[4] = {no_sums(), no_sums(), no_sums(), no_sums()};
+    for (int64_t j = 0; j < count; j += 4) {
+      __m256i columns[4];
+      read_columns(from, first + j, count - j, begin, columns);
+      for (int i = 0; i < 4; ++i) add_products(sums[i], columns[i], fours[j / 4]);
+    }
+    __m256i totals[4];
+    for (int i = 0; i < 4; ++i) totals[i] = total_of(sums[i]);
+    write_columns(totals, to + begin);
+  }
 }
 
 bool has_vnni() {
@@ -133,53 +139,56 @@ bool has_vnni() {
          __builtin_cpu_supports("avx512vnni");
 }
 
+bool suits_vnni(const ResizeWeights& weights) {
+  return has_vnni() && fits_in_digits(weights);
+}
+
+class RowPassVnni final : public RowPass {
+ public:
+  explicit RowPassVnni(const ResizeWeights& weights)
+      : RowPass(weights.windows.size(), kReadBehindPixels),
+        weights_(weights),
+        fours_(weights.values.size() / 4) {
+    for (size_t i = 0; i < fours_.size(); ++i)
+      fours_[i] = digits_of(weights.values.data() + 4 * i, 4);
+  }
+
+ private:
+  void run_four(const uint8_t* const* rows, uint8_t* const* to) const override {
+    resize_rows_at_once(rows, weights_, fours_.data(), to);
+  }
+
+  ResizeWeights weights_;
+  std::vector<FourWeights> fours_;
+};
+
 }  // namespace
 
-bool resize_rows_vnni(ConstRows from, int64_t width, int64_t height, const ResizeWeights& weights,
-                      Rows to) {
-  if (!has_vnni() || !fits_in_digits(weights)) return false;
-  std::vector<FourWeights> fours(weights.values.size() / 4);
-  for (size_t i = 0; i < fours.size(); ++i) fours[i] = digits_of(weights.values.data() + 4 * i, 4);
-  // Copies of the last rows with bytes behind them, which are read and count for nothing.
-  const int64_t stride = width * 3 + kReadBehind;
-  std::vector<uint8_t> copies(static_cast<size_t>(stride * kRowsAtOnce));
-  std::vector<uint8_t> spare(weights.windows.size() * 3);
-  for (int64_t y = 0; y < height; y += kRowsAtOnce) {
-    const bool needs_copies = (height - y - kRowsAtOnce) * from.stride < kReadBehind;
-    const uint8_t* rows[kRowsAtOnce];
-    uint8_t* results[kRowsAtOnce];
-    for (int64_t r = 0; r < kRowsAtOnce; ++r) {
-      uint8_t* copy = copies.data() + r * stride;
-      const bool is_there = y + r < height;
-      if (is_there && needs_copies)
-        std::memcpy(copy, from.row(y + r), static_cast<size_t>(width * 3));
-      rows[r] = needs_copies ? copy : from.row(y + r);
-      results[r] = is_there ? to.row(y + r) : spare.data();
-    }
-    resize_rows_at_once(rows, weights, fours.data(), results);
-  }
-  return true;
+std::unique_ptr<RowPass> row_pass_vnni(const ResizeWeights& weights) {
+  return suits_vnni(weights) ? std::make_unique<RowPassVnni>(weights) : nullptr;
 }
 
 int64_t resize_columns_vnni(ConstRows from, int64_t first_row, int64_t bytes,
                             const ResizeWeights& weights, Rows to) {
-  if (!has_vnni() || !fits_in_digits(weights)) return 0;
+  if (!suits_vnni(weights)) return 0;
   const int64_t done = bytes / 32 * 32;
   std::vector<FourWeights> fours(static_cast<size_t>((weights.stride + 3) / 4));
   for (size_t i = 0; i < weights.windows.size(); ++i) {
     const auto [first, count] = weights.windows[i];
     const int32_t* weight = weights.of(static_cast<int64_t>(i));
+    uint8_t* row = to.row(static_cast<int64_t>(i));
     for (size_t j = 0; j < fours.size(); ++j)
       fours[j] = digits_of(weight + 4 * j, count - static_cast<int64_t>(4 * j));
-    for (int64_t begin = 0; begin < done; begin += 32)
-      resize_32_columns(from, first - first_row, begin, fours.data(), count,
-                        to.row(static_cast<int64_t>(i)));
+    if (count <= 4)
+      resize_columns_of_four(from, first - first_row, count, fours[0], done, row);
+    else
+      resize_columns_of_fours(from, first - first_row, count, fours.data(), done, row);
   }
   return done;
 }
 #else
-bool resize_rows_vnni(ConstRows, int64_t, int64_t, const ResizeWeights&, Rows) {
-  return false;
+std::unique_ptr<RowPass> row_pass_vnni(const ResizeWeights&) {
+  return nullptr;
 }
 int64_t resize_columns_vnni(ConstRows, int64_t, int64_t, const ResizeWeights&, Rows) {
   return 0;

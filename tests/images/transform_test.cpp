@@ -36,59 +36,84 @@ TEST(Resize, WithoutAChangeIsACopy) {
   EXPECT_EQ(resize(image, 9, 7, Filter::kLanczos), image);
 }
 
-struct Passes {
-  decltype(&resize_rows_avx2) rows;
-  decltype(&resize_columns_avx2) columns;
-};
-
-/// Both passes of `passes` beside the plain ones.
-void expect_plain_results(const Passes& passes, const Image& image, int64_t after, Filter filter) {
-  const int64_t width = image.width, height = image.height;
-  const ConstRows source{image.pixels.data(), width * 3};
-  Image plain(after, height), fast(after, height);
-  const ResizeWeights rows = weights_of(width, after, filter);
-  resize_rows_plain(source, height, rows, {plain.pixels.data(), after * 3});
-  ASSERT_TRUE(passes.rows(source, width, height, rows, {fast.pixels.data(), after * 3}));
-  EXPECT_EQ(plain, fast);
-
-  Image plain_columns(width, after), fast_columns(width, after);
-  const ResizeWeights columns = weights_of(height, after, filter);
-  const Rows target{fast_columns.pixels.data(), width * 3};
-  resize_columns_plain(source, 0, 0, width * 3, columns, {plain_columns.pixels.data(), width * 3});
-  const int64_t done = passes.columns(source, 0, width * 3, columns, target);
-  EXPECT_EQ(done, width * 3 / 32 * 32);
-  resize_columns_plain(source, 0, done, width * 3, columns, target);
-  EXPECT_EQ(plain_columns, fast_columns);
+Image resized_rows(const RowPass& pass, const Image& image, int64_t after) {
+  Image result(after, image.height);
+  pass.run({image.pixels.data(), image.width * 3}, image.width, image.height,
+           {result.pixels.data(), after * 3});
+  return result;
 }
 
-void expect_plain_results(const Passes& passes) {
-  if (!passes.rows({nullptr, 0}, 0, 0, {}, {nullptr, 0}))
-    GTEST_SKIP() << "the processor does not have the instructions";
-  for (const auto& [width, height, after] : {std::array<int64_t, 3>{1, 1, 1},
-                                             {5, 3, 4},
-                                             {33, 9, 7},
-                                             {7, 5, 40},
-                                             {200, 6, 3},
-                                             {64, 4, 63},
-                                             {64, 41, 13}}) {
-    SCOPED_TRACE(fmt::format("{} x {} to {}", width, height, after));
-    const Image image = random_image(width, height, 3);
-    for (const Filter filter : {Filter::kBox, Filter::kBicubic, Filter::kLanczos})
-      expect_plain_results(passes, image, after, filter);
-  }
+/// Sizes before and after; some lines of an image are more than one vector, and some are less.
+constexpr std::array<std::array<int64_t, 3>, 9> kSizes{{{1, 1, 1},
+                                                        {5, 3, 4},
+                                                        {33, 9, 7},
+                                                        {7, 5, 40},
+                                                        {200, 6, 3},
+                                                        {64, 4, 63},
+                                                        {64, 41, 13},
+                                                        {48, 6, 83},
+                                                        {101, 9, 160}}};
+constexpr Filter kFilters[] = {Filter::kBox, Filter::kBilinear, Filter::kBicubic, Filter::kLanczos};
+
+/// Compares with the plain pass where `make` makes one.
+/// @return how many it made
+int expect_plain_rows(decltype(&row_pass) make) {
+  int made = 0;
+  for (const auto& [width, height, after] : kSizes)
+    for (const Filter filter : kFilters) {
+      SCOPED_TRACE(fmt::format("{} x {} to {}, {}", width, height, after, name_of(filter)));
+      const Image image = random_image(width, height, 3);
+      const ResizeWeights weights = weights_of(width, after, filter);
+      const auto pass = make(weights);
+      if (!pass) continue;
+      ++made;
+      EXPECT_EQ(resized_rows(*pass, image, after),
+                resized_rows(*row_pass_plain(weights), image, after));
+    }
+  return made;
 }
+
+void expect_plain_columns(decltype(&resize_columns_avx2) columns) {
+  for (const auto& [width, height, after] : kSizes)
+    for (const Filter filter : kFilters) {
+      SCOPED_TRACE(fmt::format("{} x {} to {}, {}", width, height, after, name_of(filter)));
+      const Image image = random_image(width, height, 3);
+      const ConstRows source{image.pixels.data(), width * 3};
+      const ResizeWeights weights = weights_of(height, after, filter);
+      Image plain(width, after), fast(width, after);
+      const Rows target{fast.pixels.data(), width * 3};
+      resize_columns_plain(source, 0, 0, width * 3, weights, {plain.pixels.data(), width * 3});
+      const int64_t done = columns(source, 0, width * 3, weights, target);
+      EXPECT_EQ(done, width * 3 / 32 * 32);
+      resize_columns_plain(source, 0, done, width * 3, weights, target);
+      EXPECT_EQ(plain, fast);
+    }
+}
+
+/// Weights of one pixel, which every processor's passes take.
+const ResizeWeights kOne{.windows = {{0, 1}}, .stride = 4, .values = {1 << kWeightBits, 0, 0, 0}};
+constexpr int kNumCases = std::size(kSizes) * std::size(kFilters);
 
 TEST(Resize, PassesOfAvx2EqualThePlainOnes) {
-  expect_plain_results({resize_rows_avx2, resize_columns_avx2});
+  if (!row_pass_avx2(kOne)) GTEST_SKIP() << "the processor does not have the instructions";
+  EXPECT_EQ(expect_plain_rows(row_pass_avx2), kNumCases);
+  expect_plain_columns(resize_columns_avx2);
 }
 
 TEST(Resize, PassesOfVnniEqualThePlainOnes) {
-  expect_plain_results({resize_rows_vnni, resize_columns_vnni});
+  if (!row_pass_vnni(kOne)) GTEST_SKIP() << "the processor does not have the instructions";
+  EXPECT_EQ(expect_plain_rows(row_pass_vnni), kNumCases);
+  expect_plain_columns(resize_columns_vnni);
 }
 
-TEST(Resize, PassesOfVnniLeaveWeightsThatTheirDigitsDoNotHold) {
-  if (!resize_rows_vnni({nullptr, 0}, 0, 0, {}, {nullptr, 0}))
-    GTEST_SKIP() << "the processor does not have the instructions";
+TEST(Resize, PassesOfVbmiEqualThePlainOnes) {
+  if (!row_pass_vbmi(kOne)) GTEST_SKIP() << "the processor does not have the instructions";
+  // Images that become larger, or little smaller: four bytes of a channel are within 64 bytes for 16 pixels.
+  EXPECT_EQ(expect_plain_rows(row_pass_vbmi), 24);
+}
+
+TEST(Resize, PassesOfDigitsLeaveWeightsThatDigitsDoNotHold) {
+  if (!row_pass_vnni(kOne)) GTEST_SKIP() << "the processor does not have the instructions";
   const Image image = random_image(16, 4, 5);
   Image result(16, 4);
   const Rows target{result.pixels.data(), 48};
@@ -96,7 +121,8 @@ TEST(Resize, PassesOfVnniLeaveWeightsThatTheirDigitsDoNotHold) {
   for (const auto& [weight, holds] : {std::pair(1, true), {3, false}, {-3, false}}) {
     const ResizeWeights weights{
         .windows = {{0, 1}}, .stride = 4, .values = {weight * (1 << kWeightBits), 0, 0, 0}};
-    EXPECT_EQ(resize_rows_vnni(source, 16, 4, weights, target), holds) << weight;
+    EXPECT_EQ(row_pass_vnni(weights) != nullptr, holds) << weight;
+    EXPECT_EQ(row_pass_vbmi(weights) != nullptr, holds && row_pass_vbmi(kOne)) << weight;
     EXPECT_EQ(resize_columns_vnni(source, 0, 48, weights, target), holds ? 32 : 0) << weight;
   }
 }
