@@ -133,12 +133,11 @@ void RowPass::run(ConstRows from, int64_t width, int64_t height, Rows to) const 
     const uint8_t* rows[kRowsAtOnce];
     uint8_t* results[kRowsAtOnce];
     for (int64_t r = 0; r < kRowsAtOnce; ++r) {
-      uint8_t* copy = copies.data() + r * stride;
       const bool is_there = y + r < height;
-      if (is_there && needs_copies)
-        std::memcpy(copy, from.row(y + r), static_cast<size_t>(width * 3));
-      rows[r] = needs_copies ? copy : from.row(y + r);
       results[r] = is_there ? to.row(y + r) : spare.data();
+      rows[r] = needs_copies ? copies.data() + r * stride : from.row(y + r);
+      if (is_there && needs_copies)
+        std::memcpy(copies.data() + r * stride, from.row(y + r), static_cast<size_t>(width * 3));
     }
     run_four(rows, results);
   }
