@@ -108,7 +108,7 @@ def qwen(name: str, processor: str, settings: dict) -> VisionModel:
     return VisionModel(
         vision_kinds.KINDS[name], ProcessorCase(name, "qwen2_vl", "Qwen2VLImageProcessor", QWEN_SETTINGS | settings, processor), CHATML,
         "<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>", QWEN_IDS, "model.visual.",
-        ("model.visual.merger.", "model.visual.deepstack_merger_list."), video="<|vision_start|><|video_pad|><|vision_end|>")
+        ("model.visual.merger.", *(["model.visual.deepstack_merger_list."] if name == "qwen3_vl" else [])), video="<|vision_start|><|video_pad|><|vision_end|>")
 
 
 def gemma4(name: str) -> VisionModel:

@@ -16,7 +16,6 @@ all-linear an adapter that PEFT made on all linear layers of the whole model: th
 score      `sftrun score` of conversations with images: transformers' log-probabilities to 1e-4
 generate   greedy answers in batches: each token is the likeliest by a pass of transformers over all before it
 
-A recipe that sftrun refuses because it is not supported yet is a line "skip" (NOT_YET), and the run fails with --strict.
 --diagnose: where a training differs, one step of SGD shows the gradients of each tensor, and which of them differ.
 --quick: 3 steps; each model has some of the recipes, one batch each (QUICK).
 """
@@ -66,9 +65,6 @@ DPO_LOSS = 5e-5  # a small difference of log-probabilities of about 100, which a
 RANK, BETA, MAX_SEQ_LEN = 4, 0.3, 512
 STEPS, QUICK_STEPS, QUICK_RECORDS = 5, 3, 8
 WEIGHT_DECAY = 0.3  # large, so that losses show which tensors decay
-# What sftrun says of what it does not do yet.
-NOT_YET = ("is not supported in this version", "not supported yet", "the model reads text alone", "tuning.trainable matches no parameter",
-           "cannot be divided into stages")
 PARTS = ("language", "projector", "vision")
 NF4 = Storage("nf4", True, 64)
 ON_CPU = ["--device", "cpu", "--dtype", "fp32"]
@@ -126,10 +122,6 @@ def recipe_of(training: Training, steps: int, count: int) -> Recipe:
                   weight_decay=WEIGHT_DECAY, max_grad_norm=1.0)
 
 
-class Refused(Exception):
-    """sftrun does not do this yet."""
-
-
 @dataclass(frozen=True)
 class Case(ModelCase):
     """With the model's records."""
@@ -146,19 +138,6 @@ class Case(ModelCase):
     @property
     def steps(self) -> int:
         return QUICK_STEPS if self.options.quick else STEPS
-
-    def train(self, config: Path, run: Path, **settings) -> list[dict]:
-        try:
-            return self.sftrun.train(config, run, **settings)
-        except RuntimeError as error:
-            raise_if_refused(error)
-            raise
-
-
-def raise_if_refused(error: RuntimeError) -> None:
-    for line in str(error).splitlines():
-        if any(words in line for words in NOT_YET):
-            raise Refused(line.strip()) from None
 
 
 # ---- Records
@@ -430,7 +409,7 @@ def check_recipe(case: Case, recipe_name: str) -> None:
     for batches in chosen:
         what, run = f"{recipe_name}, {batches}", case.directory / f"{recipe_name}-{batches}".replace(" ", "-").replace(",", "")
         failed = len(case.verdicts.failures)
-        metrics = case.train(config, run, **BATCHES[batches])
+        metrics = case.sftrun.train(config, run, **BATCHES[batches])
         compare_metrics(case.verdicts, f"{case.name}, {what}", metrics, reference, LOSS, GRAD_NORM)
         written = load_trained(case, run, training)
         case.below(f"{what}: logits of what it wrote", relative_to_largest(probe_logits(case, written), expected), TRAINED_LOGITS)
@@ -465,7 +444,7 @@ def check_texts_keep_tower(case: Case, config: Path) -> None:
     texts, run, merged = (case.directory / name for name in ("texts.jsonl", "texts-qlora", "merged-texts-qlora"))
     record = {"messages": [{"role": "user", "content": "amber birch"}, {"role": "assistant", "content": "cobalt delta"}]}
     texts.write_text((json.dumps(record) + "\n") * 4)
-    case.train(config, run, **UNPACKED, data__train=str(texts), train__max_steps=1)
+    case.sftrun.train(config, run, **UNPACKED, data__train=str(texts), train__max_steps=1)
     adapter = ["--adapter", str(run / "adapter")]
     case.sftrun.run("generate", *adapter, "--prompt", "amber", "--max-new-tokens", "2", *ON_CPU)
     case.sftrun.run("merge", *adapter, "--output", str(merged), "--dtype", "f32")
@@ -529,7 +508,7 @@ def check_dpo(case: Case) -> None:
     config = write_run_yaml(case, "dpo", tuning, recipe, "pairs.jsonl", objective="dpo", beta=BETA)
     compare_tokens(case, "dpo, preview", previewed(case, config, len(pairs)), [d for pair in pairs for d in (pair.chosen, pair.rejected)])
     # The adapter that sftrun begins with: a step without a learning rate changes nothing.
-    case.train(config, case.directory / "dpo-initial", train__max_steps=1, train__learning_rate=0)
+    case.sftrun.train(config, case.directory / "dpo-initial", train__max_steps=1, train__learning_rate=0)
     module = reference_model(case, training, case.directory / "dpo-initial" / "adapter")
     reference = train_in_fp64(module, pairs, recipe, loss_of=preference_loss)
     case.below("dpo, reference: the first loss is ln 2", abs(reference[0]["loss"] - math.log(2)), LN2)
@@ -537,7 +516,7 @@ def check_dpo(case: Case) -> None:
                 f"{reference[0]['loss']:.3f} to {reference[-1]['loss']:.3f}")
     for packing in (True,) if case.options.quick else (False, True):
         what, run = f"dpo, {'packed' if packing else 'unpacked'}", case.directory / f"dpo-{packing}"
-        metrics = case.train(config, run, data__packing=packing, train__batch_size=2, train__grad_accum=4)
+        metrics = case.sftrun.train(config, run, data__packing=packing, train__batch_size=2, train__grad_accum=4)
         compare_metrics(case.verdicts, f"{case.name}, {what}", metrics, reference, DPO_LOSS, GRAD_NORM)
         case.below(f"{what}: logits of what it wrote", relative_to_largest(probe_logits(case, load_trained(case, run)), probe_logits(case, module)),
                    TRAINED_LOGITS)
@@ -551,11 +530,7 @@ def check_score(case: Case) -> None:
     module = load(case.base)
     expected = [log_probability(module, document).item() for document in case.documents]
     records = [{"messages": messages} for messages in case.conversations]
-    try:
-        scores = case.sftrun.jsonl("score", records, case.directory, "--model", str(case.base), *ON_CPU)
-    except RuntimeError as error:
-        raise_if_refused(error)
-        raise
+    scores = case.sftrun.jsonl("score", records, case.directory, "--model", str(case.base), *ON_CPU)
     counts = [score["tokens"] for score in scores]
     case.expect("score: labelled tokens", counts == [document.label_tokens for document in case.documents], str(counts))
     case.below("score: log-probability", max(abs(s["logprob"] - e) / max(abs(e), 1.0) for s, e in zip(scores, expected, strict=True)), SCORE)
@@ -590,11 +565,7 @@ def check_generate(case: Case) -> None:
             records.append({"messages": question})
             expected.append(case.reader.tokenizer.decode(tokens, skip_special_tokens=True))
     flags = ["--model", str(case.base), "--temperature", "0", "--max-new-tokens", str(NEW_TOKENS), *ON_CPU, "--batch-size", "3"]
-    try:
-        answers = case.sftrun.jsonl("generate", records, case.directory, *flags)
-    except RuntimeError as error:
-        raise_if_refused(error)
-        raise
+    answers = case.sftrun.jsonl("generate", records, case.directory, *flags)
     wrong = [(i, a["generated"], e) for i, (a, e) in enumerate(zip(answers, expected, strict=True)) if a["generated"] != e]
     case.expect(f"generate: greedy answers to {len(records)} of {len(case.conversations)} questions", records and not wrong, str(wrong[:2]))
 
@@ -627,7 +598,7 @@ def diagnose(case: Case, what: str, metrics: list[dict], reference: list[dict], 
     train_in_fp64(module, case.documents, recipe, optimizer=optimizer)
     run = case.directory / f"sgd-{what}".replace(" ", "-").replace(",", "")
     config = write_run_yaml(case, f"sgd-{what}", tuning_of(case, training), recipe, optimizer="sgd")
-    case.train(config, run, **settings)
+    case.sftrun.train(config, run, **settings)
     ours, theirs = trained_tensors(case, load_trained(case, run, training)), trained_tensors(case, module)
     rows = []
     for name, start in before.items():
@@ -668,11 +639,6 @@ def run_checks(case: Case) -> None:
             continue
         try:
             CHECKS[name](case)
-        except Refused as refusal:
-            if case.options.strict:
-                case.expect(name, False, str(refusal))
-            else:
-                print(f"skip {case.name}, {name}: {refusal}", flush=True)
         except Exception as error:  # transformers raises all kinds at what it cannot load
             case.expect(name, False, f"{type(error).__name__}: {error}")
 
@@ -692,7 +658,6 @@ def main() -> int:
     parser.add_argument("--recipes", nargs="+", choices=CHECKS, metavar="CHECK", help=", ".join(CHECKS))
     parser.add_argument("--batches", nargs="+", choices=BATCHES, help="with --recipes")
     parser.add_argument("--diagnose", action="store_true", help="where a training differs, compare the gradients of each tensor")
-    parser.add_argument("--strict", action="store_true", help="what sftrun refuses as not supported yet is a failure")
     parser.add_argument("--keep", help="a new directory to write models and runs to, instead of a temporary one")
     parser.add_argument("--quick", action="store_true", help="a part of each model's checks, as in `make test`: see above")
     options = parser.parse_args()

@@ -25,7 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cuda"))
 import same_losses  # noqa: E402
+import vision_folders  # noqa: E402
 
 SIZES = {"hidden_size": 384, "intermediate_size": 1024, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 64, "num_hidden_layers": 4,
          "vocab_size": 128, "max_position_embeddings": 32768}
@@ -41,6 +43,22 @@ QWEN3_5 = {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text"
            "tie_word_embeddings": True, "eos_token_id": 1, "bos_token_id": 0}
 QWEN3_5_MOE = {**QWEN3_5, "architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text", "num_experts": 16, "num_experts_per_tok": 4,
                "moe_intermediate_size": 256, "shared_expert_intermediate_size": 512, "tie_word_embeddings": False}
+
+# Models with images: the sizes of the text model are SIZES, the tokenizer's and the processor's those of vision_folders.
+TOWER = {"hidden_size": 256, "intermediate_size": 704, "num_heads": 4, "num_attention_heads": 4, "num_channels": 3}
+QWEN2_5_VL = {"architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl", "image_token_id": 40, "video_token_id": 43,
+              "vision_start_token_id": 41, "vision_end_token_id": 42, "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 1, "vocab_size": 48,
+              "rope_parameters": {"mrope_section": [16, 8, 8], "rope_theta": 10000.0, "rope_type": "default"},
+              "vision_config": {**TOWER, "model_type": "qwen2_5_vl_vision", "depth": 4, "fullatt_block_indexes": [1, 3], "hidden_act": "silu", "in_channels": 3,
+                                "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 112}}
+GEMMA3 = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "image_token_index": 40, "boi_token_index": 41, "eoi_token_index": 42,
+          "mm_tokens_per_image": 64, "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 1, "vocab_size": 48, "hidden_act": "gelu_pytorch_tanh",
+          "rms_norm_eps": 1e-6, "query_pre_attn_scalar": 64, "sliding_window": 512, "sliding_window_pattern": 2, "rope_theta": 1000000.0,
+          "rope_local_base_freq": 10000.0,
+          "vision_config": {**TOWER, "model_type": "siglip_vision_model", "hidden_act": "gelu_pytorch_tanh", "image_size": 224, "layer_norm_eps": 1e-6,
+                            "num_hidden_layers": 4, "patch_size": 14, "vision_use_head": False}}
+# 256 patches and 64 tokens each, whichever family it is.
+PICTURE = (224, 224)
 
 
 @dataclass(frozen=True)
@@ -117,6 +135,17 @@ CASES = [
     Case("DPO, fsdp", 2, ["train.objective=dpo", "parallel.strategy=fsdp"]),
     Case("DPO, QLoRA, bf16", 1, ["train.objective=dpo", "tuning.mode=qlora", "tuning.quant=nf4", "model.dtype=bf16"]),
     Case("DPO, large vocabulary", 1, ["train.objective=dpo"], {"vocab_size": 16384, "num_hidden_layers": 2}),
+    Case("images", 1, [], QWEN2_5_VL, quick=True, on_gpu=True),
+    Case("images, projector", 1, ["tuning.train_parts=[projector]"], QWEN2_5_VL),
+    Case("images, tower", 1, ["tuning.train_parts=[projector, vision]"], QWEN2_5_VL, on_gpu=True),
+    Case("images, recomputed", 1, [*RECOMPUTED, "tuning.train_parts=[projector, vision, language]"], QWEN2_5_VL),
+    Case("images, full", 1, [*RECOMPUTED, "tuning.mode=full"], QWEN2_5_VL),
+    Case("images, QLoRA", 1, [*RECOMPUTED, "tuning.mode=qlora", "tuning.quant=nf4"], QWEN2_5_VL),
+    Case("images, full, fsdp", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.strategy=fsdp"], QWEN2_5_VL),
+    Case("images, tensor", 2, [*RECOMPUTED, "parallel.strategy=tensor"], {**QWEN2_5_VL, "num_attention_heads": 8}),
+    Case("images seen both ways", 1, RECOMPUTED, GEMMA3, quick=True, on_gpu=True),
+    Case("images seen both ways, full", 1, [*RECOMPUTED, "tuning.mode=full"], GEMMA3),
+    Case("images seen both ways, bf16", 1, [*RECOMPUTED, "model.dtype=bf16", "tuning.train_parts={projector: full, language: lora}"], GEMMA3),
 ]
 
 
@@ -150,7 +179,57 @@ def layer_shapes(config: dict, layer: int) -> dict[str, list[int]]:
     return {f"model.layers.{layer}.{name}": shape for name, shape in shapes.items()}
 
 
+def qwen2_5_vl_shapes(config: dict) -> dict[str, list[int]]:
+    """As transformers' files have them."""
+    tower, hidden = config["vision_config"], config["hidden_size"]
+    width, inner, merged = tower["hidden_size"], tower["intermediate_size"], tower["hidden_size"] * tower["spatial_merge_size"]**2
+    text = same_losses.wide_shapes(config)
+    for layer in range(config["num_hidden_layers"]):
+        attention = f"model.layers.{layer}.self_attn"
+        text |= {f"{attention}.{name}.bias": text[f"{attention}.{name}.weight"][:1] for name in ("q_proj", "k_proj", "v_proj")}
+    block = {"attn.qkv.weight": [3 * width, width], "attn.qkv.bias": [3 * width], "attn.proj.weight": [width, width], "attn.proj.bias": [width],
+             "norm1.weight": [width], "norm2.weight": [width]}
+    for name, shape in (("gate_proj", [inner, width]), ("up_proj", [inner, width]), ("down_proj", [width, inner])):
+        block |= {f"mlp.{name}.weight": shape, f"mlp.{name}.bias": shape[:1]}
+    return text | {f"visual.blocks.{number}.{name}": shape for number in range(tower["depth"]) for name, shape in block.items()} | {
+        "visual.merger.ln_q.weight": [width], "visual.merger.mlp.0.weight": [merged, merged], "visual.merger.mlp.0.bias": [merged],
+        "visual.merger.mlp.2.weight": [hidden, merged], "visual.merger.mlp.2.bias": [hidden],
+        "visual.patch_embed.proj.weight": [width, 3, tower["temporal_patch_size"], tower["patch_size"], tower["patch_size"]]}
+
+
+def gemma3_shapes(config: dict) -> dict[str, list[int]]:
+    """As transformers' files have them."""
+    tower, hidden = config["vision_config"], config["hidden_size"]
+    width, inner, patches = tower["hidden_size"], tower["intermediate_size"], (tower["image_size"] // tower["patch_size"])**2
+    text = same_losses.wide_shapes(config)
+    for layer in range(config["num_hidden_layers"]):
+        text |= {f"model.layers.{layer}.{name}_feedforward_layernorm.weight": [hidden] for name in ("pre", "post")}
+        text |= {f"model.layers.{layer}.self_attn.{name}_norm.weight": [config["head_dim"]] for name in ("q", "k")}
+    layers = {f"self_attn.{name}_proj": [width, width] for name in ("q", "k", "v", "out")} | {"mlp.fc1": [inner, width], "mlp.fc2": [width, inner]} | {
+        "layer_norm1": [width], "layer_norm2": [width]}
+    units = {f"encoder.layers.{number}.{name}": shape for number in range(tower["num_hidden_layers"]) for name, shape in layers.items()}
+    units |= {"post_layernorm": [width], "embeddings.patch_embedding": [width, 3, tower["patch_size"], tower["patch_size"]]}
+    vision = {f"{name}.weight": shape for name, shape in units.items()} | {f"{name}.bias": shape[:1] for name, shape in units.items()}
+    vision["embeddings.position_embedding.weight"] = [patches, width]
+    return {f"language_model.{name}": shape for name, shape in text.items()} | {f"vision_tower.{name}": shape for name, shape in vision.items()} | {
+        "multi_modal_projector.mm_input_projection_weight": [width, hidden], "multi_modal_projector.mm_soft_emb_norm.weight": [width]}
+
+
+VISION_SHAPES = {"qwen2_5_vl": qwen2_5_vl_shapes, "gemma3": gemma3_shapes}
+
+
+def with_text_config(config: dict) -> dict:
+    """As files of models with images have it: what is of the text model in a member of its own."""
+    of_all = {"architectures", "model_type", "image_token_id", "image_token_index", "video_token_id", "vision_start_token_id", "vision_end_token_id", "boi_token_index",
+              "eoi_token_index", "mm_tokens_per_image", "tie_word_embeddings", "vision_config", "torch_dtype"}
+    text = {key: value for key, value in config.items() if key not in of_all} | {"model_type": f"{config['model_type']}_text"}
+    tower = {**config["vision_config"], **({"out_hidden_size": config["hidden_size"]} if config["model_type"] == "qwen2_5_vl" else {})}
+    return {**{key: value for key, value in config.items() if key in of_all}, "text_config": text, "vision_config": tower}
+
+
 def shapes_of(config: dict) -> dict[str, list[int]]:
+    if "vision_config" in config:
+        return VISION_SHAPES[config["model_type"]](config)
     if "model_type" not in config or config["model_type"] == "llama":
         return same_losses.wide_shapes(config)
     ends = ["model.embed_tokens.weight"] + ["lm_head.weight"] * (not config["tie_word_embeddings"])
@@ -162,7 +241,13 @@ def shapes_of(config: dict) -> dict[str, list[int]]:
 
 def write_model(folder: Path, sizes: dict, on_gpu: bool = False) -> None:
     config = {**same_losses.WIDE, **SIZES, **(GPU_SIZES if on_gpu else {}), **sizes}
-    same_losses.write_large_model(folder, config, shapes_of(config), "BF16" if on_gpu else "F32")
+    has_images = "vision_config" in config
+    same_losses.write_large_model(folder, with_text_config(config) if has_images else config, shapes_of(config), "BF16" if on_gpu else "F32")
+    if has_images:
+        kind = vision_folders.KINDS[config["model_type"]]
+        members = {"image_seq_length": config["mm_tokens_per_image"]} if "mm_tokens_per_image" in config else {}
+        settings = {"size": dict(zip(("width", "height"), PICTURE))} if members else kind.released[0]
+        vision_folders.write_processor(folder, kind, settings, members)
 
 
 KEPT = ("base", "trainable", "gradients", "optimizer")
@@ -180,16 +265,25 @@ class Machine:
         folder = self.scratch / str(number)
         write_model(folder / "model", case.sizes, self.on_gpu)
         digits = random.Random(number)
-        is_dpo = "train.objective=dpo" in case.settings
+        is_dpo, has_images = "train.objective=dpo" in case.settings, "vision_config" in case.sizes
+        if has_images:
+            vision_folders.write_picture(folder / "picture.png", *PICTURE, digits)
         def text(count):
             return "".join(digits.choices("0123456789", k=count))
         # Two answers to a short prompt fill a packed sequence.
         half = self.tokens // 2 - 2 if "data.packing=false" not in case.settings else self.tokens - 2
-        records = ({"prompt": "1", "chosen": text(half - 1), "rejected": text(half - 1)} if is_dpo else {"text": text(2 * self.tokens)} for _ in range(12))
+        def record():
+            if is_dpo:
+                return {"prompt": "1", "chosen": text(half - 1), "rejected": text(half - 1)}
+            if has_images:  # four pictures with 64 tokens each, what is around them, and an answer that nearly fills a packed sequence
+                content = [{"type": "image", "path": "picture.png"}] * 4 + [{"type": "text", "text": "1"}]
+                return {"messages": [{"role": "user", "content": content}, {"role": "assistant", "content": text(self.tokens - 280)}]}
+            return {"text": text(2 * self.tokens)}
+        records = (record() for _ in range(12))
         (folder / "texts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
         (folder / "run.yaml").write_text(json.dumps({
             "model": {"name": str(folder / "model"), "dtype": "bf16" if self.on_gpu else "fp32", "max_seq_len": self.tokens},
-            "tuning": {"mode": "lora", "lora": {"r": 8}}, "data": {"train": str(folder / "texts.jsonl"), "format": "preference" if is_dpo else "text", "cache_dir": "none"},
+            "tuning": {"mode": "lora", "lora": {"r": 8}}, "data": {"train": str(folder / "texts.jsonl"), "format": "preference" if is_dpo else "messages" if has_images else "text", "cache_dir": "none"},
             "train": {"max_steps": 2, "batch_size": 1, "grad_accum": 1, "save_every": "0"}, "output": {"tensorboard": False}}))
         run = ["--config", folder / "run.yaml", "--device", self.device, "--nproc-per-node", case.processes, f"output.dir={folder}/run", *case.settings]
         plan = self.call("memory-check", "--json", *run)
@@ -214,7 +308,8 @@ def compare(case: Case, report: dict) -> dict:
     parts_in_blocks = "parallel.strategy=tensor" in case.settings and "tuning.quant=nf4" in case.settings
     parts, ratios, wrong = report["memory-check"]["parts"], {}, []
     front = {term: parts[term] for term in KEPT}
-    front["activations_peak"] = parts["gathered"] + parts["activations"] + max(parts["layer_backward"], parts["head"]) + parts["workspace"]
+    front["activations_peak"] = (parts["gathered"] + parts["activations"] + parts["tower_activations"] + parts["images"] + parts["workspace"] +
+                                 max(parts["layer_backward"], parts["head"], parts["tower"]))
     if front != planned:
         wrong.append(f"memory-check says {front}, run.json {planned}")
     for term in (*KEPT, "activations_peak"):
