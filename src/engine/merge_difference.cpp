@@ -235,9 +235,12 @@ void require_memory(const Training& training, const weights::Checkpoint& merged,
   const auto bytes = [](const weights::Checkpoint& base, const config::TuningConfig& tuning) {
     return plan::base_bytes(base.arch(), tuning, sizeof(float), weights::packed_bytes(base));
   };
+  // Both are whole: what an adapter trained in full, too.
+  config::TuningConfig whole = training.config.tuning;
+  whole.lora.modules_to_save.clear();
   const int64_t logits = 2 * kLabelsOfASequence * merged.arch().vocab_size * int64_t{sizeof(float)};
-  const auto needed = static_cast<uint64_t>(bytes(*training.base, training.config.tuning) +
-                                            bytes(merged, {}) + logits);
+  const auto needed =
+      static_cast<uint64_t>(bytes(*training.base, whole) + bytes(merged, {}) + logits);
   const uint64_t available = observe::memory_info().available_bytes;
   if (available == 0 || needed <= available) return;
   throw OutOfMemoryError(fmt::format("it takes {} of memory, of which {} are free",

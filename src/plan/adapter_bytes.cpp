@@ -44,6 +44,18 @@ int64_t adapter_columns(const StepContext& step, int64_t layer, const spec::Bloc
   return columns;
 }
 
+bool has_biased_joint_alone(const StepContext& step) {
+  if (!step.joins_linears) return false;
+  for (int64_t layer = 0; layer < step.arch.num_layers; ++layer) {
+    std::map<std::string_view, int64_t> ranks;  // of joints with a bias
+    for (const spec::LinearSpec& linear : spec::layer_linears(step.arch, layer))
+      if (linear.bias && !linear.joint.empty()) ranks[linear.joint] += rank_of(step, layer, linear);
+    if (std::ranges::any_of(ranks, [](const auto& joint) { return joint.second == 0; }))
+      return true;
+  }
+  return false;
+}
+
 int64_t joint_adapter_bytes(const StepContext& step, int64_t layer) {
   if (!step.joins_linears) return 0;
   struct Joint {

@@ -10,6 +10,9 @@ namespace sftrun::plan {
 /// outputs before the magnitude.
 int64_t adapter_columns(const StepContext& step, int64_t layer, const spec::BlockTensors& block);
 
+/// Whether a GPU has a product of several linears with a bias and without an adapter, which cuBLASLt computes.
+bool has_biased_joint_alone(const StepContext& step);
+
 /// Values of the matrices of one product, of the largest in a layer.
 int64_t largest_product(const spec::ArchSpec& arch, int64_t layer);
 

@@ -21,6 +21,8 @@ constexpr int64_t kCudaContext = 736 * kMiB;  // with loaded kernels; cuBLAS: St
 constexpr int64_t kNcclBuffers = 256 * kMiB;  // of one communicator
 constexpr int64_t kCpuProcess = 154 * kMiB;   // LibTorch's code and data, data readers
 constexpr int64_t kTokenizerEntry = 200;      // bytes for each token of the vocabulary
+constexpr int64_t kImageProcess =
+    10 * kMiB;  // decoders, images between file and patches, the tower's operators
 /// A CPU's allocator keeps this part of the tensors' peak of freed ones, at most 1/16 (decision 52).
 /// Gradients of whole matrices have many sizes.
 constexpr int64_t kKeptOfAdapters = 32, kKeptOfBase = 16;
@@ -68,7 +70,7 @@ namespace {
 
 /// What a process on a CPU has beside tensors.
 int64_t process_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
-                      int64_t tensors) {
+                      const TowerUse& tower, int64_t tensors) {
   int64_t bytes = kCpuProcess + kTokenizerEntry * arch.vocab_size +
                   tensors / (config.tuning.trains_adapter() ? kKeptOfAdapters : kKeptOfBase);
   std::set<std::string_view> blocks;
@@ -76,7 +78,7 @@ int64_t process_bytes(const spec::ArchSpec& arch, const config::RunConfig& confi
     for (const spec::BlockTensors& block : spec::layer_blocks(arch, layer))
       blocks.insert(block.block);
   for (const std::string_view block : blocks) bytes += block_row(block).process_bytes;
-  return bytes;
+  return bytes + (tower.is_loaded ? kImageProcess : 0);
 }
 
 StaticMemory held_by(const spec::ArchSpec& arch, const config::RunConfig& config,
@@ -90,7 +92,8 @@ MemoryPlan with_step(const StaticMemory& held, const spec::ArchSpec& arch,
   MemoryPlan plan{.held = held,
                   .step = step_memory(arch, config, micro_batch_shape(config, devices)),
                   .communication = communication_bytes(config, devices, held.gradients)};
-  plan.context = devices.on_gpu ? kCudaContext : process_bytes(arch, config, plan.tensors());
+  plan.context =
+      devices.on_gpu ? kCudaContext : process_bytes(arch, config, devices.tower, plan.tensors());
   plan.margin = static_cast<int64_t>(kGaps * static_cast<double>(plan.tensors()));
   return plan;
 }

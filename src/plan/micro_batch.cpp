@@ -18,6 +18,7 @@
 #include "sftrun/spec/quantised_modules.h"
 #include "sftrun/spec/tensor_parallel.h"
 #include "sftrun/spec/trained_names.h"
+#include "trained_in_full.h"
 
 namespace sftrun::plan {
 namespace {
@@ -81,20 +82,6 @@ void add_tower_tensor(const spec::TensorSpec& tensor, const TowerTraining& train
   if (lora.dora) trained.add({tensor.shape[0]});
 }
 
-/// nullopt: every tensor trains.
-std::optional<spec::TrainableNames> trainable_names(const config::TuningConfig& tuning,
-                                                    const std::vector<spec::TensorSpec>& tensors) {
-  if (tuning.mode != config::TuningMode::kPartial) return std::nullopt;
-  return spec::TrainableNames(tuning.trainable, tensors);
-}
-
-/// Of a run without an adapter.
-bool trains(const spec::TensorSpec& tensor, const std::optional<spec::TrainableNames>& names,
-            const TowerUse& tower) {
-  return tensor.role != TensorRole::kBuffer && tower.parts.has(tensor.part) &&
-         (!names || names->match(tensor.name));
-}
-
 /// A run without an adapter: its trained tensors, and the number of values of the others.
 struct TrainedTensors {
   Trained trained;
@@ -103,10 +90,9 @@ struct TrainedTensors {
 TrainedTensors trained_tensors(const spec::ArchSpec& arch, const config::RunConfig& config,
                                const TowerUse& tower) {
   TrainedTensors tensors{.trained = Trained(config.train)};
-  const std::vector<spec::TensorSpec> all = with_tower(spec::tensor_specs(arch), arch, tower);
-  const std::optional<spec::TrainableNames> names = trainable_names(config.tuning, all);
-  for (const spec::TensorSpec& tensor : all) {
-    if (trains(tensor, names, tower))
+  const std::set<std::string> names = trained_in_full(arch, config.tuning, tower);
+  for (const spec::TensorSpec& tensor : with_tower(spec::tensor_specs(arch), arch, tower)) {
+    if (names.contains(tensor.name))
       tensors.trained.add(tensor.shape, tensor.role);
     else
       tensors.frozen_values += tensor.numel();
@@ -168,7 +154,7 @@ std::set<std::string> quantised_tower_names(const spec::ArchSpec& arch,
 
 namespace {
 
-/// What each tensor of a frozen base takes.
+/// What each tensor of a frozen base takes: nothing where its own values train.
 class BaseFormat {
  public:
   BaseFormat(const spec::ArchSpec& arch, const config::TuningConfig& tuning, int64_t element_bytes,
@@ -176,14 +162,19 @@ class BaseFormat {
       : tuning_(tuning),
         element_bytes_(element_bytes),
         stored_(stored),
-        keeps_(keeps_stored(tuning, !stored.empty())) {
+        keeps_(keeps_stored(tuning, !stored.empty())),
+        not_frozen_(trained_in_full(arch, tuning, tower)) {
     if (!keeps_) options_ = tuning.quant_options();
+    // Beside adapters, a tied head stays as it is when the embedding trains.
+    if (tuning.trains_adapter() && arch.tie_word_embeddings)
+      not_frozen_.erase(spec::embedding_module(arch) + ".weight");
     if (!options_) return;
     quantised_ = quantised_names(arch, tuning);
     if (tower.is_loaded) quantised_.merge(quantised_tower_names(arch, tuning));
   }
 
   int64_t bytes(const spec::TensorSpec& tensor) const {
+    if (not_frozen_.contains(tensor.name)) return 0;
     const auto kept = is_unpacked(tensor, tuning_) ? stored_.end() : stored_.find(tensor.name);
     const bool is_experts = tensor.role == spec::TensorRole::kExperts;
     if ((keeps_ || (options_ && is_experts)) && kept != stored_.end())
@@ -197,18 +188,10 @@ class BaseFormat {
   int64_t element_bytes_;
   const StoredBytes& stored_;
   bool keeps_;
+  std::set<std::string> not_frozen_;
   std::optional<QuantOptions> options_;
   std::set<std::string> quantised_;
 };
-
-}  // namespace
-
-namespace {
-
-/// A projector trains in full beside adapters, too.
-bool is_trained_projector(const spec::TensorSpec& tensor, const TowerUse& tower) {
-  return tensor.projector >= 0 && tower.parts.projector;
-}
 
 }  // namespace
 
@@ -217,7 +200,7 @@ int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tunin
   const BaseFormat format(arch, tuning, element_bytes, stored, tower);
   int64_t total = 0;
   for (const spec::TensorSpec& tensor : with_tower(spec::tensor_specs(arch), arch, tower))
-    if (!is_trained_projector(tensor, tower)) total += format.bytes(tensor);
+    total += format.bytes(tensor);
   return total;
 }
 
@@ -267,18 +250,24 @@ std::vector<UnitWeights> unit_weights(const spec::ArchSpec& arch, const config::
   const auto embedding = static_cast<size_t>(num_input_units(arch, tower));
   std::vector<UnitWeights> units(embedding + static_cast<size_t>(arch.num_layers) + 2);
   const size_t head = units.size() - 1;
-  const std::vector<spec::TensorSpec> tensors = with_tower(spec::tensor_specs(arch), arch, tower);
-  const std::optional<spec::TrainableNames> names = trainable_names(config.tuning, tensors);
-  for (const spec::TensorSpec& tensor : tensors) {
-    UnitWeights of_tensor;
-    if (trains_adapter && is_trained_projector(tensor, tower)) continue;
-    if (trains_adapter)
-      of_tensor.base_bytes = static_cast<double>(format.bytes(tensor));
-    else if (trains(tensor, names, tower))
-      of_tensor.trained = static_cast<double>(tensor.numel());
-    else
-      of_tensor.base_bytes = static_cast<double>(tensor.numel() * element_bytes);
-    const bool is_shared = arch.tie_word_embeddings && tensor.role == spec::TensorRole::kEmbedding;
+  const std::set<std::string> in_full = trained_in_full(arch, config.tuning, tower);
+  const bool has_own_head = arch.tie_word_embeddings && in_full.contains(head_weight());
+  auto of_adapters = static_cast<double>(values.of_text);
+  if (has_own_head) {
+    units[head].trained = static_cast<double>(arch.vocab_size * arch.hidden_size);
+    of_adapters -= units[head].trained;
+  }
+  for (const spec::TensorSpec& tensor : with_tower(spec::tensor_specs(arch), arch, tower)) {
+    const bool is_trained = in_full.contains(tensor.name);
+    const int64_t frozen = trains_adapter ? format.bytes(tensor)
+                           : is_trained   ? 0
+                                          : tensor.numel() * element_bytes;
+    const UnitWeights of_tensor{.base_bytes = static_cast<double>(frozen),
+                                .trained = is_trained ? static_cast<double>(tensor.numel()) : 0};
+    if (tensor.unit == spec::VisionUnit::kNone && tensor.projector < 0)
+      of_adapters -= of_tensor.trained;
+    const bool is_shared =
+        arch.tie_word_embeddings && !has_own_head && tensor.role == spec::TensorRole::kEmbedding;
     for (const size_t unit :
          {unit_of(arch, tensor, embedding, head), is_shared ? head : units.size()}) {
       if (unit == units.size()) continue;
@@ -289,8 +278,7 @@ std::vector<UnitWeights> unit_weights(const spec::ArchSpec& arch, const config::
   // An adapter is estimated as if every layer had the same part of it.
   if (trains_adapter) {
     for (size_t unit = embedding + 1; unit < head; ++unit)
-      units[unit].trained =
-          static_cast<double>(values.of_text) / static_cast<double>(arch.num_layers);
+      units[unit].trained += of_adapters / static_cast<double>(arch.num_layers);
     for (size_t unit = 0; unit < embedding; ++unit)
       units[unit].trained = static_cast<double>(values.of_inputs[unit]);
   }

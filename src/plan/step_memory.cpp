@@ -17,7 +17,7 @@ namespace sftrun::plan {
 namespace {
 
 /// LibTorch's cuBLAS has a workspace among its tensors: 32 MiB on cards of compute capability 9, 8 MiB
-/// on others.
+/// on others. cuBLASLt, which adds a bias in the product, has another.
 constexpr int64_t kCublasWorkspace = int64_t{32} << 20;
 
 /// Of every layer, the largest of a number of bytes.
@@ -150,6 +150,7 @@ int64_t workspace_bytes(const spec::ArchSpec& whole, const StepContext& step) {
                   adapter_copies(step);
   if (step.shape.on_gpu)
     bytes += kCublasWorkspace + angle_bytes(step.arch, step.config.model.max_seq_len);
+  if (has_biased_joint_alone(step)) bytes += kCublasWorkspace;
   if (is_captured(whole, step)) bytes += kCublasWorkspace + batch_bytes(step);
   return bytes;
 }
@@ -255,8 +256,9 @@ StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& con
   TowerBytes tower = tower_bytes(step, frees ? units.kept : 0, frees);
   add_projectors(step, frees ? units.kept + tower.kept : 0, tower);
   const int64_t gradient = matrix_gradient_on_cpu(
-      step, largest_of_layers(step.arch,
-                              [&](int64_t layer) { return largest_matrix(step.arch, layer); }));
+      step,
+      largest_of_layers(step.arch, [&](int64_t layer) { return largest_matrix(step.arch, layer); }),
+      step.trains_all);
   return {.kept = kept_in_step(whole, step, units.kept),
           .layer = units.in_backward + gradient + norm_gradient_bytes(step) +
                    unpacked_experts_bytes(step),

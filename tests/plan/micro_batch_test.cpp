@@ -34,6 +34,48 @@ TEST(MicroBatch, StaticBytesOfLoraAndFull) {
   EXPECT_EQ(static_bytes(small(), config, 4), base * 16);
 }
 
+/// What trains in full beside adapters is not frozen, too.
+TEST(MicroBatch, ModulesThatAreSavedAreNotFrozen) {
+  spec::ArchSpec arch = small();
+  arch.tie_word_embeddings = false;
+  config::RunConfig config;
+  const int64_t matrix = arch.vocab_size * arch.hidden_size;
+  const StaticMemory adapter = static_memory(arch, config, 2);
+  for (const char* module : {"lm_head", "embed_tokens"}) {
+    config.tuning.lora.modules_to_save = {module};
+    const StaticMemory saved = static_memory(arch, config, 2);
+    EXPECT_EQ(saved.base, adapter.base - 2 * matrix) << module;
+    EXPECT_EQ(saved.trainable, adapter.trainable + 6 * matrix) << module;
+    EXPECT_EQ(saved.gradients, adapter.gradients + 4 * matrix) << module;
+    EXPECT_EQ(saved.optimizer, adapter.optimizer + 8 * matrix) << module;
+  }
+}
+
+/// A tied head stays as it is, beside an embedding that trains and beside a head of its own.
+TEST(MicroBatch, TiedMatricesThatAreSavedStayFrozenToo) {
+  config::RunConfig config;
+  const StaticMemory adapter = static_memory(small(), config, 2);
+  for (const char* module : {"lm_head", "embed_tokens"}) {
+    config.tuning.lora.modules_to_save = {module};
+    EXPECT_EQ(static_memory(small(), config, 2).base, adapter.base) << module;
+  }
+}
+
+/// The head is gathered with its neighbour, the last layer, and not spread over the layers.
+TEST(MicroBatch, SavedHeadIsGatheredAsAUnit) {
+  spec::ArchSpec arch = small();
+  arch.tie_word_embeddings = false;
+  config::RunConfig config;
+  config.parallel.strategy = config::Strategy::kFsdp;
+  config::resolve_axes(config.parallel, 4, 4);
+  const int64_t gathered = static_memory(arch, config, 4, {}, {.on_gpu = true}).gathered;
+  config.tuning.lora.modules_to_save = {"lm_head"};
+  const int64_t matrix = arch.vocab_size * arch.hidden_size;
+  EXPECT_NEAR(static_cast<double>(static_memory(arch, config, 4, {}, {.on_gpu = true}).gathered),
+              static_cast<double>(gathered + 4 * matrix), 64)
+      << "masters and gradients in place of frozen values";
+}
+
 /// Beside the divided memory, two neighbours are whole: the last layer, and the norm with the head,
 /// which is the embedding.
 TEST(MicroBatch, StaticBytesOfShards) {

@@ -109,6 +109,36 @@ TEST(StepMemory, OfFullTrainingWithAnOddNumberOfTokens) {
             kOdd * values * 2 + kHidden * kInner * 4);
 }
 
+TEST(StepMemory, OfAHeadThatTrainsBesideAdapters) {
+  const spec::ArchSpec arch = test::llama_70b();
+  const int64_t matrix = arch.vocab_size * arch.hidden_size;
+  config::RunConfig config;
+  const auto head = [&](bool on_gpu) {
+    return step_memory(arch, config, {kTokens, 2, on_gpu}).head;
+  };
+  const int64_t frozen = head(/*on_gpu=*/false);
+  config.tuning.lora.modules_to_save = {"lm_head"};
+  EXPECT_EQ(head(/*on_gpu=*/false), frozen + (2 + 4) * matrix) << "the product, and its copy";
+  const int64_t saved = head(/*on_gpu=*/true);
+  config.tuning = {.mode = config::TuningMode::kPartial, .trainable = {"lm_head"}};
+  EXPECT_EQ(head(/*on_gpu=*/true), saved);
+  config.tuning.mode = config::TuningMode::kFull;
+  EXPECT_EQ(head(/*on_gpu=*/true), saved);
+}
+
+/// cuBLASLt adds the bias of queries, keys and values where no adapter makes them another product.
+TEST(StepMemory, OfBiasesWithoutAdapters) {
+  spec::ArchSpec arch = test::llama_70b();
+  config::RunConfig config;
+  const auto workspace = [&] { return step_memory(arch, config, {kTokens, 2, true}).workspace; };
+  config.tuning.lora.target_modules = {"gate_proj"};
+  const int64_t without = workspace();
+  arch.qkv_bias = true;
+  EXPECT_EQ(workspace() - without, 32 << 20);
+  config.tuning.lora.target_modules = {"q_proj"};
+  EXPECT_EQ(workspace(), without);
+}
+
 /// On a GPU a product reads a whole matrix.
 TEST(StepMemory, OfAHeadThatIsQuantised) {
   config::RunConfig config = lora(true);

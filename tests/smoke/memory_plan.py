@@ -135,6 +135,12 @@ CASES = [
     Case("DPO, fsdp", 2, ["train.objective=dpo", "parallel.strategy=fsdp"]),
     Case("DPO, QLoRA, bf16", 1, ["train.objective=dpo", "tuning.mode=qlora", "tuning.quant=nf4", "model.dtype=bf16"]),
     Case("DPO, large vocabulary", 1, ["train.objective=dpo"], {"vocab_size": 16384, "num_hidden_layers": 2}),
+    Case("saved head", 1, [*RECOMPUTED, "tuning.lora.modules_to_save=[lm_head]"], {"vocab_size": 8192}, quick=True),
+    Case("saved head, bf16", 1, [*RECOMPUTED, "tuning.lora.modules_to_save=[lm_head]", "model.dtype=bf16"], {"vocab_size": 8192}),
+    Case("saved embedding", 1, [*RECOMPUTED, "tuning.lora.modules_to_save=[embed_tokens]"], {"vocab_size": 8192}),
+    Case("saved embedding, tied head", 1, [*RECOMPUTED, "tuning.lora.modules_to_save=[embed_tokens]"], {"vocab_size": 8192, "tie_word_embeddings": True}),
+    Case("saved head, tied", 1, [*RECOMPUTED, "tuning.lora.modules_to_save=[lm_head]"], {"vocab_size": 8192, "tie_word_embeddings": True}),
+    Case("partial, head", 1, [*RECOMPUTED, "tuning.mode=partial", "tuning.trainable=[lm_head]"], {"vocab_size": 8192}),
     Case("images", 1, [], QWEN2_5_VL, quick=True, on_gpu=True),
     Case("images, projector", 1, ["tuning.train_parts=[projector]"], QWEN2_5_VL),
     Case("images, tower", 1, ["tuning.train_parts=[projector, vision]"], QWEN2_5_VL, on_gpu=True),
@@ -308,8 +314,8 @@ def compare(case: Case, report: dict) -> dict:
     parts_in_blocks = "parallel.strategy=tensor" in case.settings and "tuning.quant=nf4" in case.settings
     parts, ratios, wrong = report["memory-check"]["parts"], {}, []
     front = {term: parts[term] for term in KEPT}
-    front["activations_peak"] = (parts["gathered"] + parts["activations"] + parts["tower_activations"] + parts["images"] + parts["workspace"] +
-                                 max(parts["layer_backward"], parts["head"], parts["tower"]))
+    kept = sum(parts.get(term, 0) for term in ("gathered", "activations", "tower_activations", "images", "workspace"))
+    front["activations_peak"] = kept + max(parts["layer_backward"], parts["head"], parts.get("tower", 0))
     if front != planned:
         wrong.append(f"memory-check says {front}, run.json {planned}")
     for term in (*KEPT, "activations_peak"):

@@ -40,6 +40,7 @@ struct StepContext {
   spec::LoraSpec lora;
   bool trains_base;  ///< weights of the text model, all or some of them
   bool trains_all, has_dora, has_dropout;
+  bool trains_embedding = false, trains_head = false;  ///< in full
   bool joins_linears;  ///< products of several linears are one (`model::DecoderJoints`)
   TowerTraining tower_training;
 };

@@ -16,12 +16,11 @@ inline int64_t matrix_gradient(const StepContext& step, int64_t rows, int64_t co
   return step.trains_base ? kFp32 * rows * columns : 0;
 }
 
-/// The same on a CPU, where only full training has it: a product in the compute dtype, which is then
-/// copied to fp32.
-inline int64_t matrix_gradient_on_cpu(const StepContext& step, int64_t values) {
+/// The same on a CPU: a product in the compute dtype, which is then copied to fp32.
+/// @param trains  whether the matrix does, in full
+inline int64_t matrix_gradient_on_cpu(const StepContext& step, int64_t values, bool trains) {
   const int64_t element = step.shape.element_bytes;
-  return step.trains_all && !step.shape.on_gpu ? values * (kFp32 + (element == kFp32 ? 0 : element))
-                                               : 0;
+  return trains && !step.shape.on_gpu ? values * (kFp32 + (element == kFp32 ? 0 : element)) : 0;
 }
 
 /// Backward pass of a block's first norm on a GPU: gradients of the normed input and of the input. A

@@ -8,7 +8,7 @@ TrainingBytes training(const StepContext& step, int64_t /*layer*/) {
   const int64_t hidden = step.arch.hidden_size;
   const bool is_rounded = step.shape.element_bytes != kFp32;
   return {.in_forward = step.rows(hidden),
-          .in_backward = step.trains_base && is_rounded ? step.fp32_rows(hidden) : 0};
+          .in_backward = step.trains_embedding && is_rounded ? step.fp32_rows(hidden) : 0};
 }
 
 GenerationBytes generation(const StepContext& pass, int64_t /*layer*/) {

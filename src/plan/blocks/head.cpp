@@ -21,7 +21,7 @@ bool is_unpacked(const StepContext& step) {
   const bool is_quantised = tuning.quantises_base() ? tuning.quant_embeddings.value_or(false)
                                                     : tuning.quant == config::Quant::kGguf &&
                                                           tuning.quant_embeddings.value_or(true);
-  return !step.trains_base && is_quantised;
+  return !step.trains_head && is_quantised;
 }
 
 /// Hidden states, those of labelled rows, normed, and their gradients; beside a chunk of logits the
@@ -30,7 +30,7 @@ int64_t bytes_on_gpu(const StepContext& step) {
   const int64_t hidden = step.arch.hidden_size, matrix = step.arch.vocab_size * hidden,
                 element = step.shape.element_bytes, rows = logit_rows(step);
   const int64_t chunk = rows * step.arch.vocab_size * element +
-                        std::max(rows * hidden * element, step.trains_all ? kFp32 * matrix : 0) +
+                        std::max(rows * hidden * element, step.trains_head ? kFp32 * matrix : 0) +
                         (is_unpacked(step) ? matrix * element : 0);
   const int64_t norm = norm_backward(step) - step.rows(hidden);
   return step.rows(4 * hidden) + std::max(chunk, norm);
@@ -42,9 +42,9 @@ int64_t bytes_on_cpu(const StepContext& step) {
                 logits = logit_rows(step) * step.arch.vocab_size;
   // oneDNN, which has the products in fp32, copies the logits' gradient to transpose it for the
   // gradient of the head.
-  const bool copies = step.trains_all && step.shape.element_bytes == kFp32;
+  const bool copies = step.trains_head && step.shape.element_bytes == kFp32;
   return step.rows(5 * step.arch.hidden_size) + logits * step.shape.element_bytes +
-         matrix_gradient_on_cpu(step, matrix) + (copies ? kFp32 * logits : 0);
+         matrix_gradient_on_cpu(step, matrix, step.trains_head) + (copies ? kFp32 * logits : 0);
 }
 
 TrainingBytes training(const StepContext& step, int64_t /*layer*/) {
