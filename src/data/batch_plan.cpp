@@ -283,6 +283,11 @@ class RopeWalk {
   int64_t row_ = 0, next_ = 0, place_ = 0;
 };
 
+int64_t num_places(const SequenceMedia& image, int64_t merge_side) {
+  const auto& [time, height, width] = image.grid_thw;
+  return time * (height / merge_side) * (width / merge_side);
+}
+
 }  // namespace
 
 std::vector<int32_t> rope_positions_of(const Batch& batch, int64_t merge_side) {
@@ -294,9 +299,10 @@ std::vector<int32_t> rope_positions_of(const Batch& batch, int64_t merge_side) {
     walk.begin_document();
     for (; image < batch.images.size() && batch.images[image].end <= end; ++image) {
       // The run of such an image is one, without markers in between.
-      walk.text_until(batch.image_rows[image].begin);
+      const auto& rows = batch.image_rows[image];
+      SFTRUN_CHECK_EQ(num_places(batch.images[image], merge_side), int64_t{rows.end} - rows.begin);
+      walk.text_until(rows.begin);
       walk.image(batch.images[image]);
-      SFTRUN_CHECK_EQ(walk.row(), int64_t{batch.image_rows[image].end});
     }
     walk.text_until(end);
   }

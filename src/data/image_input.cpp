@@ -7,6 +7,8 @@
 #include "sftrun/core/hash.h"
 #include "sftrun/core/optional_file.h"
 #include "sftrun/core/python_json.h"
+#include "sftrun/data/tower_grid.h"
+#include "sftrun/spec/arch_spec.h"
 
 namespace sftrun::data {
 namespace {
@@ -115,6 +117,31 @@ void find_videos(ImageInput& input, const std::filesystem::path& folder,
   input.videos = std::move(videos);
 }
 
+/// What is wrong with config.json is said by who reads the model.
+std::shared_ptr<const spec::VisionSpec> tower_of(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / "config.json";
+  if (!has_optional_file(file)) return nullptr;
+  try {
+    const spec::ArchSpec arch =
+        spec::ArchSpec::from_hf_config(parse_python_json(read_text_file(file)), file.string());
+    return arch.vision ? std::make_shared<const spec::VisionSpec>(*arch.vision) : nullptr;
+  } catch (const DataError&) {
+    return nullptr;
+  }
+}
+
+/// Files of different models are found before a record is read.
+void require_same_model(const images::ImageProcessor& processor, const spec::VisionSpec& tower) {
+  constexpr int64_t kWidth = 448, kHeight = 336;  // any that processors take
+  images::ImagePlan plan;
+  try {
+    plan = images::plan_image(processor, kWidth, kHeight);
+  } catch (const DataError&) {
+    return;  // of this size
+  }
+  tower_grid(processor, tower, plan);
+}
+
 }  // namespace
 
 bool has_image_processor(const std::filesystem::path& folder) {
@@ -160,6 +187,8 @@ std::shared_ptr<const ImageInput> image_input_of(const std::filesystem::path& fo
     add_tokens(input->prompt.tokens(), tokenizer, input->tokens);
     input->feature = feature_token(input->prompt.feature, "images", input->prompt.feature_id,
                                    tokenizer, folder.string());
+    input->tower = tower_of(folder);
+    if (input->tower) require_same_model(input->processor, *input->tower);
     find_videos(*input, folder, tokenizer, caps);
   } catch (const DataError& error) {
     input->refusal = error;

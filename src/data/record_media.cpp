@@ -11,6 +11,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/data/tower_grid.h"
 #include "sftrun/images/decode.h"
 
 namespace sftrun::data {
@@ -287,6 +288,7 @@ ReadMedia RecordMedia::read_image(const Media& media) const {
   ReadMedia read{.media = read_header(media)};
   const images::ImagePlan plan =
       images::plan_image(input_->processor, read.media.width, read.media.height);
+  if (input_->tower) tower_grid(input_->processor, *input_->tower, plan);
   read.text = images::text_of_image(input_->prompt, plan);
   read.media.rows = plan.rows;
   read.media.num_tokens = plan.num_tokens;

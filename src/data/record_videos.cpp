@@ -8,6 +8,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/data/tower_grid.h"
 
 namespace sftrun::data {
 namespace {
@@ -221,6 +222,7 @@ size_t RecordMedia::add_video(const Json& video, const std::string& name) {
   images::ImagePlan plan;
   try {
     plan = images::plan_frames(input.processor, first.width, first.height, std::ssize(read));
+    if (input_->tower) tower_grid(input.processor.frame, *input_->tower, plan);
   } catch (const DataError& error) {
     throw DataError(fmt::format("{}: {}", name, error.message()), place_.where, error.fix());
   }

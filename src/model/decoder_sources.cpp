@@ -12,6 +12,7 @@
 namespace sftrun::model {
 std::unique_ptr<Decoder> Decoder::load(std::shared_ptr<const weights::Checkpoint> checkpoint,
                                        const DecoderOptions& options) {
+  if (options.with_vision) weights::require_image_side(*checkpoint);
   std::unique_ptr<Decoder> decoder(new Decoder(checkpoint->arch(), options));
   decoder->checkpoint_ = checkpoint;
   decoder->build([&](const std::string& name, const std::vector<int64_t>& shape,

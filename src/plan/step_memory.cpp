@@ -17,7 +17,8 @@ namespace sftrun::plan {
 namespace {
 
 /// LibTorch's cuBLAS has a workspace among its tensors: 32 MiB on cards of compute capability 9, 8 MiB
-/// on others. cuBLASLt, which adds a bias in the product, has another.
+/// on others. cuBLASLt, which adds a bias in the product, has another: in a tower that trains, and in joint
+/// products without adapters.
 constexpr int64_t kCublasWorkspace = int64_t{32} << 20;
 
 /// Of every layer, the largest of a number of bytes.
@@ -150,7 +151,8 @@ int64_t workspace_bytes(const spec::ArchSpec& whole, const StepContext& step) {
                   adapter_copies(step);
   if (step.shape.on_gpu)
     bytes += kCublasWorkspace + angle_bytes(step.arch, step.config.model.max_seq_len);
-  if (has_biased_joint_alone(step)) bytes += kCublasWorkspace;
+  if (step.shape.on_gpu && (has_biased_joint_alone(step) || step.tower_training.any()))
+    bytes += kCublasWorkspace;
   if (is_captured(whole, step)) bytes += kCublasWorkspace + batch_bytes(step);
   return bytes;
 }

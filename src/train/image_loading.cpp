@@ -96,9 +96,10 @@ layers::TowerInput ImageLoader::load(const data::Batch& batch, data::MediaFaults
   layers::TowerInput input = model::tower_input(input_->processor, vision_, rows);
   std::vector<std::span<float>> values;
   float* next = input.patches.mutable_data_ptr<float>();
+  const images::PatchForm form = model::patch_form(vision_);
   for (const images::ImagePlan& plan : plans) {
-    values.emplace_back(next, static_cast<size_t>(plan.num_values()));
-    next += plan.num_values();
+    values.emplace_back(next, static_cast<size_t>(plan.num_values(form)));
+    next += plan.num_values(form);
   }
   data::parallel_for(
       std::ssize(batch.images), num_threads_,
@@ -106,8 +107,7 @@ layers::TowerInput ImageLoader::load(const data::Batch& batch, data::MediaFaults
         const auto at = static_cast<size_t>(i);
         const data::SequenceMedia& image = batch.images[at];
         std::unique_ptr<images::ProcessMemory> memory = memory_->take();
-        const images::ProcessOptions options{.patches = model::patch_form(vision_),
-                                             .memory = memory.get()};
+        const images::ProcessOptions options{.patches = form, .memory = memory.get()};
         const bool is_loaded = data::read_of_batch(batch, image, faults, [&] {
           load_image(image, *input_, plans[at], values[at], options);
         });

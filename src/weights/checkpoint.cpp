@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "checkpoint_base.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/finite.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/spec/vision_tensors.h"
 #include "shape_math.h"
+#include "tensor_check.h"
 
 namespace sftrun::weights {
 namespace fs = std::filesystem;
@@ -62,6 +65,19 @@ std::string CheckpointBase::sampled_fingerprint() const {
     }
   }
   return print.hex();
+}
+
+void require_image_side(const Checkpoint& checkpoint) {
+  const spec::ArchSpec& arch = checkpoint.arch();
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const spec::TensorSpec& spec : spec::vision_tensor_specs(*arch.vision, arch.hidden_size))
+    if (spec::is_read(*arch.vision, spec)) shapes[spec.name] = spec.shape;
+  for (const TensorInfo& info : checkpoint.tensors()) {
+    const auto expected = shapes.find(info.name);
+    if (expected != shapes.end() && expected->second != info.shape)
+      refuse_shape({info.name, info.shape, checkpoint.weight_files().front().path.string()},
+                   expected->second);
+  }
 }
 
 std::set<std::string> block_kinds(const Checkpoint& checkpoint) {

@@ -11,6 +11,13 @@
 #include "shape_math.h"
 
 namespace sftrun::weights {
+
+void refuse_shape(const FoundTensor& tensor, const std::vector<int64_t>& expected) {
+  throw DataError(fmt::format("tensor `{}` has the shape {}; the configuration implies {}",
+                              tensor.name, shape_text(tensor.shape), shape_text(expected)),
+                  tensor.where, "configuration and weights are of different models");
+}
+
 namespace {
 
 /// "`a`, `b`, `c` and 4 more"
@@ -29,10 +36,7 @@ void check_shapes(const std::map<std::string, const spec::TensorSpec*>& wanted,
   for (const FoundTensor& tensor : found) {
     const auto spec = wanted.find(tensor.name);
     if (spec == wanted.end() || spec->second->shape == tensor.shape) continue;
-    throw DataError(
-        fmt::format("tensor `{}` has the shape {}; the configuration implies {}", tensor.name,
-                    shape_text(tensor.shape), shape_text(spec->second->shape)),
-        tensor.where, "configuration and weights are of different models");
+    refuse_shape(tensor, spec->second->shape);
   }
 }
 

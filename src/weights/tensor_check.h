@@ -13,6 +13,9 @@ struct FoundTensor {
   std::string where;  ///< path of its file
 };
 
+/// @throws DataError naming the tensor and both shapes
+[[noreturn]] void refuse_shape(const FoundTensor& tensor, const std::vector<int64_t>& expected);
+
 /// Compares the tensors of an architecture with those of a checkpoint. @throws DataError naming the
 /// first tensors that are missing, unknown (with the nearest known name) or of another shape
 /// @param where the checkpoint, for tensors that are in no file

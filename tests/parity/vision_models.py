@@ -78,6 +78,8 @@ class VisionModel:
     projector: tuple[str, ...]
     tokens: tuple[str, ...] = ()  # further ones
     tower: dict = field(default_factory=dict)  # keys of vision_config that differ from the kind's
+    layers: int = 2  # of the text model
+    undivided: str = ""  # why it cannot be divided into stages, as sftrun says
     named: dict[str, str] = field(default_factory=dict)  # tokens that transformers' processor asks the tokenizer for
     has_auto_processor: bool = False  # AutoProcessor loads it without torchvision
     video: str = ""  # what the template writes for a video
@@ -105,17 +107,20 @@ GEMMA3_CALL = {"do_convert_rgb": True, "do_pan_and_scan": False, "pan_and_scan_m
 
 
 def qwen(name: str, processor: str, settings: dict) -> VisionModel:
+    # The layers that get features of DeepStack are in the first of two stages.
+    has_deepstack = name == "qwen3_vl"
     return VisionModel(
         vision_kinds.KINDS[name], ProcessorCase(name, "qwen2_vl", "Qwen2VLImageProcessor", QWEN_SETTINGS | settings, processor), CHATML,
         "<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>", QWEN_IDS, "model.visual.",
-        ("model.visual.merger.", *(["model.visual.deepstack_merger_list."] if name == "qwen3_vl" else [])), video="<|vision_start|><|video_pad|><|vision_end|>")
+        ("model.visual.merger.", *(["model.visual.deepstack_merger_list."] if has_deepstack else [])), layers=3 if has_deepstack else 2, video="<|vision_start|><|video_pad|><|vision_end|>")
 
 
 def gemma4(name: str) -> VisionModel:
     case = ProcessorCase(name, "gemma4", "Gemma4ImageProcessor", {"max_soft_tokens": 70, "patch_size": 2, "pooling_kernel_size": 3},
                          "gemma4.Gemma4Processor")
     return VisionModel(vision_kinds.KINDS[name], case, GEMMA4, "<|image|>", "<|image|>", GEMMA4_IDS, "model.vision_tower.",
-                       ("model.embed_vision.",), tower={"position_embedding_size": 64})
+                       ("model.embed_vision.",), tower={"position_embedding_size": 64},
+                       undivided="the layers of this model share per-layer inputs" if name == "gemma4" else "")
 
 
 def idefics3(name: str, kind: VisionKind, classes: str) -> VisionModel:
@@ -166,7 +171,8 @@ MODELS = {
     "smolvlm": idefics3("smolvlm", vision_kinds.KINDS["smolvlm"], "SmolVLM"),
     "idefics3": idefics3("idefics3", dataclasses.replace(vision_kinds.KINDS["smolvlm"], family="idefics3", seed=3), "Idefics3"),
     "llava": llava("llava", "clip", {"size": {"shortest_edge": 16}, "crop_size": SIXTEEN}, 1, "default"),
-    "llava_siglip": llava("llava_siglip", "siglip", {"size": SIXTEEN}, 0, "full"),
+    # 18 pixels are four patches of 4, and two more that the tower leaves out, as in siglip-so400m-patch14-384
+    "llava_siglip": dataclasses.replace(llava("llava_siglip", "siglip", {"size": {"height": 18, "width": 18}}, 0, "full"), tower={"image_size": 18}),
     "llava_next": llava_next(),
     "internvl": VisionModel(
         vision_kinds.KINDS["internvl"],
@@ -193,7 +199,7 @@ def make_tokenizer(model: VisionModel) -> PreTrainedTokenizerFast:
 def build(model: VisionModel, tokenizer: PreTrainedTokenizerFast, seed: int):
     kind, id_of = model.kind, tokenizer.convert_tokens_to_ids
     ends = {"bos_token_id": id_of("<s>"), "eos_token_id": id_of(model.form.end)}
-    text = {**kind.text, **ends, "max_position_embeddings": 1024}
+    text = {**kind.text, **ends, "max_position_embeddings": 1024, "num_hidden_layers": model.layers}
     text |= {key: len(tokenizer) for key in text if key.startswith("vocab_size")}
     top = {**kind.top, **{key: id_of(token) for key, token in model.ids.items()}}
     built = vision_kinds.build(dataclasses.replace(kind, text=text, vision={**kind.vision, **model.tower}, top=top), seed)

@@ -407,6 +407,9 @@ def check_recipe(case: Case, recipe_name: str) -> None:
     expected = probe_logits(case, module)
     config = write_run_yaml(case, recipe_name, tuning_of(case, training), recipe)
     for batches in chosen:
+        if batches == "pipeline" and case.model.undivided:
+            check_undivided(case, config)
+            continue
         what, run = f"{recipe_name}, {batches}", case.directory / f"{recipe_name}-{batches}".replace(" ", "-").replace(",", "")
         failed = len(case.verdicts.failures)
         metrics = case.sftrun.train(config, run, **BATCHES[batches])
@@ -421,6 +424,15 @@ def check_recipe(case: Case, recipe_name: str) -> None:
         check_merge(case, recipe_name, case.directory / f"{recipe_name}-{chosen[0]}".replace(" ", "-").replace(",", ""))
     if training.quantises:
         check_texts_keep_tower(case, config)
+
+
+def check_undivided(case: Case, config: Path) -> None:
+    try:
+        case.sftrun.train(config, case.directory / "undivided", **BATCHES["pipeline"])
+    except RuntimeError as error:
+        case.expect("pipeline: refused with the reason", case.model.undivided in str(error), str(error))
+    else:
+        case.expect("pipeline: refused with the reason", False, "it trained")
 
 
 def check_names(case: Case, what: str, run: Path, initial: Path) -> None:

@@ -111,8 +111,16 @@ TEST_P(WholeCheckpoint, ATowerOfAnotherShapeIsNoErrorForText) {
   kernel.shape = {1};
   kernel.produce = [](void* out) { *static_cast<float*>(out) = 7; };
   float value = 0;
-  open()->read(vision_[0].name, DType::kF32, &value);
+  const auto checkpoint = open();
+  checkpoint->read(vision_[0].name, DType::kF32, &value);
   EXPECT_EQ(value, 7);
+  test::expect_error<DataError>([&] { require_image_side(*checkpoint); },
+                                {vision_[0].name, "has the shape [1]; the configuration implies"});
+}
+
+TEST_P(WholeCheckpoint, ATowerOfItsConfigurationIsRead) {
+  add_layout("modules");
+  EXPECT_NO_THROW(require_image_side(*open()));
 }
 
 /// Runs of earlier versions are continued.

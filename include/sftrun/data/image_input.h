@@ -10,6 +10,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/data/text_model.h"
 #include "sftrun/images/prompt.h"
+#include "sftrun/spec/vision_spec.h"
 
 namespace sftrun::data {
 
@@ -31,6 +32,8 @@ struct ImageInput {
   tokenizer::TokenId feature = -1;  ///< its positions get images' features
   /// Of all tokens of `prompt` and of that of videos, in order: they never have a label.
   std::vector<tokenizer::TokenId> tokens;
+  /// Of config.json, which images must fit (`tower_grid`); null: the folder has none, or describes no tower.
+  std::shared_ptr<const spec::VisionSpec> tower;
   std::string fingerprint;  ///< of the files' contents
   bool reads_files = true;  ///< false: images are in their records alone
   /// Null: videos cannot be read, and `video_refusal` says why to a record that has one.

@@ -34,6 +34,13 @@ enum class Backend : uint8_t {
   kTorchvision,
 };
 
+/// Patches as a vision tower takes them: [3, times, side, side] values each. The patches of merge x merge are consecutive, such squares from
+/// the top left.
+struct PatchForm {
+  int64_t side = 0, merge = 1;
+  bool is_channels_last = false;  ///< [side, side, 3]
+};
+
 /// What becomes of an image of a size.
 struct ImagePlan {
   std::vector<ImageStep> steps;
@@ -55,6 +62,8 @@ struct ImagePlan {
   int64_t unpadded_rows = 0, unpadded_columns = 0;
 
   int64_t num_values() const { return rows * values_per_row; }
+  /// In patches of a tower: of tiles without what is less than a patch at their right and bottom, which a tower's convolution leaves out, too.
+  int64_t num_values(const PatchForm& form) const;
   /// As the reference has it, for one image.
   std::vector<int64_t> shape(const ImageProcessor& processor) const;
 };
@@ -71,16 +80,9 @@ struct ProcessMemory {
   ResizeMemory resizing;
 };
 
-/// Patches as a vision tower takes them: [3, times, side, side] values each. The patches of merge x merge are consecutive, such squares from
-/// the top left.
-struct PatchForm {
-  int64_t side = 0, merge = 1;
-  bool is_channels_last = false;  ///< [side, side, 3]
-};
-
 struct ProcessOptions {
   Backend backend = Backend::kPil;
-  /// The form of the values; none: the reference's. A tile's sides must be multiples of side * merge.
+  /// The form of the values; none: the reference's. The sides of a tile, in whole patches, must be multiples of side * merge.
   std::optional<PatchForm> patches = {};
   ProcessMemory* memory = nullptr;  ///< null: of this call
   /// For another library's resizing; as images::resize.

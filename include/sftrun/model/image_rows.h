@@ -16,17 +16,12 @@ struct PlannedRows {
   uint32_t document = 0;  ///< key of its document (`layers::TowerTile`)
 };
 
-/// The tiles of an image, in patches of the tower.   @throws DataError if the processor's patches are not the tower's
-std::vector<layers::TowerTile> tiles_of(const images::ImageProcessor& processor,
-                                        const spec::VisionSpec& vision,
-                                        const images::ImagePlan& plan);
-
 /// The form of `layers::TowerInput::patches`.
 images::PatchForm patch_form(const spec::VisionSpec& vision);
 
-/// The input of the tower for images in order, on the host. The patches, `plan->num_values()` values of each image in `patch_form`, are
-/// without content.
-/// @throws as tiles_of
+/// The input of the tower for images in order, on the host. The patches, `plan->num_values(patch_form)` values of each image, are without
+/// content.
+/// @throws as data::tower_grid
 layers::TowerInput tower_input(const images::ImageProcessor& processor,
                                const spec::VisionSpec& vision, std::span<const PlannedRows> images);
 

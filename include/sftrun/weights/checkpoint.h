@@ -96,6 +96,10 @@ class Checkpoint {
   virtual templates::RenderOptions render_defaults() const = 0;  ///< texts of bos, eos, unk and pad
 };
 
+/// Who uses the text model alone may have a tower of any shape.   @pre the architecture has a tower
+/// @throws DataError naming a tensor of its image side that has another shape than the configuration implies
+void require_image_side(const Checkpoint& checkpoint);
+
 /// What training can keep as it is: "stored" for any matrix in fewer bits than 16, "gguf" for
 /// ggml's blocks, "mxfp4" for those in MXFP4, of files of either kind.
 std::set<std::string> block_kinds(const Checkpoint& checkpoint);

@@ -68,6 +68,12 @@ void count_tokens(PlanBuilder& builder) {
 
 }  // namespace
 
+int64_t ImagePlan::num_values(const PatchForm& form) const {
+  const bool is_in_tiles = values_per_row == 3 * tile_width * tile_height;
+  if (!is_in_tiles) return num_values();
+  return rows * 3 * (tile_width - tile_width % form.side) * (tile_height - tile_height % form.side);
+}
+
 ImagePlan finished_plan(PlanBuilder& builder) {
   ImagePlan& plan = builder.plan();
   count_rows(builder, plan);

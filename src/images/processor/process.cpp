@@ -63,10 +63,13 @@ void write_tile(const ImageProcessor& processor, std::span<const TilePixels> fra
   }
 }
 
-void write_tile_in_patches(const ImageProcessor& processor, std::span<const TilePixels> frames,
+/// @param frames loses what is less than a patch
+void write_tile_in_patches(const ImageProcessor& processor, std::span<TilePixels> frames,
                            const ColourRows& colours, const PatchForm& form, float* to) {
-  const int64_t block = form.side * form.merge;
-  SFTRUN_CHECK(frames[0].width % block == 0 && frames[0].height % block == 0);
+  for (TilePixels& tile : frames)
+    tile.width -= tile.width % form.side, tile.height -= tile.height % form.side;
+  SFTRUN_CHECK(frames[0].width % (form.side * form.merge) == 0 &&
+               frames[0].height % (form.side * form.merge) == 0);
   if (form.is_channels_last) return write_channel_last(frames[0], colours, form, to);
   const bool has_times = processor.row().layout == PixelLayout::kMergeBlocks;
   write_merge_blocks(frames, colours, form, has_times ? processor.temporal_patch_size : 1, to);
@@ -90,7 +93,9 @@ TilePixels pixels_of(const ImageTile& tile, const ImagePlan& plan, const Image& 
 void process_all(const ImageProcessor& processor, const ImagePlan& plan,
                  std::span<const Image> frames, std::span<float> pixel_values,
                  const ProcessOptions& options) {
-  SFTRUN_CHECK_EQ(static_cast<int64_t>(pixel_values.size()), plan.num_values());
+  const int64_t all_values =
+      options.patches ? plan.num_values(*options.patches) : plan.num_values();
+  SFTRUN_CHECK_EQ(static_cast<int64_t>(pixel_values.size()), all_values);
   const ColourRows colours = colours_of(processor, options.backend);
   ProcessMemory of_call;
   ProcessMemory& memory = options.memory ? *options.memory : of_call;
@@ -100,7 +105,7 @@ void process_all(const ImageProcessor& processor, const ImagePlan& plan,
   images.reserve(frames.size());
   for (size_t i = 0; i < frames.size(); ++i)
     images.emplace_back(processor, plan, frames[i], options, memory.made[i], memory.resizing);
-  const int64_t values = plan.num_values() / static_cast<int64_t>(plan.tiles.size());
+  const int64_t values = all_values / static_cast<int64_t>(plan.tiles.size());
   float* to = pixel_values.data();
   std::vector<TilePixels> pixels(frames.size());
   for (const ImageTile& tile : plan.tiles) {
