@@ -19,12 +19,15 @@ std::vector<std::string> names_in(std::initializer_list<NameList RecordFormatInf
 }  // namespace
 
 std::vector<std::string> record_columns() {
-  return names_in(
-      {&RecordFormatInfo::columns, &RecordFormatInfo::turns, &RecordFormatInfo::optional});
+  std::vector<std::string> names =
+      names_in({&RecordFormatInfo::columns, &RecordFormatInfo::turns, &RecordFormatInfo::optional});
+  names.insert(names.end(), kMediaColumns.begin(), kMediaColumns.end());
+  return names;
 }
 
 std::vector<std::string> optional_columns() {
   std::vector<std::string> names = names_in({&RecordFormatInfo::optional});
+  names.insert(names.end(), kMediaColumns.begin(), kMediaColumns.end());
   std::sort(names.begin(), names.end());
   return names;
 }

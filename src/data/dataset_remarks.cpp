@@ -117,12 +117,15 @@ void DatasetRemarks::remark_on_records() {
     warn(records, fmt::format("records have \"{}\", which is not read", column),
          advice_on_column(column));
   }
+  for (const auto& [field, records] : tallies_.unread_media)
+    warn(records, remark_on_media(field), advice_on_media(field));
   remark_on_turn_keys();
   warn(tallies_.two_systems, "records have a \"system\" and a turn of that role",
        kTwoSystemsAdvice);
-  warn(tallies_.idle_markers, "records have <image> in their texts, and no images",
-       "it is trained on as text; write the images' files into a column \"images\", or rename "
-       "theirs");
+  warn(
+      tallies_.idle_markers, "records have <image> in their texts, and no images",
+      "it is trained on as text; write the images' files into a column \"images\", or name theirs: "
+      "data.fields: {images: COLUMN}");
   if (tallies_.null_arguments.count() > 0) {
     remarks_.push_back({false, fmt::format("data: in {}, nulls inside of arguments or tools "
                                            "are left out, as missing values: {}",

@@ -47,6 +47,7 @@ void DatasetTallies::add_contents(const Outcome& outcome, const std::string& pla
   for (const std::string& role : outcome.unknown_roles) unknown_roles[role].add(1, place);
   for (const std::string& column : outcome.unread_columns) unread_columns[column].add(1, place);
   for (const std::string& key : outcome.unread_turn_keys) unread_turn_keys[key].add(1, place);
+  for (const std::string& field : outcome.unread_media) unread_media[field].add(1, place);
   for (const std::string& field : outcome.absent_fields) absent_fields[field].add(1, place);
   two_systems.add(outcome.has_two_systems ? 1 : 0, place);
   idle_markers.add(outcome.has_idle_marker ? 1 : 0, place);

@@ -46,7 +46,8 @@ struct DatasetTallies {
       messages, differs_in_class, control_tokens, empty_answers, begins_with_answer, missing_bos,
       too_long, truncated, labels_cut_off, without_labels, others_left_out, equal_pairs,
       two_systems, null_arguments, idle_markers;
-  std::map<std::string, Tally> unknown_roles, unread_columns, unread_turn_keys, absent_fields;
+  std::map<std::string, Tally> unknown_roles, unread_columns, unread_turn_keys, absent_fields,
+      unread_media;
   BadRecords bad;
 
  private:

@@ -16,6 +16,7 @@ namespace sftrun::data {
 namespace {
 
 bool is_optional(std::string_view field) {
+  if (config::kMediaColumns.contains(field)) return true;
   return std::any_of(
       config::kRecordFormats.begin(), config::kRecordFormats.end(),
       [&](const config::RecordFormatInfo& info) { return info.optional.contains(field); });
@@ -56,6 +57,12 @@ std::optional<Json> find_column(const Json& record, const std::string& column,
     if (at == nullptr) return std::nullopt;
   }
   return *at;
+}
+
+/// The other name under which a column of media is read; null: there is none.
+const char* other_name(std::string_view column) {
+  if (column == "images") return "image";
+  return column == "videos" ? "video" : nullptr;
 }
 
 /// Class labels and numbers are converted to text.
@@ -128,11 +135,12 @@ MappedRecord FieldMap::apply(Json record, const std::string& where, bool has_tex
                                   theirs, ours, keys_of(record)),
                       where, "correct data.fields, or the record");
     }
-    if (value) mapped[ours] = as_text(*value);
+    if (value) mapped[ours] = config::kMediaColumns.contains(ours) ? *value : as_text(*value);
     if (!value && !theirs.empty()) result.absent.push_back(ours + ": " + theirs);
   }
   for (const auto& [ours, theirs] : columns_) {
     record.erase(ours);
+    if (const char* other = other_name(ours)) record.erase(other);
     if (!theirs.empty()) record.erase(theirs);
   }
   for (auto& [key, value] : mapped.items()) record[key] = std::move(value);

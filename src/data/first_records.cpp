@@ -42,7 +42,7 @@ struct Doubts {
     const std::vector<NamedShape> shapes =
         shapes_of(record, format, TemplateTraits{.reads_images = true}, where);
     for (const std::string& column : unread_columns(record, format, shapes.front().shape))
-      ++columns[column];
+      if (!is_visual_column(column) && column != "features") ++columns[column];
     for (const std::string& key : unread_turn_keys(record, format, "")) ++loss_flags[key];
     for (const std::string& field : mapped.absent) ++absent_fields[field];
     num_with_two_systems += has_two_systems(record, format) ? 1 : 0;

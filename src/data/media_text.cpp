@@ -357,7 +357,16 @@ std::pair<size_t, size_t> count_markers(const PlainText& text, MarkerKind kind) 
           markers_of_text(text.completion, kind.own, kind.general).size()};
 }
 
-TakenForText take_images(const PlainText& text, RecordMedia& media) {
+/// Puts markers before a text that has none, as images of columns come before the first user's text.
+/// @param count of images, or of videos
+void begin_with_markers(PlainText& text, MarkerKind kind, size_t count) {
+  const auto [in_prompt, in_completion] = count_markers(text, kind);
+  if (in_prompt + in_completion > 0) return;
+  std::string& first = text.prompt.empty() ? text.completion : text.prompt;
+  for (size_t i = 0; i < count; ++i) first.insert(0, kind.general);
+}
+
+TakenForText take_images(PlainText& text, RecordMedia& media) {
   if (!media.reads_images()) return {};
   const images::ImagePrompt& prompt = media.input().prompt;
   if (!media.has_columns()) refuse_markers(text, prompt.placeholder, media, false);
@@ -367,11 +376,12 @@ TakenForText take_images(const PlainText& text, RecordMedia& media) {
     media.note_text(text.completion);
     return {};
   }
+  begin_with_markers(text, image_markers(media), media.num_of_columns());
   const auto [in_prompt, in_completion] = count_markers(text, image_markers(media));
   return {media.take_for_text(in_prompt + in_completion), in_prompt};
 }
 
-TakenForText take_videos(const PlainText& text, RecordMedia& media) {
+TakenForText take_videos(PlainText& text, RecordMedia& media) {
   if (!media.reads_images()) return {};
   if (media.input().videos == nullptr) {
     if (media.has_video_columns()) media.take_videos_for_text(0);  // says why not
@@ -382,6 +392,7 @@ TakenForText take_videos(const PlainText& text, RecordMedia& media) {
     refuse_markers(text, placeholder, media, /*is_of_video=*/true);
     return {};
   }
+  begin_with_markers(text, video_markers(media), media.num_videos_of_columns());
   const auto [in_prompt, in_completion] = count_markers(text, video_markers(media));
   return {media.take_videos_for_text(in_prompt + in_completion), in_prompt};
 }

@@ -30,7 +30,7 @@ std::vector<PlacedMedia> place_media(templates::LabelledConversation& conversati
                                      const Json& messages, const RecordMedia& media);
 
 /// In place of the markers of a text, in its prompt and then its completion. What the template would write around images is written around
-/// `<image>`, too.   @throws DataError as RecordMedia::take_for_text, and for markers of the model in a record without images
+/// `<image>`, too. A text without markers begins with those of the columns.   @throws DataError as RecordMedia::take_for_text, and for markers of the model in a record without images
 std::vector<PlacedMedia> place_media(PlainText& text, RecordMedia& media);
 
 /// Removes the labels of the tokens of images and features, and notes which tokens each has.

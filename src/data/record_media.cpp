@@ -28,10 +28,6 @@ std::optional<std::string> bytes_of_base64(std::string text) {
   return decode_base64(text);
 }
 
-bool is_webp(std::string_view bytes) {  // its bytes may be valid UTF-8
-  return bytes.starts_with("RIFF") && bytes.substr(0, 12).ends_with("WEBP");
-}
-
 /// "https" of "https://…"; empty: it is no such address.
 std::string_view scheme_of(std::string_view text) {
   const size_t end = text.find("://");
@@ -60,6 +56,10 @@ void for_each_turn(const Json& record, RecordFormat format, const OnTurn& on_tur
 }
 
 }  // namespace
+
+bool is_webp_file(std::string_view bytes) {
+  return bytes.starts_with("RIFF") && bytes.substr(0, 12).ends_with("WEBP");
+}
 
 bool is_image_part(const Json& part) {
   if (!part.is_object()) return false;
@@ -364,7 +364,7 @@ Media RecordMedia::media_in(const Json& bytes, const std::string& name) const {
     refuse(fmt::format("{} must be bytes or a string of base64, not {}", name, json_type(bytes)),
            image_fix());
   std::string_view text = bytes.get_ref<const std::string&>();
-  if (is_webp(text)) return held(text);
+  if (is_webp_file(text)) return held(text);
   if (text.starts_with("data:")) {
     const size_t comma = text.find(',');
     if (comma == std::string_view::npos || !text.substr(0, comma).ends_with(";base64"))

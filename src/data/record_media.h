@@ -23,6 +23,9 @@ inline constexpr std::string_view kImageMarker = "<image>";
 /// Keys of a part that have its image, of which the first counts.
 inline constexpr std::array kImageKeys = {"image", "image_url", "path", "url", "bytes", "base64"};
 
+/// Whether a string has the bytes of a WebP file, which may be valid UTF-8.
+bool is_webp_file(std::string_view bytes);
+
 /// Whether a part of a message's content stands for an image: {"type": "image", …}, {"type": "image_url", …}, {"image": …}.
 bool is_image_part(const Json& part);
 
@@ -79,15 +82,19 @@ class RecordMedia {
 
   /// Whether the record has the column `images` or `image`, even if nothing is in it: then `<image>` in a text stands for an image.
   bool has_columns() const { return has_columns_; }
+  size_t num_of_columns() const { return columns_.size(); }  ///< images
   /// Whether a text has `<image>` in a record without such a column. It stays text.
   bool has_idle_marker() const { return has_idle_marker_; }
   void note_text(std::string_view text);  ///< of a record without turns
   /// As `take_for_text`, of videos.
   std::vector<size_t> take_videos_for_text(size_t num_markers);
   bool has_video_columns() const { return has_video_columns_; }
+  size_t num_videos_of_columns() const { return video_columns_.size(); }
   const ReadMedia& operator[](size_t index) const { return images_[index]; }
   bool reads_images() const { return input_ != nullptr; }
   bool reads_features() const { return features_.has_value(); }
+  /// Of the record, once it is `marked`.
+  size_t num_features() const { return features_ ? features_->size() : 0; }
   /// @pre reads_images()
   const ImageInput& input() const { return *input_; }
   const std::string& where() const { return place_.where; }

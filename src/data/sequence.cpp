@@ -333,10 +333,18 @@ namespace {
 
 /// Columns of images and videos that are read are not unread.
 std::vector<std::string> without_images(std::vector<std::string> columns) {
-  std::erase_if(columns, [](const std::string& column) {
-    return column == "images" || column == "image" || column == "videos" || column == "video";
-  });
+  std::erase_if(columns, is_visual_column);
   return columns;
+}
+
+/// What the model would read, and the record does not have.
+MediaWanted wanted_of(const Json& record, RecordFormat format, const RecordMedia* media) {
+  if (media == nullptr) return {};
+  const bool lacks_images =
+      media->reads_images() && !has_image_columns(record) && !has_image_parts(record, format);
+  return {.images = lacks_images,
+          .videos = lacks_images && media->input().videos != nullptr,
+          .features = media->reads_features() && media->num_features() == 0};
 }
 
 }  // namespace
@@ -357,10 +365,13 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& original,
   RecordShape& shape = shapes.front().shape;
   std::vector<std::string> unread = unread_columns(record, format_, shape);
   if (reads_images) unread = without_images(std::move(unread));
+  std::vector<std::string> unread_files =
+      unread_media(record, wanted_of(record, format_, media.get()));
   const bool is_plain = std::holds_alternative<PlainText>(shape);
   if (is_plain && info.is_pair) {
     std::vector<Sequence> pair = preference_pair_of_texts(shapes, model_, options_, media.get());
     pair.front().unread_columns = std::move(unread);
+    pair.front().unread_media = std::move(unread_files);
     pair.front().has_idle_marker = media != nullptr && media->has_idle_marker();
     return pair;
   }
@@ -368,6 +379,7 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& original,
     Sequence sequence = build_text(*plain, model_, options_, media.get());
     sequence.num_empty_answers = !info.is_text && trim(plain->completion).empty() ? 1 : 0;
     sequence.unread_columns = std::move(unread);
+    sequence.unread_media = std::move(unread_files);
     sequence.has_idle_marker = media != nullptr && media->has_idle_marker();
     return {std::move(sequence)};
   }
@@ -394,6 +406,7 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& original,
             ? preference_pair_of_conversations(shapes, *model, options_, media.get())
             : build_conversation(std::get<Conversation>(shape), *model, options_, media.get());
     sequences.front().unread_columns = std::move(unread);
+    sequences.front().unread_media = std::move(unread_files);
     sequences.front().unread_turn_keys =
         unread_turn_keys(record, format_, model_.chat_template->source());
     sequences.front().has_two_systems = has_two_systems(record, format_);

@@ -17,6 +17,7 @@ Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextM
                   .unknown_roles = sequence.unknown_roles,
                   .unread_columns = sequence.unread_columns,
                   .unread_turn_keys = sequence.unread_turn_keys,
+                  .unread_media = sequence.unread_media,
                   .begins_with_answer = sequence.begins_with_answer,
                   .differs_in_class = sequence.differs_in_class,
                   .has_two_systems = sequence.has_two_systems,

@@ -20,7 +20,7 @@ struct Outcome {
   Ending ending = Ending::kStop;
   int64_t num_empty_answers = 0, num_empty_thinking = 0, num_control_tokens = 0;
   LeftOut left_out;
-  std::vector<std::string> unknown_roles, unread_columns, unread_turn_keys;
+  std::vector<std::string> unknown_roles, unread_columns, unread_turn_keys, unread_media;
   std::vector<std::string> absent_fields;  ///< of the record, in its first outcome (field_map.h)
   bool begins_with_answer = false, differs_in_class = false, has_two_systems = false,
        has_null_arguments = false, has_idle_marker = false;

@@ -8,7 +8,10 @@
 #include <set>
 
 #include "nulls.h"
+#include "record_media.h"
 #include "sftrun/config/objectives.h"
+#include "sftrun/config/record_formats.h"
+#include "sftrun/core/exact_json.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::data {
@@ -22,6 +25,42 @@ bool holds_something(const Json& record, const char* column) {
 /// What would weigh a whole record; turns alone can be left out.
 constexpr std::array<std::string_view, 7> kRecordFlags = {
     "train", "weight", "loss", "loss_weight", "loss_mask", "loss_scale", "sample_weight"};
+
+constexpr std::array<std::string_view, 4> kVisualColumns = {"images", "image", "videos", "video"};
+
+constexpr NameList kImageEndings = {".jpg", ".jpeg", ".png", ".webp"};
+constexpr NameList kVideoFileEndings = {".mp4", ".mov", ".avi", ".mkv", ".webm"};
+constexpr NameList kFeatureEndings = {".npy", ".safetensors"};
+
+bool names_file(const Json& value, const NameList& endings) {
+  constexpr size_t kLongestPath = 4096;
+  if (!value.is_string()) return false;
+  const auto& text = value.get_ref<const std::string&>();
+  if (text.size() > kLongestPath || text.find('\n') != std::string::npos) return false;
+  const std::string lower = ascii_lower(text);
+  return std::any_of(endings.begin(), endings.end(),
+                     [&](std::string_view ending) { return lower.ends_with(ending); });
+}
+
+bool is_encoded_image(const Json& value) {
+  if (!is_bytes(value)) return false;
+  const std::string_view bytes = bytes_of(value);
+  return bytes.starts_with("\x89PNG") || bytes.starts_with("\xFF\xD8\xFF") || is_webp_file(bytes);
+}
+
+/// A file of this kind, or a list of them.
+/// @param endings of such files' names
+bool holds_files(const Json& value, const NameList& endings, bool are_images) {
+  const auto holds = [&](const Json& one) { return holds_files(one, endings, are_images); };
+  if (value.is_array()) return !value.empty() && std::all_of(value.begin(), value.end(), holds);
+  if (!value.is_object())
+    return names_file(value, endings) || (are_images && is_encoded_image(value));
+  if (const Json* bytes = value_of(value, "bytes"); bytes != nullptr && is_bytes(*bytes))
+    return are_images && is_encoded_image(*bytes);
+  const Json *path = value_of(value, "path"), *url = value_of(value, "url");
+  return (path != nullptr && names_file(*path, endings)) ||
+         (url != nullptr && names_file(*url, endings));
+}
 
 bool is_record_flag(const std::string& column) {
   return std::find(kRecordFlags.begin(), kRecordFlags.end(), column) != kRecordFlags.end();
@@ -99,6 +138,38 @@ std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
   return found;
 }
 
+bool is_visual_column(const std::string& column) {
+  return std::find(kVisualColumns.begin(), kVisualColumns.end(), column) != kVisualColumns.end();
+}
+
+std::vector<std::string> unread_media(const Json& record, const MediaWanted& wanted) {
+  static const std::vector<std::string> known = config::record_columns();
+  std::vector<std::string> found;
+  for (const auto& [column, value] : record.items()) {
+    const bool is_known =
+        is_visual_column(column) || std::find(known.begin(), known.end(), column) != known.end();
+    if (is_known || is_nothing(value)) continue;
+    const auto note = [&](bool is_wanted, const char* field, const NameList& endings) {
+      if (is_wanted && holds_files(value, endings, /*are_images=*/endings.contains(".png")))
+        found.push_back(fmt::format("{}: {}", field, column));
+    };
+    note(wanted.images, "images", kImageEndings);
+    note(wanted.videos, "videos", kVideoFileEndings);
+    note(wanted.features, "features", kFeatureEndings);
+  }
+  return found;
+}
+
+std::string remark_on_media(const std::string& field) {
+  const size_t end = field.find(": ");
+  return fmt::format("records have \"{}\", which seems to hold {} and is not read",
+                     excerpt(field.substr(end + 2)), field.substr(0, end));
+}
+
+std::string advice_on_media(const std::string& field) {
+  return fmt::format("data.fields: {{{}}} reads it", excerpt(field));
+}
+
 std::string advice_on_column(const std::string& column) {
   if (column == "history") return "earlier turns are read from \"messages\"";
   if (column == "system") return "write it as a message of the role system";
@@ -113,7 +184,8 @@ std::string advice_on_column(const std::string& column) {
     return fmt::format("train.objective: {} trains on them",
                        config::first_objective_for(config::ExampleForm::kPair));
   if (column == "features") return "set model.projectors to train on features of another encoder";
-  return "sftrun trains on text";
+  if (column == "audios") return "sound is not read";
+  return "the model reads text alone, and <image> or <video> in texts stays text";
 }
 
 std::string absent_field_warning(const std::string& field) {

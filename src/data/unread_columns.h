@@ -12,8 +12,21 @@ namespace sftrun::data {
 /// images, …
 std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
                                         const RecordShape& shape);
+/// Those that a model with images reads as such: columns of images and videos.
+bool is_visual_column(const std::string& column);
 /// The advice for one of them.
 std::string advice_on_column(const std::string& column);
+
+/// What a record might have beside text, and what of it is not found where it is read.
+struct MediaWanted {
+  bool images = false, videos = false, features = false;
+};
+/// Columns that are not read and seem to hold such media, as entries of `data.fields` that would read them: "images: picture". A column
+/// does if its values are encoded images, {"bytes", "path"} of one, names with the ending of such a file, or lists of these.
+std::vector<std::string> unread_media(const Json& record, const MediaWanted& wanted);
+/// Of such an entry: what its column holds and that it is not read, and what to do.
+std::string remark_on_media(const std::string& field);
+std::string advice_on_media(const std::string& field);
 
 /// The warning of an entry of `data.fields` that no record has a value for.
 /// @param field as "system: sys_text" (field_map.h)

@@ -27,11 +27,12 @@ TEST(RecordFormatRows, NumbersStay) {
 
 TEST(RecordFormatRows, ColumnsAreThoseOfAllFormats) {
   const std::vector<std::string> columns = record_columns();
-  EXPECT_EQ(
-      (std::set<std::string>(columns.begin(), columns.end())),
-      (std::set<std::string>{"messages", "conversations", "prompt", "completion", "instruction",
-                             "input", "output", "system", "text", "tools", "chosen", "rejected"}));
-  EXPECT_EQ(optional_columns(), (std::vector<std::string>{"input", "system", "tools"}));
+  EXPECT_EQ((std::set<std::string>(columns.begin(), columns.end())),
+            (std::set<std::string>{"messages", "conversations", "prompt", "completion",
+                                   "instruction", "input", "output", "system", "text", "tools",
+                                   "chosen", "rejected", "images", "videos", "features"}));
+  EXPECT_EQ(optional_columns(),
+            (std::vector<std::string>{"features", "images", "input", "system", "tools", "videos"}));
   EXPECT_EQ(columns_of_turns(), (std::vector<std::string>{"messages", "conversations", "prompt",
                                                           "completion", "chosen", "rejected"}));
 }

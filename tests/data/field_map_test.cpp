@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
 
 namespace sftrun::data {
 namespace {
@@ -32,6 +33,23 @@ TEST(FieldMap, DotsSelectInsideAColumn) {
   EXPECT_THROW(apply({{"completion", "answers.text.2"}}, record), DataError);
   EXPECT_THROW(apply({{"completion", "answers.text.-1"}}, record), DataError);
   EXPECT_THROW(apply({{"completion", "answers.text.x"}}, record), DataError);
+}
+
+TEST(FieldMap, KeepsTheValuesOfImages) {
+  const Json picture = {{"bytes", json_of_bytes("\x89PNG")}, {"path", nullptr}};
+  EXPECT_EQ(apply({{"images", "picture"}}, {{"picture", picture}, {"text", "t"}}),
+            Json({{"text", "t"}, {"images", picture}}));
+  EXPECT_EQ(apply({{"images", "picture"}}, {{"picture", "a.png"}, {"image", "b.png"}}),
+            Json({{"images", "a.png"}}))
+      << "a column of another name for the same is not read";
+  EXPECT_EQ(apply({{"videos", "clip"}}, {{"clip", {"1.png"}}, {"video", 3}}),
+            Json({{"videos", {"1.png"}}}));
+  EXPECT_EQ(apply({{"features", "a.b"}}, {{"a", {{"b", "x.npy"}}}})["features"], "x.npy");
+  EXPECT_EQ(apply({{"images", ""}}, {{"images", "a.png"}, {"text", "t"}}), Json({{"text", "t"}}));
+  const MappedRecord without =
+      FieldMap({{"images", "picture"}}, RecordFormat::kAuto).apply({{"text", "t"}}, "f:1");
+  EXPECT_EQ(without.record, Json({{"text", "t"}}));
+  EXPECT_EQ(without.absent, std::vector<std::string>{"images: picture"});
 }
 
 /// `data.format` need not say that they are ShareGPT's.

@@ -470,8 +470,8 @@ TEST(ImagesInPlainTexts, StandAtTheirMarkers) {
   EXPECT_EQ(std::count(of_text.mask.begin(), of_text.mask.end(), 0), 22);
   EXPECT_NE(error_of({{"text", "a<|image_pad|>"}}, RecordFormat::kText).find("the text contains"),
             std::string::npos);
-  EXPECT_NE(error_of({{"text", "a"}, {"image", kSmallPng}}, RecordFormat::kText)
-                .find("columns have 1 image, and its texts have 0"),
+  EXPECT_NE(error_of({{"text", "<image><image>a"}, {"image", kSmallPng}}, RecordFormat::kText)
+                .find("columns have 1 image, and its texts have 2"),
             std::string::npos);
 }
 

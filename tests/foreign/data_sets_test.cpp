@@ -122,7 +122,7 @@ TEST_F(DataSetsTest, WhatIsLeftOutStaysLeftOutInTheYaml) {
             write("bad.yaml", "model: {name: m}\ndata: {train: a.jsonl, fields: {prompt: ''}}\n"),
             {});
       },
-      {"leaves out that part", "only input, system and tools"});
+      {"leaves out that part", "only features, images, input, system, tools and videos"});
 }
 
 constexpr const char* kFactoryPairs = "model_name_or_path: m\nstage: dpo\nfinetuning_type: lora\n";

@@ -437,7 +437,7 @@ RECORDS = [
     ([*[{"prompt": "hello", "completion": "hi", "label": True}] * 3, {"prompt": "hello", "completion": "hm", "label": False}], "",
      '"label", which is not read', "remove these records", [([{"prompt": "hello", "completion": "hi", "label": True}] * 3, "")]),
     ([chat() | {"chosen": "a", "rejected": "b"}] * 3, "", '"chosen", which is not read', "train.objective: dpo trains on them", []),
-    ([*GOOD, chat() | {"image": "a.png"}], "", '"image", which is not read', "sftrun trains on text", [(GOOD, "")]),
+    ([*GOOD, chat() | {"image": "a.png"}], "", '"image", which is not read', "the model reads text alone", [(GOOD, "")]),
     ([{"conversations": [{"from": "system", "value": "be"}, *shared()["conversations"]], "system": "be"}] * 3, "",
      'have a "system" and a turn of that role', "leave one of them out",
      [([shared(system="be")] * 3, ""), ([{"conversations": [{"from": "system", "value": "be"}, *shared()["conversations"]]}] * 3, "")]),

@@ -89,6 +89,9 @@ constexpr bool is_format(RecordFormat format, Property holds) {
   return format != RecordFormat::kAuto && std::invoke(holds, format_info(format));
 }
 
+/// Columns of every format for images, lists of frames, and features of other encoders.
+inline constexpr NameList kMediaColumns = {"images", "videos", "features"};
+
 /// All columns that `data.fields` can name.
 std::vector<std::string> record_columns();
 /// Those of them that records may lack, in alphabetical order.

@@ -65,6 +65,9 @@ struct Sequence {
   LeftOut left_out;
   // Of the record; on its first sequence.
   std::vector<std::string> unknown_roles, unread_columns, unread_turn_keys;
+  /// Entries of `data.fields` that would read columns that seem to hold images, as "images: picture";
+  /// of a record without any that is read
+  std::vector<std::string> unread_media;
   bool differs_in_class =
       false;  ///< transformers 5 gives other tokens (tokenizer::ClassDifference)
   bool begins_with_answer = false;  ///< the conversation's first turn is the assistant's

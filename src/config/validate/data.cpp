@@ -87,9 +87,11 @@ void check_fields(Checks& checks, const char* key, const nlohmann::ordered_json&
   for (const auto& [name, column] : fields.items()) {
     const bool is_roles = name == "roles";
     if (!is_in(known, name) && !is_roles) {
-      checks.error(
-          fmt::format("`{}` has the unknown field `{}`", key, excerpt(name)), {key},
-          fmt::format("known fields: {}, roles; write {{field: column}}", join(known, ", ")));
+      const bool is_one = kMediaColumns.contains(name + "s");  // image, video
+      checks.error(fmt::format("`{}` has the unknown field `{}`", key, excerpt(name)), {key},
+                   is_one ? fmt::format("did you mean `{}s`?", name)
+                          : fmt::format("known fields: {}, roles; write {{field: column}}",
+                                        join(known, ", ")));
     } else if (!is_roles && !column.is_string()) {
       checks.error(fmt::format("`{}` has `{}: {}`; the value must be the name of a column", key,
                                name, shown(column)),
