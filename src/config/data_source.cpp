@@ -13,13 +13,15 @@ namespace sftrun::config {
 namespace {
 
 constexpr std::array kDataSourceKeys = {"path",   "name",   "split",      "weight",
-                                        "format", "fields", "max_samples"};
+                                        "format", "fields", "image_root", "max_samples"};
 
 const char* example_of(const std::string& key) {
   if (key == "weight") return "weight: 0.5 (a number above 0)";
   if (key == "max_samples") return "max_samples: 1000 (a whole number of at least 1)";
   if (key == "fields") return "fields: {prompt: question}";
   if (key == "format") return "format: messages";
+  if (key == "image_root")
+    return "image_root: data/images (the folder of relative paths of images)";
   if (key == "name") return "name: en (a subset of the data set)";
   return key == "split" ? "split: train" : "path: data/train.jsonl";
 }
@@ -34,16 +36,20 @@ Complaint about(const std::string& key, const Complaint& complaint) {
 Complaint unknown_key(const std::string& key, const Value& value) {
   constexpr std::array kOtherNamesOfPath = {"file", "files", "data_files", "dataset"};
   constexpr std::array kOtherNamesOfName = {"subset", "config", "config_name"};
+  constexpr std::array kOtherNamesOfRoot = {"media_dir", "image_folder", "image_dir",
+                                            "image_base_dir"};
   const auto is_one_of = [&](const auto& names) {
     return std::find(names.begin(), names.end(), key) != names.end();
   };
-  const bool is_other_name = is_one_of(kOtherNamesOfPath) || is_one_of(kOtherNamesOfName);
+  const bool is_other_name =
+      is_one_of(kOtherNamesOfPath) || is_one_of(kOtherNamesOfName) || is_one_of(kOtherNamesOfRoot);
   const std::string what = fmt::format("has a data set with the unknown key `{}`", excerpt(key));
   if (const ForeignKey* foreign = is_other_name ? nullptr : find_foreign_key(key))
     return {what, advice_on(*foreign, value), false};
   const std::vector<std::string> keys(kDataSourceKeys.begin(), kDataSourceKeys.end());
   const std::string near = is_one_of(kOtherNamesOfPath)   ? "path"
                            : is_one_of(kOtherNamesOfName) ? "name"
+                           : is_one_of(kOtherNamesOfRoot) ? "image_root"
                                                           : nearest(key, keys);
   return {what,
           near.empty() ? fmt::format("its keys are {}", join(keys, ", "))
@@ -60,6 +66,7 @@ std::optional<Complaint> set(DataSource& source, const std::string& key, const V
     return parse_field(value, Limits{.min = 0, .max = 1e6, .above_min = true}, source.weight);
   if (key == "format") return parse_field(value, any(), source.format);
   if (key == "fields") return parse_field(value, any(), source.fields);
+  if (key == "image_root") return parse_field(value, a_path(), source.image_root);
   return parse_field(value, at_least(1), source.max_samples);
 }
 
@@ -92,6 +99,7 @@ nlohmann::ordered_json to_json(const DataSource& source) {
   if (source.weight != plain.weight) json["weight"] = source.weight;
   if (source.format != plain.format) json["format"] = field_to_json(source.format);
   if (!source.fields.empty()) json["fields"] = source.fields;
+  if (!source.image_root.empty()) json["image_root"] = source.image_root;
   if (source.max_samples) json["max_samples"] = *source.max_samples;
   return json;
 }

@@ -174,7 +174,8 @@ void visit_fields(DataConfig& data, Visitor&& field) {
       data.train, "train", any().otherwise("required"), kCompared,
       "Training data: a file (JSON lines, JSON, CSV, TSV, Parquet, Arrow; also .gz and .zst), a "
       "glob, a folder, a data set on the hub, or a list of these, each as {path, name, split, "
-      "weight, format, fields, max_samples}; `name` selects a subset. docs/data.md has the rules.",
+      "weight, format, fields, image_root, max_samples}; `name` selects a subset. docs/data.md has "
+      "the rules.",
       "[{path: chat.jsonl, weight: 2}, 'code/*.parquet']");
   field(data.val, "val", any().otherwise("none"), kAny,
         "Validation data, in the same form as `train`.", "data/val.jsonl");
@@ -228,6 +229,10 @@ void visit_fields(DataConfig& data, Visitor&& field) {
         "Records that cannot be used (malformed JSON, a missing key). error: stop, and list the "
         "first ten with their lines. skip: leave them out, and count them.",
         "skip");
+  field(data.image_root, "image_root", a_path().otherwise("the folder of the record's file"), kAny,
+        "Folder of the images, frames of videos and files of features that records name with "
+        "relative paths.",
+        "data/images");
   field(data.max_image_pixels, "max_image_pixels", between(0, kMaxImagePixels), kSame,
         "Most pixels of an image after resizing, or of its tiles: fewer tokens for large images "
         "(Qwen, Gemma 4, InternVL). 0: the limit of the model's image processor.",

@@ -558,6 +558,7 @@ const std::set<std::string>& always_effective() {
       "data.chat_template_kwargs",
       "data.too_long",
       "data.bad_records",
+      "data.image_root",        // the records decide
       "data.max_image_pixels",  // the model's image processor decides
       "data.image_longest_edge",
       "train.objective",

@@ -27,10 +27,14 @@ std::string rebased(const std::string& text, const std::filesystem::path& direct
 }
 
 void rebase_paths(RunConfig& config, const std::filesystem::path& directory) {
-  for (std::string* path : {&config.tuning.lora.init_from, &config.model.name})
+  for (std::string* path :
+       {&config.tuning.lora.init_from, &config.model.name, &config.data.image_root})
     *path = rebased(*path, directory);
   for (std::vector<DataSource>* sources : {&config.data.train, &config.data.val}) {
-    for (DataSource& source : *sources) source.path = rebased(source.path, directory);
+    for (DataSource& source : *sources) {
+      source.path = rebased(source.path, directory);
+      source.image_root = rebased(source.image_root, directory);
+    }
   }
   // Not a path: a template given as text (these characters are never in a file name), and the name
   // of a built-in template, even if a folder has the same name.
@@ -174,9 +178,22 @@ void require_files(const LoadedConfig& loaded) {
          loaded.place_of(key),
          "paths are relative to the current directory, or to the directory of the YAML file"});
   };
+  const auto require_folder = [&](const std::string& key, const std::string& path) {
+    if (path.empty() || is_folder(path)) return;
+    missing.push_back(
+        {fmt::format("{}: {}: {}", key.ends_with("image_root") ? key : key + ": image_root",
+                     exists_or_matches(path) ? "not a folder" : "no such folder", shown_path(path)),
+         loaded.place_of(key),
+         "name the folder that the paths of images in the records are relative to; it "
+         "is looked for in the current directory, and beside the YAML file"});
+  };
   const RunConfig& config = loaded.config;
   for (const DataSource& source : config.data.train) require("data.train", source.path);
   for (const DataSource& source : config.data.val) require("data.val", source.path);
+  require_folder("data.image_root", config.data.image_root);
+  for (const DataSource& source : config.data.train)
+    require_folder("data.train", source.image_root);
+  for (const DataSource& source : config.data.val) require_folder("data.val", source.image_root);
   require("tuning.lora.init_from", config.tuning.lora.init_from);
   if (missing.size() > 1) throw DataProblems(missing);
   if (!missing.empty()) throw DataError(missing[0].message, missing[0].where, missing[0].fix);

@@ -16,8 +16,13 @@ namespace sftrun::data {
 struct BadRecord {
   DataError error;
   bool may_be_left_out =
-      true;  ///< by data.bad_records: skip; not if data.too_long: error refuses it
+      true;                 ///< by data.bad_records: skip; not if data.too_long: error refuses it
+  std::string place = {};   ///< of the record, with which the error's place begins; empty: unknown
+  bool lacks_file = false;  ///< that it names with a relative path (MissingFileError)
 };
+/// @param error as it was thrown   @param place "file:line"
+BadRecord bad_record_of(const DataError& error, const std::string& place,
+                        bool may_be_left_out = true);
 
 /// Records that cannot be used: malformed, in another format, refused by the chat template, or too
 /// long with data.too_long: error. All are counted, and the first ten are kept for the message.
@@ -31,7 +36,8 @@ class BadRecords {
   std::string fingerprint() const { return fingerprint_.hex(); }
   /// "2 bad records left out (data.bad_records: skip): a.jsonl:2 (malformed JSON: …), …", with the
   /// first three.
-  std::string left_out() const;
+  /// @param num_records records that were read, including the bad ones
+  std::string left_out(int64_t num_records) const;
   /// Whether to give up: all of the first thousand records are bad.
   bool is_hopeless(int64_t num_records) const;
   /// Whether reading on, only to count, should stop.
@@ -54,7 +60,14 @@ class BadRecords {
 
   static constexpr size_t kKept = 10;
   int64_t count_ = 0;
-  std::vector<DataError> first_;
+  struct Kept {
+    DataError error;
+    std::string place;
+  };
+  /// Whether most of these records name files that are not there, relative to a folder.
+  bool lack_files(int64_t num_records) const;
+  std::vector<Kept> first_;
+  int64_t num_without_file_ = 0;
   bool same_reason_ = true, may_be_left_out_ = true;
   Fingerprint fingerprint_;
   std::optional<std::chrono::steady_clock::time_point> since_;

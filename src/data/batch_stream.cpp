@@ -211,7 +211,7 @@ class BatchStream::Windows {
         num_records += count;
       }
       window->num_bad = bad.count();
-      if (bad.count() > 0) log::warn("data: {}", bad.left_out());
+      if (bad.count() > 0) log::warn("data: {}", bad.left_out(num_records));
       epochs_ += static_cast<double>(num_records) / epoch_records_;
       window->epochs_end = epochs_;
       form_bins(*window);

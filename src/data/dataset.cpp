@@ -78,9 +78,9 @@ std::string with_path(std::string text, const std::string& old, const std::strin
 }
 
 /// Of everything that the examples depend on, and of the program that makes them.
-std::string cache_key(const std::string& fingerprint, const std::vector<SourceFile>& files,
-                      const config::RunConfig& config, const LengthRule& rule,
-                      const TextModel& model) {
+std::string cache_key(const std::string& fingerprint, const TokenizedSource& source,
+                      const config::RunConfig& config, const TextModel& model) {
+  const LengthRule& rule = source.rule();
   const config::DataConfig& data = config.data;
   Fingerprint key;
   key.add(fingerprint).add(build_id());
@@ -100,7 +100,8 @@ std::string cache_key(const std::string& fingerprint, const std::vector<SourceFi
       key.add(projector.name)
           .add(static_cast<uint64_t>(projector.input_width))
           .add(static_cast<uint64_t>(projector.tokens));
-  for (const SourceFile& file : files) key.add(identity_of(file.path));
+  for (const SourceFile& file : source.files()) key.add(identity_of(file.path));
+  key.add(source.image_root().string());
   for (const auto value :
        {static_cast<int64_t>(data.loss_on), static_cast<int64_t>(data.thinking),
         static_cast<int64_t>(data.empty_thinking), static_cast<int64_t>(data.bad_records),
@@ -183,8 +184,7 @@ LoadedSource load_source(const config::RunConfig& config, const config::DataSour
   for (const SourceFile& file : records.files()) contents.push_back(hashes.of(file.path));
   LoadedSource loaded;
   loaded.fingerprint = fingerprint_of(contents, format, source);
-  const std::string key =
-      cache_key(loaded.fingerprint, records.files(), config, records.rule(), model);
+  const std::string key = cache_key(loaded.fingerprint, records, config, model);
   loaded.examples = cache.get(key, source.path, [&](const fs::path& target) {
     write_examples(target, key, records, source.path, config, model);
   });

@@ -108,7 +108,8 @@ void DatasetRemarks::remark_on_roles() {
 }
 
 void DatasetRemarks::remark_on_records() {
-  if (tallies_.bad.count() > 0) remarks_.push_back({true, "data: " + tallies_.bad.left_out()});
+  if (tallies_.bad.count() > 0)
+    remarks_.push_back({true, "data: " + tallies_.bad.left_out(tallies_.stats.num_records)});
   for (const auto& [field, records] : tallies_.absent_fields) {
     if (records.count() == tallies_.stats.num_records - tallies_.stats.num_bad)
       remarks_.push_back({true, "data: " + absent_field_warning(field)});

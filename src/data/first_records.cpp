@@ -60,7 +60,8 @@ struct Doubts {
     std::vector<std::string> warnings;
     if (bad.count() > 0) {
       warnings.push_back(fmt::format("{}: of {} {}", look.name,
-                                     the_first(look.num_records, "record"), bad.left_out()));
+                                     the_first(look.num_records, "record"),
+                                     bad.left_out(look.num_records)));
     }
     for (const auto& [field, count] : absent_fields) {
       if (count == look.num_records - bad.count())
@@ -162,7 +163,7 @@ SourceLook look_at_source(const config::RunConfig& config, const config::DataSou
       try {
         doubts.add(records.parse(*block, i), look.format, records.where(*block, i));
       } catch (const DataError& error) {
-        doubts.bad.add({error}, look.num_records);
+        doubts.bad.add(bad_record_of(error, records.where(*block, i)), look.num_records);
       }
       ++look.num_records;
     }
@@ -271,7 +272,7 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
   if (checks.bad_records().count() == seen) {  // they are left out, and others may follow
     constexpr int64_t kMax = 1000;
     if (num_records < kMax) return try_dataset(config, source, is_validation, model, kMax);
-    trial.warnings.push_back("data: " + checks.bad_records().left_out());
+    trial.warnings.push_back("data: " + checks.bad_records().left_out(seen));
     return trial;
   }
   if (records.reads_json_as_text()) trial.warnings.push_back(json_as_text_warning(source));
@@ -325,7 +326,7 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
              previewed_record(std::move(built), detected.format, rule, place, where))
           preview.sequences.push_back(std::move(shown));
       } catch (const DataError& error) {
-        bad.add({.error = error, .may_be_left_out = !is_built}, seen);
+        bad.add(bad_record_of(error, where, /*may_be_left_out=*/!is_built), seen);
         preview.sequences.push_back({.place = place, .left_out = error.message()});
       }
     }

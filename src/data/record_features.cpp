@@ -5,6 +5,7 @@
 #include <charconv>
 #include <utility>
 
+#include "media_path.h"
 #include "nulls.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
@@ -98,19 +99,20 @@ std::string RecordFeatures::mark_of(const Json& path, const std::string& project
   if (!path.is_string())
     refuse(fmt::format("{} has features without a path: {}", name, json_type(path)),
            kFeaturesPartFix);
-  const std::filesystem::path written(path.get<std::string>());
-  const std::filesystem::path file = written.is_absolute() ? written : place_.folder / written;
+  const auto& written = path.get_ref<const std::string&>();
+  const std::filesystem::path file = media_path(written, place_.folder);
   ReadMedia read;
   const bool is_new =
       place_.stamps != nullptr && place_.stamps->note(file.string(), /*is_image=*/false);
   try {
-    if (is_new)
-      place_.stamps->note_contents(file.string(), written.string(), MappedFile(file).bytes());
+    if (is_new) place_.stamps->note_contents(file.string(), written, MappedFile(file).bytes());
     read.media.rows = num_feature_rows(file, projector);
   } catch (const DataError& error) {
-    throw DataError(fmt::format("{}: {}", name, error.message()),
-                    fmt::format("{}, {}", place_.where, file.string()),
-                    error.fix().empty() ? kFeaturesPartFix : error.fix());
+    const std::string message = fmt::format("{}: {}", name, error.message()),
+                      where = fmt::format("{}, {}", place_.where, file.string()),
+                      fix = error.fix().empty() ? kFeaturesPartFix : error.fix();
+    if (is_missing_below_folder(written, file)) throw MissingFileError(message, where, fix);
+    throw DataError(message, where, fix);
   }
   read.media.media.path = file.string();
   read.media.projector = &projector - input_.projectors.data();

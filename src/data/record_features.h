@@ -16,8 +16,8 @@ namespace sftrun::data {
 
 /// Where a record is from.
 struct MediaPlace {
-  std::string where;              ///< "file:line", for errors
-  std::filesystem::path folder;   ///< of the record's file: paths are relative to it
+  std::string where;             ///< "file:line", for errors
+  std::filesystem::path folder;  ///< that paths are relative to: the record's file's, or image_root
   MediaStamps* stamps = nullptr;  ///< notes the record's files; may be null
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "content_parts.h"
+#include "media_path.h"
 #include "nulls.h"
 #include "sftrun/core/base64.h"
 #include "sftrun/core/error.h"
@@ -308,12 +309,15 @@ auto RecordMedia::naming(const Media& media, const std::string& name, const Read
   try {
     return read(media);
   } catch (const DataError& error) {
-    throw DataError(
-        fmt::format("{}: {}", name, error.message()),
-        media.path.empty() ? place_.where : fmt::format("{}, {}", place_.where, media.path),
-        error.fix().empty()    ? image_fix()
-        : !input_->reads_files ? error.fix()
-                               : error.fix() + ", or remove the record");
+    const std::string message = fmt::format("{}: {}", name, error.message());
+    const std::string where =
+        media.path.empty() ? place_.where : fmt::format("{}, {}", place_.where, media.path);
+    const std::string fix = error.fix().empty()    ? image_fix()
+                            : !input_->reads_files ? error.fix()
+                                                   : error.fix() + ", or remove the record";
+    if (!media.path.empty() && is_missing_below_folder(written_path(media.path), media.path))
+      throw MissingFileError(message, where, fix);
+    throw DataError(message, where, fix);
   }
 }
 
@@ -347,12 +351,11 @@ Media RecordMedia::media_at(const std::string& path_or_url, const std::string& n
   if (!input_->reads_files)
     refuse(name + " is not a data: URL, and neither files are read here nor URLs followed",
            "send the image itself: data:image/png;base64,…");
-  if (!scheme_of(path_or_url).empty())
+  if (!scheme_of(path_or_url).empty() && !is_file_address(path_or_url))
     refuse(
         fmt::format("{} is a URL, and images are not downloaded: {}", name, excerpt(path_or_url)),
         "download the file, and write its path, relative to the record's file");
-  const std::filesystem::path path(path_or_url);
-  return {.path = (path.is_absolute() ? path : place_.folder / path).string()};
+  return {.path = media_path(path_or_url, place_.folder).string()};
 }
 
 Media RecordMedia::media_in(const Json& bytes, const std::string& name) const {

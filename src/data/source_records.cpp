@@ -31,6 +31,19 @@ Json merged(const Json& base, const Json& over) {
   return result;
 }
 
+/// Cached examples have paths of images, for runs in other folders, too.
+std::filesystem::path without_links(const std::filesystem::path& folder) {
+  std::error_code code;
+  const auto canonical = std::filesystem::canonical(folder.empty() ? "." : folder, code);
+  return code ? folder : canonical;
+}
+
+std::filesystem::path image_root_of(const config::DataConfig& data,
+                                    const config::DataSource& source) {
+  const std::string& root = source.image_root.empty() ? data.image_root : source.image_root;
+  return root.empty() ? std::filesystem::path() : without_links(root);
+}
+
 RecordFormat format_of(const config::DataConfig& data, const config::DataSource& source) {
   return source.format == RecordFormat::kAuto ? data.format : source.format;
 }
@@ -40,6 +53,7 @@ RecordFormat format_of(const config::DataConfig& data, const config::DataSource&
 SourceRecords::SourceRecords(const config::RunConfig& config, const config::DataSource& source,
                              SplitRole role)
     : source_(source),
+      image_root_(image_root_of(config.data, source)),
       fields_(merged(config.data.fields, source.fields), format_of(config.data, source)),
       objective_(config.train.objective),
       takes_text_(
@@ -204,11 +218,9 @@ std::string SourceRecords::where(const Block& block, size_t index) const {
 }
 
 std::filesystem::path SourceRecords::folder(const Block& block) const {
-  const std::filesystem::path folder =
-      std::filesystem::path(files_[static_cast<size_t>(block.file)].path).parent_path();
-  std::error_code code;  // cached examples have paths of images, for runs in other folders, too
-  const auto canonical = std::filesystem::canonical(folder.empty() ? "." : folder, code);
-  return code ? folder : canonical;
+  if (!image_root_.empty()) return image_root_;
+  return without_links(
+      std::filesystem::path(files_[static_cast<size_t>(block.file)].path).parent_path());
 }
 
 double SourceRecords::fraction_read() const {

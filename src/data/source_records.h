@@ -38,7 +38,10 @@ class SourceRecords {
 
   MappedRecord parse(const Block& block, size_t index) const;
   std::string where(const Block& block, size_t index) const;
-  std::filesystem::path folder(const Block& block) const;  ///< of its file
+  /// What relative paths of images, videos and features are below: image_root, or the folder of its file.
+  std::filesystem::path folder(const Block& block) const;
+  /// Of the data set, without links; empty: it has none.
+  const std::filesystem::path& image_root() const { return image_root_; }
   const std::vector<SourceFile>& files() const { return files_; }
   const DetectedFormat& format() const { return format_; }  ///< configured, or of the first record
   /// The lines are texts (data.format), and the first looks like a record of JSON.
@@ -56,6 +59,7 @@ class SourceRecords {
   std::optional<Block> read();
 
   config::DataSource source_;
+  std::filesystem::path image_root_;
   FieldMap fields_;
   config::Objective objective_;
   bool takes_text_;  // lines of text are records

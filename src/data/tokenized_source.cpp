@@ -106,7 +106,7 @@ void TokenizedSource::add_outcomes(Block& block, const SourceRecords::Block& rea
     const bool is_too_long = is_built;  // the record is valid, but data.too_long: error refuses it
     if (is_too_long && skips_bad_records_) throw;
     block.records[index].clear();
-    block.bad[index] = {.error = error, .may_be_left_out = !is_too_long};
+    block.bad[index] = bad_record_of(error, where, /*may_be_left_out=*/!is_too_long);
   }
 }
 

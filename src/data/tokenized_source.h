@@ -53,6 +53,7 @@ class TokenizedSource {
   bool reads_json_as_text() const { return records_.reads_json_as_text(); }
   const LengthRule& rule() const { return rule_; }
   const std::vector<SourceFile>& files() const { return records_.files(); }
+  const std::filesystem::path& image_root() const { return records_.image_root(); }
   double fraction_read() const { return records_.fraction_read(); }
   double estimated_records() const { return records_.estimated_records(); }
 

@@ -358,6 +358,31 @@ TEST_F(ConfigTest, PathsAreRelativeToTheCurrentDirectoryOrTheYaml) {
                           {"data.val: no such file: none.jsonl", "run.yaml:2:"});
 }
 
+TEST_F(ConfigTest, FoldersOfImagesAreLookedForAsOtherPaths) {
+  write("sub/t.jsonl", "{}");
+  write("sub/images/a.png", "x");
+  const auto yaml = write("sub/run.yaml",
+                          "model: {name: m}\n"
+                          "data: {train: [t.jsonl, {path: t.jsonl, image_root: images}], "
+                          "image_root: images}\n");
+  const LoadedConfig loaded = load_config(yaml, {});
+  EXPECT_EQ(loaded.config.data.image_root, (directory_ / "sub/images").string());
+  EXPECT_EQ(loaded.config.data.train[0].image_root, "");
+  EXPECT_EQ(loaded.config.data.train[1].image_root, (directory_ / "sub/images").string());
+  require_files(loaded);
+  expect_error<DataError>([&] { require_files(load_config(yaml, {"data.image_root=missing"})); },
+                          {"data.image_root: no such folder: missing", "command line"});
+  const auto of_file = [&] {
+    require_files(load_config(yaml, {"data.train=[{path: t.jsonl, image_root: t.jsonl}]"}));
+  };
+  expect_error<DataError>(of_file, {"data.train: image_root: not a folder: "});
+  for (const auto& [setting, advice] :
+       {std::pair("data.train=[{path: t.jsonl, media_dir: images}]", "did you mean `image_root`?"),
+        std::pair("data.image_dir=images", "use `data.image_root`"),
+        std::pair("data.fields={image: picture}", "did you mean `images`?")})
+    expect_error<ConfigError>([&] { load_config(yaml, {setting}); }, {advice});
+}
+
 TEST_F(ConfigTest, DataSetsAreAPathAMapOrAList) {
   const auto loaded = [&](const std::string& data, const std::vector<std::string>& overrides = {}) {
     return load_config(write("run.yaml", "model: {name: m}\ndata: {" + data + "}\n"), overrides)

@@ -119,6 +119,7 @@ TEST_F(ConfigTest, YamlRoundTrips) {
                         .weight = 0.1 + 0.2,
                         .format = RecordFormat::kText,
                         .fields = {{"text", "a: b"}},
+                        .image_root = "images",
                         .max_samples = 5}};
   config.data.val = {{.path = "1e5"}};
   config.data.fields = {{"prompt", "no"}, {"roles", {{"human", "user"}}}};

@@ -95,6 +95,9 @@ TEST(ImageParts, OfEveryFormAreRead) {
       part("image", kSmallPng),
       part("url", kSmallPng),
       part("path", (image_folder() / kSmallPng).string()),
+      part("url", "file://" + (image_folder() / kSmallPng).string()),
+      part("image", "file://localhost" + (image_folder() / kSmallPng).string()),
+      part("image", "file://resize%2D37x29.png"),
       part("url", "data:image/png;base64," + encoded),
       part("image", {{"path", kSmallPng}, {"bytes", nullptr}}),
       part("image", {{"path", "no such file"}, {"bytes", json_of_bytes(file_of(kSmallPng))}}),
@@ -167,7 +170,7 @@ TEST(ImageParts, OfBadImagesAreRefusedByName) {
   refused(part("path", "none.png"), {"messages[0].content[1]", "data.jsonl:3", "none.png"});
   refused(part("url", "https://example.com/a.png"),
           {"messages[0].content[1] is a URL", "not downloaded", "download the file"});
-  refused(part("url", "file:///etc/passwd"), {"is a URL"});
+  refused(part("url", "file:///none/a.png"), {"messages[0].content[1]", "/none/a.png"});
   refused(part("url", "data:text/plain,abc"), {"data: URL without base64"});
   refused(part("base64", "#!"), {"not valid base64"});
   refused(part("base64", encode_base64("no image")), {"messages[0].content[1]: ", "data.jsonl:3"});

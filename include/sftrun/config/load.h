@@ -27,8 +27,8 @@ struct ForeignFiles {
 
 /// Reads the YAML, applies machine file, the files of Accelerate and DeepSpeed that are named,
 /// environment and `key=value` overrides by precedence, and checks every field and all relations
-/// between fields. Paths in data.train, data.val, model.name, model.chat_template and
-/// tuning.lora.init_from that do not exist in the current directory but beside the YAML are replaced
+/// between fields. Paths in data.train, data.val, data.image_root, model.name,
+/// model.chat_template and tuning.lora.init_from that do not exist in the current directory but beside the YAML are replaced
 /// by the latter.
 /// @throws ConfigError with *all* problems, each with file:line:column or its override; DataError
 /// if the YAML cannot be read.

@@ -148,7 +148,8 @@ struct DataSource {
   double weight = 1;  ///< how often an epoch uses each record; 0.5: a random half
   RecordFormat format = RecordFormat::kAuto;
   nlohmann::ordered_json fields = nlohmann::ordered_json::object();  ///< over data.fields
-  std::optional<int64_t> max_samples;                                ///< use only the first records
+  std::string image_root;              ///< over data.image_root; empty: that one
+  std::optional<int64_t> max_samples;  ///< use only the first records
   bool operator==(const DataSource&) const = default;
 };
 
@@ -172,6 +173,8 @@ struct DataConfig {
   nlohmann::ordered_json chat_template_kwargs = nlohmann::ordered_json::object();
   TooLong too_long = TooLong::kAuto;
   BadRecords bad_records = BadRecords::kError;
+  /// Folder of relative paths of images, videos and features; empty: that of their record's file.
+  std::string image_root;
   int64_t max_image_pixels = 0, image_longest_edge = 0;  ///< 0: the model's own limits
 };
 
