@@ -8,6 +8,7 @@
 #include "record_media.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/data/record_error.h"
 #include "tool_calls.h"
 
 namespace sftrun::data {
@@ -21,12 +22,39 @@ bool is_note(const std::string& key) {
   return std::find(kNotes.begin(), kNotes.end(), key) != kNotes.end();
 }
 
+bool is_image_key(const std::string& key) {
+  return std::find(kImageKeys.begin(), kImageKeys.end(), key) != kImageKeys.end();
+}
+
+/// Sizes of single images, as Qwen's processors read them.
+bool is_size_key(const std::string& key) {
+  constexpr std::array<std::string_view, 5> kSizes = {"min_pixels", "max_pixels", "total_pixels",
+                                                      "resized_height", "resized_width"};
+  return std::find(kSizes.begin(), kSizes.end(), key) != kSizes.end();
+}
+
+/// An image has the size that its processor gives it.
+[[noreturn]] void refuse_size_key(const std::string& key, const char* what, const std::string& name,
+                                  const std::string& where) {
+  throw RecordError(
+      fmt::format("{} has \"{}\" beside its {}, which is not read", name, key, what), where,
+      "remove the key: data.max_image_pixels limits the pixels of all images and frames",
+      "remove the key, or the record");
+}
+
 /// An image's file is looked at where it is read (RecordMedia).
 void check_image_part(const Json& part, const std::string& name, const std::string& where) {
+  bool has_image = false;
+  for (const auto& [key, value] : part.items())
+    has_image = has_image || (is_image_key(key) && !is_nothing(value));
   for (const auto& [key, value] : part.items()) {
-    const bool has_image = std::find(kImageKeys.begin(), kImageKeys.end(), key) != kImageKeys.end();
-    const bool is_known = has_image || key == "type" || key == "detail";
+    const bool is_known = is_image_key(key) || key == "type" || key == "detail";
     if (is_known || is_note(key) || is_nothing(value)) continue;
+    if (!has_image)
+      throw DataError(
+          fmt::format("{} is an image without a file: its \"{}\" is not read", name, excerpt(key)),
+          where, R"(write the file as "path", "url", "image" or "image_url")");
+    if (is_size_key(key)) refuse_size_key(key, "image", name, where);
     throw DataError(
         fmt::format("{} has \"{}\" beside its image, which is not read", name, excerpt(key)), where,
         "remove the key, or the record");
@@ -42,13 +70,26 @@ void check_video_part(const Json& part, const std::string& name, const std::stri
     const bool is_known =
         is_among(kVideoKeys, key) || is_among(kFrameTimeKeys, key) || key == "type";
     if (is_known || is_note(key) || is_nothing(value)) continue;
+    if (is_size_key(key)) refuse_size_key(key, "video", name, where);
     throw DataError(
         fmt::format("{} has \"{}\" beside its video, which is not read", name, excerpt(key)), where,
         "give the frames as a list, \"video\": [\"1.jpg\", …], and \"fps\"; remove other keys");
   }
 }
 
-void check_part(const Json& part, const std::string& name, const std::string& where) {
+/// The advice for a part of a type that is not read.
+const char* fix_for_type(const Json& type, PartKinds kinds) {
+  constexpr std::array<std::string_view, 3> kSounds = {"audio", "input_audio", "audio_url"};
+  if (std::find(kSounds.begin(), kSounds.end(), type.get_ref<const std::string&>()) !=
+      kSounds.end())
+    return "sound is not read: remove this part, or the record";
+  return kinds == PartKinds::kTextAndImages
+             ? "write the type as text, image, image_url or video, or remove this part"
+             : "the model reads text alone: remove this part, or the record";
+}
+
+void check_part(const Json& part, const std::string& name, const std::string& where,
+                PartKinds kinds) {
   constexpr const char* kFix = R"(write {"type": "text", "text": "…"})";
   const Json type = part.is_object() ? part.value("type", Json()) : Json();
   if (is_features_part(part)) refuse_features_part(name, where);
@@ -58,7 +99,7 @@ void check_part(const Json& part, const std::string& name, const std::string& wh
   }
   if (type.is_string() && type != "text") {
     throw DataError(fmt::format("{} has the type {}", name, excerpt(type.dump())), where,
-                    "sftrun reads only text: remove this part, or the record");
+                    fix_for_type(type, kinds));
   }
   const bool is_text = part.is_object() && (type.is_null() || type.is_string()) &&
                        part.contains("text") && part["text"].is_string();
@@ -68,7 +109,7 @@ void check_part(const Json& part, const std::string& name, const std::string& wh
     if (is_note(key)) continue;
     throw DataError(
         fmt::format("{} has \"{}\" beside its text, which is not read", name, excerpt(key)), where,
-        "sftrun reads only text: remove the key, or the record");
+        "remove the key, or the record");
   }
 }
 
@@ -131,7 +172,7 @@ void check_parts(const Json& parts, const std::string& name, const std::string& 
     else if (kinds == PartKinds::kTextAndImages && is_features_part(parts[i]))
       check_features_part(parts[i], part, where);
     else
-      check_part(parts[i], part, where);
+      check_part(parts[i], part, where, kinds);
   }
 }
 

@@ -67,19 +67,35 @@ void add_tokens(const std::vector<std::string>& texts, const tokenizer::Tokenize
   std::sort(tokens.begin(), tokens.end());
 }
 
+/// `vision_config` of config.json; null: there is none.
+nlohmann::json tower_in(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / "config.json";
+  if (!has_optional_file(file)) return {};
+  const nlohmann::json model = parse_python_json(read_text_file(file));
+  return model.is_object() ? model.value("vision_config", nlohmann::json()) : nlohmann::json();
+}
+
 /// Qwen2.5-VL's positions on the axis of time for a second.
 int64_t tokens_per_second_of(const std::filesystem::path& folder) {
   constexpr int64_t kOfClass = 4;
-  const std::filesystem::path file = folder / "config.json";
-  if (!has_optional_file(file)) return kOfClass;
-  const auto model = parse_python_json(read_text_file(file));
-  if (!model.is_object() || !model.contains("vision_config")) return kOfClass;
-  const auto& tower = model["vision_config"];
+  const auto tower = tower_in(folder);
   if (!tower.is_object() || !tower.contains("tokens_per_second")) return kOfClass;
   const auto& number = tower["tokens_per_second"];
   if (!number.is_number_integer() || number.get<int64_t>() < 1)
-    throw DataError("`vision_config.tokens_per_second` must be a positive integer", file.string());
+    throw DataError("`vision_config.tokens_per_second` must be a positive integer",
+                    (folder / "config.json").string());
   return number.get<int64_t>();
+}
+
+constexpr const char* kCopyProcessor = "copy preprocessor_config.json from the model's repository";
+
+/// Of a model with a vision tower whose folder lacks the processor's files.
+std::shared_ptr<const ImageInput> without_processor(const std::filesystem::path& folder) {
+  auto input = std::make_shared<ImageInput>();
+  input->fingerprint = "none";
+  input->refusal = DataError("the model's folder has no files of an image processor",
+                             folder.string(), kCopyProcessor);
+  return input;
 }
 
 /// What SmolVLM2's processor takes for conversations with videos: the template in the model's files writes none.
@@ -156,7 +172,7 @@ void require_image_side(bool has_tower, const std::filesystem::path& folder,
                       "remove it, or name a model with images");
   if (!has_image_processor(folder))
     throw ConfigError("the model's folder has no files of an image processor", where,
-                      "copy preprocessor_config.json from the model's repository");
+                      kCopyProcessor);
 }
 
 images::ImageCaps image_caps(const config::DataConfig& data) {
@@ -177,7 +193,8 @@ std::vector<std::string> idle_image_caps(const TextModel& model, const config::D
 std::shared_ptr<const ImageInput> image_input_of(const std::filesystem::path& folder,
                                                  const tokenizer::Tokenizer& tokenizer,
                                                  const images::ImageCaps& caps) {
-  if (!has_image_processor(folder)) return nullptr;
+  if (!has_image_processor(folder))
+    return tower_in(folder).is_object() ? without_processor(folder) : nullptr;
   auto input = std::make_shared<ImageInput>();
   input->fingerprint =
       fmt::format("{} {} {}", fingerprint_of_files(folder), caps.max_pixels, caps.longest_edge);

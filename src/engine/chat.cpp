@@ -25,6 +25,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/core/user_path.h"
 #include "sftrun/core/utf8.h"
+#include "sftrun/data/image_input.h"
 #include "sftrun/data/prompt.h"
 #include "sftrun/model/generate.h"
 #include "sftrun/serve/api.h"
@@ -246,6 +247,8 @@ class Conversation {
 
   void add_image(const std::string& file) {
     if (file.empty()) throw ConfigError("/image needs the name of a file");
+    const auto& input = model_->text.images;
+    if (input != nullptr && input->refusal) throw *input->refusal;
     if (!reads_images(model_->text)) throw ConfigError(fmt::format("{} reads text alone", name_));
     // /save writes a file elsewhere, to which a relative path would be another one.
     const std::filesystem::path path = std::filesystem::absolute(expanded_home(file));

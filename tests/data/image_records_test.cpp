@@ -179,7 +179,14 @@ TEST(ImageParts, OfBadImagesAreRefusedByName) {
   refused(part("path", "."), {"messages[0].content[1]"});
   refused({{"type", "image"}}, {"an image without a file", "has no \"images\""});
   refused({{"type", "image"}, {"path", kSmallPng}, {"max_pixels", 100}},
-          {"has \"max_pixels\" beside its image"});
+          {"has \"max_pixels\" beside its image", "data.max_image_pixels"});
+  refused({{"type", "image"}, {"path", kSmallPng}, {"width", 100}},
+          {"has \"width\" beside its image", "remove the key"});
+  refused({{"type", "image"}, {"file", kSmallPng}},
+          {"is an image without a file: its \"file\" is not read", "\"path\", \"url\""});
+  refused({{"type", "input_image"}, {"image_url", kSmallPng}},
+          {"has the type \"input_image\"", "text, image, image_url or video"});
+  refused({{"type", "audio"}, {"path", "a.wav"}}, {"has the type \"audio\"", "sound is not read"});
   refused({{"type", "video"}, {"path", kSmallPng}}, {"the record has a video", "<|video_pad|>"});
   // Limits, by the header.
   std::string huge = file_of(kSmallPng);
@@ -523,6 +530,21 @@ TEST(ImagePrompts, ReadNoFilesForOthers) {
           builder.build(asked({part(place, kSmallPng), text("q")}), "messages", image_folder());
         },
         {"is not a data: URL"});
+}
+
+/// Else a run would train on texts alone.
+TEST(ImageInput, IsRefusedWithoutTheProcessorsFiles) {
+  test::VisionFamily qwen = test::toy_qwen();
+  qwen.files.erase("preprocessor_config.json");
+  EXPECT_EQ(test::toy_vision_model(qwen).images, nullptr) << "a model of text";
+  qwen.files["config.json"]["vision_config"] = {{"hidden_size", 8}};
+  const TextModel model = test::toy_vision_model(qwen);
+  EXPECT_EQ(built(asked("q"), RecordFormat::kMessages, model).media.size(), 0U);
+  Json column = asked("<image>q");
+  column["image"] = kSmallPng;
+  for (const Json& record : {column, asked({part("path", kSmallPng)})})
+    test::expect_error([&] { built(record, RecordFormat::kMessages, model); },
+                       {"no files of an image processor", "copy preprocessor_config.json"});
 }
 
 TEST(ImageInput, IsRefusedWhereARecordNeedsIt) {

@@ -58,7 +58,7 @@ void require_image_side(bool has_tower, const std::filesystem::path& folder,
                         const std::string& where);
 
 /// @param folder of a model, in Hugging Face layout
-/// @return null: it has no files of an image processor, so the model reads text alone
+/// @return null: a model of text. With a `refusal` if it has no files of an image processor, and config.json describes a vision tower
 /// @throws ConfigError for a limit that the image processor does not have, or that is too low for it
 std::shared_ptr<const ImageInput> image_input_of(const std::filesystem::path& folder,
                                                  const tokenizer::Tokenizer& tokenizer,
