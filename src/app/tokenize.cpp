@@ -84,7 +84,7 @@ int run_tokenize(const TokenizeOptions& options) {
     const data::InputRecord& input = records[static_cast<size_t>(i)];
     try {
       results[static_cast<size_t>(i)] =
-          data::extend_json_line(input.line, input.record, tokenize(input, model));
+          data::output_line(input, tokenize(input, model), options.output.string());
     } catch (const data::RecordError& error) {
       throw error.without_settings();
     }

@@ -163,8 +163,9 @@ int answer_prompt(const app::GenerateRequest& request, LoadedModel& model, const
   return 0;
 }
 
-std::string line_of(const data::InputRecord& record, const Json& additions) {
-  return data::extend_json_line(record.line, record.record, additions) + "\n";
+std::string line_of(const data::InputRecord& record, const Json& additions,
+                    const std::string& output) {
+  return data::output_line(record, additions, output) + "\n";
 }
 
 /// What answers depend on. The batch size and the number of processes are not among it: they change
@@ -221,7 +222,7 @@ class FileAnswers {
     size_t num_written = 0;
     std::string lines;
     const int code = answer(all_but({}), 0, [&](size_t record, Answer&& answer) {
-      waiting[record] = line_of(records_[record], additions_of(answer));
+      waiting[record] = line_of(records_[record], additions_of(answer), output_);
       for (; !waiting.empty() && waiting.begin()->first == num_written; ++num_written) {
         lines += waiting.begin()->second;
         waiting.erase(waiting.begin());
@@ -291,7 +292,7 @@ class FileAnswers {
                         "its files were removed during the run, or the nodes do not share this "
                         "folder; rerun the command to add the missing answers");
       }
-      file.write(line_of(records_[record], answer->second));
+      file.write(line_of(records_[record], answer->second, output_));
     }
     file.commit();
   }

@@ -172,13 +172,13 @@ void require_finite_scores(const std::vector<ScoredRecord>& records,
   }
 }
 
-std::string lines_of(const std::vector<ScoredRecord>& records) {
+std::string lines_of(const std::vector<ScoredRecord>& records, const std::string& output) {
   std::string lines;
   for (const ScoredRecord& scored : records) {
     const bool empty = scored.num_labelled == 0;  // of nothing there is no probability
     const data::Json additions = {{"logprob", empty ? data::Json() : data::Json(scored.logprob)},
                                   {"tokens", scored.num_labelled}};
-    lines += data::extend_json_line(scored.input.line, scored.input.record, additions) + "\n";
+    lines += data::output_line(scored.input, additions, output) + "\n";
   }
   return lines;
 }
@@ -249,7 +249,7 @@ int score_records(const app::ScoreRequest& request, Rank& rank) {
   }
   require_finite_scores(records, *model.checkpoint, request.model.model);
   if (!rank.is_main()) return 0;
-  data::write_records(request.output, lines_of(records));
+  data::write_records(request.output, lines_of(records, request.output));
   const Summary summary = summary_of(records, dtype_name(model.dtype));
   report(summary);
   if (request.json) write_result(request.ranks, rank, summary.to_json().dump(2) + "\n");

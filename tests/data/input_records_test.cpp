@@ -4,6 +4,7 @@
 
 #include "record.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
 #include "sftrun/core/file.h"
 #include "sftrun/data/record_error.h"
 #include "sftrun/data/sequence.h"
@@ -41,6 +42,51 @@ TEST_F(InputRecords, OfTablesAreRowsAsJson) {
   EXPECT_EQ(rows[0].line, R"({"prompt":"a, b","messages":"[{\"role\": \"user\"}]"})");
   EXPECT_EQ(rows[0].record["messages"], Json::parse(R"([{"role": "user"}])"));
   EXPECT_EQ(rows[0].where, (dir_ / "a.csv").string() + ", row 1");
+}
+
+TEST_F(InputRecords, AreWrittenForAnotherFolder) {
+  write_file_atomically(dir_ / "a.png", "x");
+  const std::string same = (dir_ / "out.jsonl").string(),
+                    other = (dir_ / "o" / "out.jsonl").string();
+  std::filesystem::create_directories(dir_ / "o");
+  const std::string file = (std::filesystem::canonical(dir_.path()) / "a.png").string();
+  const Json additions = {{"generated", "g"}};
+  const auto record = read(
+      R"({"n": 1.50, "image": "a.png", "x": "a.png", "messages": [{"role": "user", "content": [{"type": "image", "path": "a.png"}, {"type": "text", "text": "a.png"}]}]})",
+      "a.jsonl")[0];
+  EXPECT_EQ(output_line(record, additions, same),
+            record.line.substr(0, record.line.size() - 1) + R"(, "generated":"g"})");
+  const std::string moved = output_line(record, additions, other);
+  const Json written = Json::parse(moved);
+  EXPECT_NE(moved.find("1.50"), std::string::npos);
+  EXPECT_EQ(written["image"], file);
+  EXPECT_EQ(written["x"], "a.png");
+  EXPECT_EQ(written["messages"][0]["content"][0]["path"], file);
+  EXPECT_EQ(written["messages"][0]["content"][1]["text"], "a.png");
+  EXPECT_EQ(written["generated"], "g");
+  EXPECT_EQ(output_line(record, additions, "-"), moved);
+  const auto kept = [&](const Json& value) {
+    const auto of = read(Json({{"image", value}}).dump(), "b.jsonl")[0];
+    return Json::parse(output_line(of, {}, other))["image"];
+  };
+  for (const Json& value : {Json("none.png"), Json("data:image/png;base64,AA=="), Json("/a/b.png"),
+                            Json({{"bytes", "AAAA"}}), Json("https://example.com/a.png")})
+    EXPECT_EQ(kept(value), value);
+  EXPECT_EQ(kept({{"path", "a.png"}, {"bytes", nullptr}}),
+            Json({{"path", file}, {"bytes", nullptr}}));
+}
+
+TEST_F(InputRecords, OfTablesHaveTheirBytesAsBase64) {
+  InputRecord record{.line = R"({"image":{"bytes":"<3 bytes>"}})",
+                     .record = {{"image", {{"bytes", json_of_bytes("\xFF\xD8x")}, {"path", "p"}}},
+                                {"others", {json_of_bytes("\xFF")}}},
+                     .where = "a.parquet, row 1",
+                     .folder = dir_.path()};
+  const Json written =
+      Json::parse(output_line(record, {{"generated", "g"}}, (dir_ / "out.jsonl").string()));
+  EXPECT_EQ(written, Json({{"image", {{"bytes", "/9h4"}, {"path", "p"}}},
+                           {"others", {{{"bytes", "/w=="}}}},
+                           {"generated", "g"}}));
 }
 
 TEST_F(InputRecords, OfPlainTextAreItsLines) {

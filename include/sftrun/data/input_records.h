@@ -38,6 +38,12 @@ std::vector<InputRecord> read_input_records(const config::DataSource& input, int
 /// @throws DataError if there are none, or for an unknown split or subset
 std::vector<std::filesystem::path> input_files(const config::DataSource& input);
 
+/// The record with `additions`, as one line of JSON without its end, for `output`. It has the files of
+/// images, videos and features in a form that can be read from there: bytes of tables as base64, and
+/// relative paths as absolute ones, if `output` is in another folder than the record's file.
+/// @param output a file; "-": standard output
+std::string output_line(const InputRecord& input, const Json& additions, const std::string& output);
+
 /// @param output a file, written atomically; "-": standard output   @param lines with line ends
 /// @param stop_code as write_standard_output (core/standard_streams.h) asks it
 void write_records(const std::string& output, std::string_view lines,
