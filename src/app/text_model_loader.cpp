@@ -17,7 +17,7 @@ data::TextModel load_text_model(const std::filesystem::path& model,
         tokenizer::Tokenizer::from_directory(model), tokenizer::chat_template_in(model),
         weights::read_special_texts(model), configured_template,
         weights::generation_eos_ids(model));
-    text.images = data::image_input_of(model, *text.tokenizer, caps);
+    data::set_images(text, data::image_input_of(model, *text.tokenizer, caps));
     return text;
   }
   const auto checkpoint = weights::Checkpoint::open(model);

@@ -9,6 +9,7 @@
 #include "sftrun/core/python_json.h"
 #include "sftrun/data/tower_grid.h"
 #include "sftrun/spec/arch_spec.h"
+#include "sftrun/templates/builtin_templates.h"
 
 namespace sftrun::data {
 namespace {
@@ -177,6 +178,53 @@ void require_image_side(bool has_tower, const std::filesystem::path& folder,
 
 images::ImageCaps image_caps(const config::DataConfig& data) {
   return {.max_pixels = data.max_image_pixels, .longest_edge = data.image_longest_edge};
+}
+
+namespace {
+
+/// What the model's own chat template would write for an image.
+std::string written_image(const ImageInput& input) {
+  const images::ImagePrompt& prompt = input.prompt;
+  const std::string text = prompt.around.size() == 2
+                               ? prompt.around[0] + prompt.placeholder + prompt.around[1]
+                               : prompt.placeholder;
+  switch (prompt.kind) {
+    case images::ProcessorKind::kClip:
+    case images::ProcessorKind::kSiglip:
+    case images::ProcessorKind::kLlava:
+    case images::ProcessorKind::kLlavaNext:
+    case images::ProcessorKind::kInternVl:
+      return text + '\n';  // LLaVA's and InternVL's models were trained with a line break behind it
+    default:
+      return text;
+  }
+}
+
+std::string written_video(const ImageInput& input) {
+  const std::vector<std::string>& around = input.prompt.around;
+  if (input.videos == nullptr || input.videos->chat_template != nullptr) return {};
+  const std::string& placeholder = input.videos->prompt.placeholder;
+  return around.size() == 2 ? around[0] + placeholder + around[1] : placeholder;
+}
+
+}  // namespace
+
+void set_images(TextModel& text, std::shared_ptr<const ImageInput> images) {
+  text.images = std::move(images);
+  if (text.images == nullptr || text.images->refusal || text.chat_template == nullptr) return;
+  const std::string builtin = templates::builtin_template_name(text.chat_template->source());
+  if (builtin.empty()) return;
+  text.chat_template = std::make_shared<const templates::ChatTemplate>(
+      templates::builtin_template_with_images(builtin, written_image(*text.images),
+                                              written_video(*text.images)),
+      "the built-in chat template " + builtin);
+}
+
+std::string way_to_smaller_images(const TextModel& model) {
+  if (model.images == nullptr || model.images->refusal) return {};
+  const images::CapUse use = model.images->processor.row().caps;
+  if (use.max_pixels) return ", or set data.max_image_pixels to fewer pixels";
+  return use.longest_edge ? ", or set data.image_longest_edge to fewer pixels" : "";
 }
 
 std::vector<std::string> idle_image_caps(const TextModel& model, const config::DataConfig& data) {

@@ -195,9 +195,11 @@ data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
 void add_image_input(data::TextModel& text, const std::filesystem::path& folder,
                      const spec::ArchSpec& arch, const config::DataConfig& data) {
   if (!is_folder(folder)) return;
-  text.images = data::image_input_of(folder, *text.tokenizer, data::image_caps(data));
-  if (text.images == nullptr || text.images->refusal || arch.vision) return;
-  auto refused = std::make_shared<data::ImageInput>(*text.images);
+  std::shared_ptr<const data::ImageInput> images =
+      data::image_input_of(folder, *text.tokenizer, data::image_caps(data));
+  if (images == nullptr || images->refusal || arch.vision)
+    return data::set_images(text, std::move(images));
+  auto refused = std::make_shared<data::ImageInput>(*images);
   refused->refusal = DataError("images for models of this type are not supported",
                                (folder / "config.json").string(), "use the model with texts alone");
   text.images = std::move(refused);

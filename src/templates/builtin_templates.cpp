@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "sftrun/core/error.h"
+
 namespace sftrun::templates {
 namespace {
 
@@ -100,7 +102,47 @@ constexpr std::array kTemplates = {
 {%- endfor -%})"},
 };
 
+constexpr std::string_view kContent = "(message.content or '')";
+
+/// A string in single quotes, as Jinja reads it.
+std::string quoted(std::string_view text) {
+  std::string result = "'";
+  for (const char c : text) {
+    if (c == '\'' || c == '\\') result += '\\';
+    if (c == '\n')
+      result += "\\n";
+    else
+      result += c;
+  }
+  return result + "'";
+}
+
+/// `text_of`, which writes content of both forms.
+std::string content_macro(std::string_view image, std::string_view video) {
+  return "{%- macro text_of(content) -%}{%- if content is string -%}{{ content }}{%- else -%}"
+         "{%- for part in content or [] -%}{%- if part.type == 'image' -%}{{ " +
+         quoted(image) + " }}{%- elif part.type == 'video' -%}{{ " + quoted(video) +
+         " }}{%- else -%}{{ part.text }}{%- endif -%}{%- endfor -%}{%- endif -%}{%- endmacro -%}\n";
+}
+
 }  // namespace
+
+std::string builtin_template_with_images(std::string_view name, std::string_view image,
+                                         std::string_view video) {
+  constexpr std::string_view kBoth = "text_of(message.content)";
+  std::string source(builtin_template(name));
+  SFTRUN_CHECK(!source.empty());
+  for (size_t at = source.find(kContent); at != std::string::npos;
+       at = source.find(kContent, at + kBoth.size()))
+    source.replace(at, kContent.size(), kBoth);
+  return content_macro(image, video) + source;
+}
+
+std::string builtin_template_name(std::string_view source) {
+  for (const BuiltinTemplate& known : kTemplates)
+    if (known.source == source) return std::string(known.name);
+  return {};
+}
 
 std::string_view builtin_template(std::string_view name) {
   for (const BuiltinTemplate& known : kTemplates) {

@@ -9,6 +9,7 @@
 #include "sftrun/data/prompt.h"
 #include "sftrun/data/sequence.h"
 #include "sftrun/images/header.h"
+#include "sftrun/templates/builtin_templates.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
@@ -483,6 +484,77 @@ TEST(ImagesInPlainTexts, StandAtTheirMarkers) {
   EXPECT_NE(error_of({{"text", "<image><image>a"}, {"image", kSmallPng}}, RecordFormat::kText)
                 .find("columns have 1 image, and its texts have 2"),
             std::string::npos);
+}
+
+TEST(ImagesInPlainTexts, StandBeforeTextsWithoutMarkers) {
+  const Json caption = {{"text", "a"}, {"images", {kSmallPng, kSmallPng}}};
+  const Sequence sequence = built(caption, RecordFormat::kText);
+  const std::string image = "<|vision_start|>{20}<|vision_end|>";
+  EXPECT_EQ(qwen_text(sequence), image + image + "a");
+  EXPECT_EQ(trained_text(sequence), "a");
+  const Json answer = {{"prompt", "q"}, {"completion", " a"}, {"image", kSmallPng}};
+  EXPECT_EQ(qwen_text(built(answer, RecordFormat::kPromptCompletion)), image + "q a");
+}
+
+TEST(BuiltInTemplates, WriteTheModelsImages) {
+  const Json record = asked({part("path", kSmallPng), text("What colour?")});
+  const auto rendered = [&](const char* name, const test::VisionFamily& family,
+                            const std::string& feature) {
+    const Sequence sequence =
+        built(record, RecordFormat::kMessages, test::toy_vision_model(family, name));
+    EXPECT_EQ(sequence.media.size(), 1U);
+    return shortened_text(sequence, feature);
+  };
+  EXPECT_EQ(rendered("chatml", test::toy_qwen(), "<|image_pad|>"), kSmallText);
+  EXPECT_EQ(rendered("vicuna", test::toy_llava(), "<image>"),
+            "<s>USER: {4}\nWhat colour? ASSISTANT: It is red.</s>");
+  for (const std::string& name : templates::builtin_template_names()) {
+    SCOPED_TRACE(name);
+    const std::string text = rendered(name.c_str(), test::toy_gemma3(), "<image_soft_token>");
+    EXPECT_NE(text.find("{3}"), std::string::npos) << text;
+    EXPECT_LT(text.find("{3}"), text.find("What colour?")) << text;
+  }
+}
+
+TEST(BuiltInTemplates, WriteTextsAsForModelsOfText) {
+  Json conversation = asked("q");
+  conversation["messages"].insert(conversation["messages"].begin(),
+                                  Json{{"role", "system"}, {"content", " s "}});
+  for (const std::string& name : templates::builtin_template_names()) {
+    TextModel plain = test::toy_vision_model(test::toy_qwen(), name);
+    plain.chat_template =
+        std::make_shared<const templates::ChatTemplate>(templates::builtin_template(name), name);
+    const TextModel with_images = test::toy_vision_model(test::toy_qwen(), name);
+    EXPECT_NE(plain.chat_template->source(), with_images.chat_template->source());
+    const Sequence before = built(conversation, RecordFormat::kMessages, plain),
+                   now = built(conversation, RecordFormat::kMessages, with_images);
+    EXPECT_EQ(before.ids, now.ids) << name;
+    EXPECT_EQ(before.mask, now.mask) << name;
+  }
+}
+
+TEST(UnreadMedia, AreColumnsThatSeemToHoldImages) {
+  const auto found = [](Json columns, const TextModel& model = test::toy_vision_model()) {
+    Json record = asked("q");
+    record.update(columns);
+    return built(record, RecordFormat::kMessages, model).unread_media;
+  };
+  using Entries = std::vector<std::string>;
+  const Json bytes = json_of_bytes(file_of(kSmallPng));
+  EXPECT_EQ(found({{"picture", {{"bytes", bytes}, {"path", nullptr}}}}),
+            Entries{"images: picture"});
+  EXPECT_EQ(found({{"picture", bytes}}), Entries{"images: picture"});
+  EXPECT_EQ(found({{"file_name", "a/B.JPG"}, {"id", 3}}), Entries{"images: file_name"});
+  EXPECT_EQ(found({{"shots", {"1.webp", "2.webp"}}}), Entries{"images: shots"});
+  EXPECT_EQ(found({{"sound", {{"bytes", json_of_bytes("RIFF\xFF")}, {"path", "a.wav"}}}}),
+            Entries{});
+  EXPECT_EQ(found({{"source", "see a.jpg\nand b.jpg"}, {"url", "a.html"}, {"ids", {1, 2}}}),
+            Entries{});
+  EXPECT_EQ(found({{"clip", "a.mp4"}}), Entries{}) << "the model reads no videos";
+  EXPECT_EQ(found({{"clip", "a.mp4"}}, test::toy_vision_model(test::toy_qwen_of_videos())),
+            Entries{"videos: clip"});
+  EXPECT_EQ(found({{"file_name", "a.jpg"}, {"image", kSmallPng}}), Entries{}) << "it has an image";
+  EXPECT_EQ(found({{"file_name", "a.jpg"}}, test::toy_model()), Entries{});
 }
 
 TEST(TextsOfVisionModels, AreAsBefore) {

@@ -76,6 +76,21 @@ inline VisionFamily toy_gemma3() {
                     {"config.json", {{"model_type", "gemma3"}, {"image_token_index", 262}}}}};
 }
 
+/// Four tokens for each image.
+inline VisionFamily toy_llava() {
+  return {.image = "<image>\\n",
+          .tokens = {"<image>"},
+          .files = {{"preprocessor_config.json",
+                     {{"image_processor_type", "CLIPImageProcessor"},
+                      {"size", {{"shortest_edge", 8}}},
+                      {"crop_size", {{"height", 8}, {"width", 8}}}}},
+                    {"processor_config.json",
+                     {{"patch_size", 4},
+                      {"vision_feature_select_strategy", "default"},
+                      {"num_additional_image_tokens", 1}}},
+                    {"config.json", {{"model_type", "llava"}, {"image_token_index", 260}}}}};
+}
+
 /// Tiles of 8 x 8 pixels with two tokens.
 inline VisionFamily toy_smolvlm() {
   return {.image = "<image>",
@@ -89,7 +104,7 @@ inline VisionFamily toy_smolvlm() {
                     {"config.json", {{"model_type", "smolvlm"}, {"image_token_id", 260}}}}};
 }
 
-/// @param chat_template empty: ChatML over parts
+/// @param chat_template empty: ChatML over parts; may be the name of a built-in one
 inline data::TextModel toy_vision_model(const VisionFamily& family = toy_qwen(),
                                         const std::string& chat_template = {}) {
   const TemporaryDirectory dir;
@@ -103,7 +118,7 @@ inline data::TextModel toy_vision_model(const VisionFamily& family = toy_qwen(),
       {.bos_token = "<s>", .eos_token = "</s>"},
       chat_template.empty() ? chat_ml_of_parts(family.image, family.video) : chat_template,
       {kImEnd});
-  model.images = data::image_input_of(dir.path(), *model.tokenizer);
+  data::set_images(model, data::image_input_of(dir.path(), *model.tokenizer));
   return model;
 }
 

@@ -259,11 +259,11 @@ class Reader:
         self.processor = Reference(model.processor)
         self.feature = self.tokenizer.convert_tokens_to_ids(model.feature)
 
-    def text_of(self, messages: list[dict], marks_answers: bool, **keywords) -> str:
-        """As the template writes it."""
+    def text_of(self, messages: list[dict], marks_answers: bool, template: str | None = None, **keywords) -> str:
+        """As the template writes it: the given one, or the model's own."""
         part = lambda item: item if item["type"] == "text" else {"type": item["type"]}  # noqa: E731
         shown = [m if isinstance(m["content"], str) else {**m, "content": [part(item) for item in m["content"]]} for m in messages]
-        template = self.model.form.template(self.model.image, marks_answers, self.model.video)
+        template = template or self.model.form.template(self.model.image, marks_answers, self.model.video)
         return self.tokenizer.apply_chat_template(shown, chat_template=template, tokenize=False, **keywords)
 
     def document(self, messages: list[dict]) -> Document:

@@ -15,6 +15,8 @@ merge      the merged model, loaded by transformers, gives the logits of the ada
 all-linear an adapter that PEFT made on all linear layers of the whole model: the same
 score      `sftrun score` of conversations with images: transformers' log-probabilities to 1e-4
 generate   greedy answers in batches: each token is the likeliest by a pass of transformers over all before it
+outputs    `score` of what `generate` wrote to another folder, from a table and from JSON lines: that of the input
+templates  a built-in chat template that a run saved: transformers renders the tokens of `preview` with it
 
 --diagnose: where a training differs, one step of SGD shows the gradients of each tensor, and which of them differ.
 --quick: 3 steps; each model has some of the recipes, one batch each (QUICK).
@@ -46,6 +48,8 @@ from harness import (  # noqa: I001  (sets sys.path)
 )
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import torch
 import transformers
 import yaml
@@ -582,6 +586,54 @@ def check_generate(case: Case) -> None:
     case.expect(f"generate: greedy answers to {len(records)} of {len(case.conversations)} questions", records and not wrong, str(wrong[:2]))
 
 
+# ---- Records that are written
+
+
+def check_outputs(case: Case) -> None:
+    """`generate` from a table with images as bytes, and from records with paths, to another folder: `score` of what it wrote is that of the input."""
+    rows = [{"image": {"bytes": (case.directory / name).read_bytes(), "path": None}, "instruction": text["text"], "output": "glade heron"}
+            for messages in case.conversations for name, text in [_first_image_and_text(messages)] if name]
+    table, lines = case.directory / "rows.parquet", case.directory / "rows.jsonl"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), table)
+    write_jsonl(lines, [{"messages": messages} for messages in case.conversations])
+    (case.directory / "elsewhere").mkdir(exist_ok=True)
+    for source in (table, lines):
+        written = [case.directory / "elsewhere" / f"{source.suffix[1:]}-{step}.jsonl" for step in ("answers", "scores", "before")]
+        flags = ["--model", str(case.base), *ON_CPU]
+        case.sftrun.run("generate", *flags, "--max-new-tokens", "2", "--input", str(source), "--output", str(written[0]), "--overwrite")
+        case.sftrun.run("score", *flags, "--input", str(written[0]), "--output", str(written[1]))
+        case.sftrun.run("score", *flags, "--input", str(source), "--output", str(written[2]))
+        again, before = ([json.loads(line)["logprob"] for line in file.read_text().splitlines()] for file in written[1:])
+        case.expect(f"outputs: scores of {len(before)} answered records of {source.suffix[1:]}", len(before) > 0 and again == before, "" if again == before else str((again, before)))
+
+
+def _first_image_and_text(messages: list[dict]) -> tuple[str | None, dict | None]:
+    content = messages[0]["content"]
+    if isinstance(content, str) or {item["type"] for item in content} != {"image", "text"}:
+        return None, None
+    text = next(item for item in content if item["type"] == "text")
+    return pictures_of(messages)[0], text
+
+
+def check_built_in_templates(case: Case) -> None:
+    """A built-in template that a run saves, rendered by transformers, gives the tokens of `preview`."""
+    recipe = dataclasses.replace(recipe_of(RECIPES["language"], case.steps, len(case.documents)), max_steps=1)
+    for name in ("chatml",) if case.model.form.end == "<|im_end|>" else ("vicuna", "mistral"):
+        config = write_run_yaml(case, f"template {name}", {"mode": "lora"}, recipe)
+        settings = yaml.safe_load(config.read_text())
+        settings["model"]["chat_template"] = name
+        config.write_text(yaml.safe_dump(settings))
+        run = case.directory / f"template-{name}"
+        case.sftrun.train(config, run)
+        saved = (run / "adapter" / "chat_template.jinja").read_text()
+        tokens = [sequence["input_ids"] for sequence in previewed(case, config, len(case.conversations))]
+        text = lambda messages: case.reader.text_of(messages, marks_answers=False, template=saved)  # noqa: E731
+        texts = [case.reader.expanded(text(messages), case.reader.images_of(messages)[1]) for messages in case.conversations]
+        expected = [case.reader.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+        wrong = [(case.reader.tokenizer.decode(ours), text) for ours, theirs, text in zip(tokens, expected, texts, strict=True) if ours != theirs]
+        case.expect(f"built-in template {name}: tokens of {len(tokens)} conversations", not wrong, str(wrong[0]) if wrong else "")
+
+
 # ---- Where runs part
 
 
@@ -637,12 +689,14 @@ CHECKS = {
     "dpo": check_dpo,
     "score": check_score,
     "generate": check_generate,
+    "outputs": check_outputs,
+    "templates": check_built_in_templates,
 }
-QUICK_DPO = ("qwen2_5_vl", "gemma3")
+QUICK_MODELS = {"dpo": ("qwen2_5_vl", "gemma3"), "outputs": ("qwen2_5_vl",), "templates": ("qwen2_5_vl", "llava", "gemma3")}
 
 
 def is_left_out(case: Case, name: str) -> bool:
-    return case.options.quick and name == "dpo" and case.name not in QUICK_DPO
+    return case.options.quick and case.name not in QUICK_MODELS.get(name, MODELS)
 
 
 def run_checks(case: Case) -> None:

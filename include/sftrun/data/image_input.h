@@ -43,8 +43,14 @@ struct ImageInput {
   std::optional<DataError> refusal;
 };
 
+/// Lets a model's text side read images. A built-in chat template is replaced by the one that writes the model's images.
+/// @param images null: it reads none
+void set_images(TextModel& text, std::shared_ptr<const ImageInput> images);
+
 /// The limits of `data.max_image_pixels` and `data.image_longest_edge`.
 images::ImageCaps image_caps(const config::DataConfig& data);
+/// Advice for images with too many tokens, behind another: the limit that the model's processor has; empty: it has none.
+std::string way_to_smaller_images(const TextModel& model);
 /// Which of these limits are set although the model reads text alone: a warning for each.
 std::vector<std::string> idle_image_caps(const TextModel& model, const config::DataConfig& data);
 
