@@ -222,6 +222,11 @@ std::string plan_images_of_data(const config::RunConfig& config, const std::file
       devices.images = largest_of_bins(config, loads_of_bins(config, trials, of_model));
       return described;
     }
+    const bool are_too_long = std::any_of(
+        trials.begin(), trials.end(),
+        [](const data::DatasetTrial& trial) { return trial.stats.num_media_left_out > 0; });
+    if (are_too_long)
+      reason = "those among the first examples are longer than model.max_seq_len, and left out";
   } catch (const Error& error) {  // which the run will report
     reason = fmt::format("the data were not read: {}", error.message());
   }

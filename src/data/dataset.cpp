@@ -116,7 +116,7 @@ Json to_json(const DatasetStats& stats) {
   return {stats.num_records,   stats.num_examples,       stats.num_dropped_too_long,
           stats.num_truncated, stats.num_labels_cut_off, stats.num_without_labels,
           stats.num_tokens,    stats.num_label_tokens,   stats.longest,
-          stats.num_bad};
+          stats.num_bad,       stats.num_media_left_out};
 }
 
 DatasetStats stats_from_json(const Json& json) {
@@ -130,7 +130,8 @@ DatasetStats stats_from_json(const Json& json) {
           .num_without_labels = at(5),
           .num_tokens = at(6),
           .num_label_tokens = at(7),
-          .longest = at(8)};
+          .longest = at(8),
+          .num_media_left_out = at(10)};
 }
 
 void write_examples(const fs::path& target, const std::string& key, TokenizedSource& source,
@@ -267,6 +268,7 @@ DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
   num_tokens += other.num_tokens;
   num_label_tokens += other.num_label_tokens;
   longest = std::max(longest, other.longest);
+  num_media_left_out += other.num_media_left_out;
   return *this;
 }
 

@@ -3,6 +3,7 @@
 #include "roles.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/data/image_input.h"
 
 namespace sftrun::data {
 namespace {
@@ -42,12 +43,13 @@ std::string unknown_roles_fix(const DatasetTallies& tallies) {
                         "false), data.loss_on and model.max_seq_len");
   }
   SFTRUN_CHECK(tallies.shortest_too_long.has_value());
+  std::string fix = "raise model.max_seq_len";
+  if (!context.trains_ends()) fix += ", or set data.too_long: truncate";
+  if (tallies.long_media.are_images) fix += way_to_smaller_images(context.model);
   throw DataError(
       fmt::format("every record is longer than model.max_seq_len = {}; the shortest has {} tokens",
                   context.rule.max_seq_len, tallies.shortest_too_long->first),
-      tallies.shortest_too_long->second,
-      context.trains_ends() ? "raise model.max_seq_len"
-                            : "raise model.max_seq_len, or set data.too_long: truncate");
+      tallies.shortest_too_long->second, fix);
 }
 
 }  // namespace

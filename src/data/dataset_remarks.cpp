@@ -8,6 +8,7 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/data/image_input.h"
 #include "unread_columns.h"
 
 namespace sftrun::data {
@@ -33,6 +34,7 @@ class DatasetRemarks {
   std::string advice_on_earlier_reasoning() const;
   void remark_on_class();
   void remark_on_lengths();
+  void remark_on_long_media();
 
   const DatasetTallies& tallies_;
   const CheckContext& context_;
@@ -231,6 +233,7 @@ void DatasetRemarks::remark_on_lengths() {
   };
   remark(tallies_.too_long, fmt::format("left out, because longer than model.max_seq_len = {}",
                                         context_.rule.max_seq_len));
+  remark_on_long_media();
   remark(tallies_.truncated,
          fmt::format("truncated to {}", counted(context_.rule.max_seq_len, "token")));
   remark(tallies_.labels_cut_off,
@@ -238,6 +241,24 @@ void DatasetRemarks::remark_on_lengths() {
                      context_.rule.max_seq_len));
   remark(tallies_.without_labels, "left out, because no token has a label");
   remark(tallies_.others_left_out, "left out, because the other answer of the pair is left out");
+}
+
+/// A run with images that loses all of them is probably not what was meant.
+void DatasetRemarks::remark_on_long_media() {
+  const DatasetTallies::LongMedia& all = tallies_.long_media;
+  const int64_t count = all.records.count();
+  if (count == 0) return;
+  const char* words = all.are_images ? "images" : "features";
+  const bool none_is_kept = tallies_.num_kept_with_media == 0;
+  remarks_.push_back(
+      {true,
+       fmt::format("data: {}{} with {} {} left out as too long{}; the longest ({}) has {}, {} of "
+                   "them of {}: raise model.max_seq_len{}",
+                   none_is_kept ? "all " : "", counted(count, "example"), words,
+                   count == 1 ? "is" : "are",
+                   none_is_kept ? ", so that the run trains on texts alone" : "", all.place,
+                   counted(all.longest, "token"), all.of_media, words,
+                   all.are_images ? way_to_smaller_images(context_.model) : "")});
 }
 
 std::string DatasetRemarks::advice_on_earlier_reasoning() const {

@@ -39,6 +39,7 @@ void DatasetTallies::add(const std::vector<Outcome>& record, const std::string& 
 void DatasetTallies::add(const Outcome& outcome, const std::string& place,
                          const CheckContext& context) {
   add_fate(outcome, place);
+  add_media(outcome, place);
   add_contents(outcome, place);
   if (!outcome.example.tokens.empty()) add_ending(outcome, place, context);
 }
@@ -79,6 +80,19 @@ void DatasetTallies::add_ending(const Outcome& outcome, const std::string& place
   without_end.add(outcome.ending == Ending::kNone ? 1 : 0, place);
   if (context.expects_bos && outcome.example.tokens.front() != *context.model.tokenizer->bos_id())
     missing_bos.add(1, place);
+}
+
+void DatasetTallies::add_media(const Outcome& outcome, const std::string& place) {
+  if (outcome.num_media_tokens == 0) return;
+  if (!outcome.example.tokens.empty()) ++num_kept_with_media;
+  if (outcome.fate != Fate::kTooLong && outcome.fate != Fate::kLabelsCutOff) return;
+  long_media.records.add(1, place);
+  stats.num_media_left_out = long_media.records.count();
+  if (outcome.length <= long_media.longest) return;
+  long_media.are_images = outcome.has_images;
+  long_media.longest = outcome.length;
+  long_media.of_media = outcome.num_media_tokens;
+  long_media.place = place;
 }
 
 void DatasetTallies::add_fate(const Outcome& outcome, const std::string& place) {

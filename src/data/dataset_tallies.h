@@ -42,6 +42,14 @@ struct DatasetTallies {
   std::string first_kept_place;
   std::optional<std::pair<std::string, std::string>> first_without_labels;  ///< text, place
   std::optional<std::pair<int64_t, std::string>> shortest_too_long;         ///< length, place
+  /// Sequences with images, frames or features that are left out as too long, and the longest of them.
+  struct LongMedia {
+    Tally records;
+    bool are_images = false;
+    int64_t longest = 0, of_media = 0;  ///< its tokens, and those of images or features among them
+    std::string place;
+  } long_media;
+  int64_t num_kept_with_media = 0;
   Tally without_end, empty_thinking, tool_calls, reasoning, earlier_reasoning, tools, answer_texts,
       messages, differs_in_class, control_tokens, empty_answers, begins_with_answer, missing_bos,
       too_long, truncated, labels_cut_off, without_labels, others_left_out, equal_pairs,
@@ -54,6 +62,7 @@ struct DatasetTallies {
   void add(const Outcome& outcome, const std::string& place, const CheckContext& context);
   void add_contents(const Outcome& outcome, const std::string& place);
   void add_fate(const Outcome& outcome, const std::string& place);
+  void add_media(const Outcome& outcome, const std::string& place);
   void add_ending(const Outcome& outcome, const std::string& place, const CheckContext& context);
 };
 

@@ -23,6 +23,10 @@ Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextM
                   .has_two_systems = sequence.has_two_systems,
                   .has_null_arguments = sequence.has_null_arguments,
                   .has_idle_marker = sequence.has_idle_marker};
+  for (const SequenceMedia& one : sequence.media) {
+    outcome.num_media_tokens += one.num_tokens;
+    outcome.has_images = outcome.has_images || one.is_image();
+  }
   if (outcome.fate == Fate::kKept || outcome.fate == Fate::kTruncated) {
     outcome.example = to_example(sequence, rule.max_seq_len, 0);
     require_no_image_labels(outcome.example, model, where);

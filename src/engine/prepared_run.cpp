@@ -11,7 +11,9 @@
 #include "host_memory.h"
 #include "memory_advice.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/plural.h"
 #include "sftrun/data/dataset.h"
+#include "sftrun/data/image_input.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/spec/trained_names.h"
@@ -81,18 +83,38 @@ bool has_images(const PreparedRun& run, const data::MediaKinds& train) {
          data::begins_with_images(run.config, data.train, /*is_validation=*/false);
 }
 
+/// @throws ConfigError if all training examples with images or features were left out as too long
+void require_some_that_fit(const PreparedRun& run, const char* key, const std::string& names,
+                           const char* media) {
+  if (run.config.data.streaming) return;
+  const int64_t left_out = run.data.train->stats().num_media_left_out;
+  if (left_out == 0) return;
+  throw ConfigError(
+      fmt::format(
+          "{}, and all {} with {} were left out, because longer than model.max_seq_len = {}", names,
+          counted(left_out, "training example"), media, run.config.model.max_seq_len),
+      key, "raise model.max_seq_len" + data::way_to_smaller_images(*run.text));
+}
+
 /// Parts that get no gradient without an image, or without features.
 /// @param has_features whether a record of the training data may have some
 /// @throws ConfigError naming them if no record has one
 void require_inputs_of_parts(const PreparedRun& run, bool has_features) {
   const TrainedParts parts = run.config.tuning.train_parts.trained();
   const bool has_projectors = !run.checkpoint->arch().projectors.empty();
-  if (has_projectors && parts.projector && !has_features)
+  if (has_projectors && parts.projector && !has_features) {
+    require_some_that_fit(run, "model.projectors", "the model has projectors of features",
+                          "features");
     throw ConfigError("the model has projectors of features, and no record has features",
                       "model.projectors",
                       R"(write features in records, {"type": "features", "path": "a.npy"})");
+  }
   const bool needs_images = parts.vision || (parts.projector && !has_projectors);
   if (run.has_images || !needs_images) return;
+  require_some_that_fit(
+      run, "tuning.train_parts",
+      fmt::format("`tuning.train_parts` names {}", parts.vision ? "vision" : "projector"),
+      "images");
   throw ConfigError(
       fmt::format(
           "`tuning.train_parts` names {}, and no {} has an image",

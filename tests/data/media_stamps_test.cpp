@@ -199,6 +199,81 @@ TEST_F(DataWithImages, HavePathsForRunsInOtherFolders) {
             (fs::canonical(dir_.path()) / "a.png").string());
 }
 
+TEST_F(DataWithImages, AreBelowTheirRoot) {
+  fs::create_directories(dir_ / "images");
+  for (const char* name : {"a.png", "b.png"}) fs::rename(dir_ / name, dir_ / "images" / name);
+  const auto refused = [&] {
+    try {
+      load();
+    } catch (const DataError& error) {
+      return error;
+    }
+    ADD_FAILURE() << "no error";
+    return DataError("");
+  };
+  const DataError missing = refused();
+  EXPECT_NE(missing.fix().find("set data.image_root"), std::string::npos) << missing.fix();
+  EXPECT_NE(missing.message().find("1 more record has the same problem: line 2"), std::string::npos)
+      << missing.message();
+  config_.data.image_root = (dir_ / "images").string();
+  const Dataset data = load();
+  EXPECT_EQ(data.examples().media_of(0).at(0).media.path,
+            (fs::canonical(dir_.path()) / "images" / "a.png").string());
+  load();
+  EXPECT_TRUE(said("is tokenized already"));
+  // Of one data set, over that of all.
+  fs::create_directories(dir_ / "other");
+  config_.data.image_root = (dir_ / "other").string();
+  EXPECT_NE(refused().where().find("other/a.png"), std::string::npos);
+  const config::DataSource source{.path = (dir_ / "train.jsonl").string(),
+                                  .image_root = (dir_ / "images").string()};
+  EXPECT_EQ(load_dataset(config_, {source}, false, model_, 1).stats().num_examples, 2);
+}
+
+// Most records are good: the folder is the right one.
+TEST_F(DataWithImages, OfWhichFewAreMissingNeedNoRoot) {
+  std::string records = read_text_file(dir_ / "train.jsonl");
+  write("train.jsonl", records + records);
+  fs::remove(dir_ / "b.png");
+  try {
+    load();
+    ADD_FAILURE() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.fix().find("image_root"), std::string::npos) << error.fix();
+    EXPECT_NE(error.fix().find("relative to the record's file"), std::string::npos) << error.fix();
+  }
+}
+
+TEST_F(DataWithImages, ThatAreTooLongAreSaid) {
+  write("b.png", fixture(kLargeImage));
+  config_.model.max_seq_len = 100;
+  EXPECT_EQ(load().stats().num_media_left_out, 1);
+  EXPECT_TRUE(said("1 example with images is left out as too long; the longest ("));
+  std::string records = read_text_file(dir_ / "train.jsonl");
+  const size_t second = records.find('\n') + 1;
+  records = records.substr(second) + R"({"messages": [{"role": "user", "content": "q"}, )"
+                                     R"({"role": "assistant", "content": "a"}]})"
+                                     "\n";
+  write("train.jsonl", records);
+  EXPECT_EQ(load().stats().num_media_left_out, 1);
+  EXPECT_TRUE(
+      said("all 1 example with images is left out as too long, so that the run trains on "));
+  EXPECT_TRUE(said("raise model.max_seq_len, or set data.max_image_pixels"));
+}
+
+TEST_F(DataWithImages, InColumnsOfOtherNamesAreMapped) {
+  std::string records = read_text_file(dir_ / "train.jsonl");
+  for (size_t at; (at = records.find("\"images\"")) != std::string::npos;)
+    records.replace(at, 8, "\"picture\"");
+  write("train.jsonl", records);
+  EXPECT_EQ(load().examples().media_of(0).size(), 0U);
+  EXPECT_TRUE(said("records have \"picture\", which seems to hold images and is not read (2)"));
+  EXPECT_TRUE(said("data.fields: {images: picture} reads it"));
+  config_.data.fields = {{"images", "picture"}};
+  EXPECT_EQ(load().examples().media_of(0).size(), 1U);
+  EXPECT_FALSE(said("picture"));
+}
+
 TEST_F(DataWithImages, WithoutTheirEndAreBadRecords) {
   write("b.png", fixture(kSmallImage).substr(0, fixture(kSmallImage).size() / 2));
   try {
