@@ -14,10 +14,13 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/standard_streams.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/data/record_reader.h"
 #include "source_files.h"
+#include "tally.h"
 #include "text_cells.h"
+#include "unread_columns.h"
 
 namespace sftrun::data {
 namespace {
@@ -177,6 +180,23 @@ bool have_images(const std::vector<InputRecord>& records) {
   return std::any_of(records.begin(), records.end(), [](const InputRecord& read) {
     return has_image_columns(read.record) || holds_image_part(read.record);
   });
+}
+
+std::string unread_images_warning(const std::vector<InputRecord>& records) {
+  if (have_images(records)) return {};
+  Tally found;
+  std::string column;
+  for (const InputRecord& read : records) {
+    const std::vector<std::string> fields = unread_media(read.record, {.images = true});
+    if (fields.empty()) continue;
+    if (column.empty()) column = fields.front().substr(fields.front().find(": ") + 2);
+    found.add(1, read.where);
+  }
+  if (column.empty()) return {};
+  return fmt::format(
+      "records have \"{}\", which seems to hold images and is not read ({}): {}; rename it to "
+      "\"images\"",
+      excerpt(column), found.count(), found.places());
 }
 
 std::vector<InputRecord> read_input_records(const std::string& input, int num_threads) {

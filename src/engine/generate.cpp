@@ -342,6 +342,7 @@ int generate(const app::GenerateRequest& request, Rank& rank) {
   }
   LoadedModel model;
   if (const int code = ranks.load_model(named, model)) return code;
+  if (rank.is_main()) warn_of_unread_images(records, model.text);
   if (!request.prompt) return answer_file(request, std::move(records), model, rank);
   return naming_broken_tensors(request, model,
                                [&] { return answer_prompt(request, model, &rank); });

@@ -239,6 +239,7 @@ int score_records(const app::ScoreRequest& request, Rank& rank) {
   named.takes_images = data::have_images(inputs);
   LoadedModel model;
   if (const int code = ranks.load_model(named, model)) return code;
+  if (rank.is_main()) warn_of_unread_images(inputs, model.text);
   std::vector<ScoredRecord> records;
   const auto tokenize_all = [&] { records = tokenized(std::move(inputs), model.text); };
   if (const int code = rank.interruptible(tokenize_all)) return code;

@@ -213,6 +213,13 @@ bool reads_images(const data::TextModel& text) {
   return text.images != nullptr && !text.images->refusal;
 }
 
+void warn_of_unread_images(const std::vector<data::InputRecord>& records,
+                           const data::TextModel& text) {
+  if (!reads_images(text)) return;
+  if (const std::string warning = data::unread_images_warning(records); !warning.empty())
+    log::warn("{}", warning);
+}
+
 void require_reads_images(const data::TextModel& text, const spec::ArchSpec& arch,
                           const std::filesystem::path& folder, const std::string& where) {
   data::require_image_side(arch.vision.has_value(), folder, where);

@@ -13,6 +13,7 @@
 #include "rank.h"
 #include "sftrun/app/requests/parts.h"
 #include "sftrun/config/run_config.h"
+#include "sftrun/data/input_records.h"
 #include "sftrun/data/text_model.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/model/stage.h"
@@ -111,6 +112,9 @@ data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
 void add_image_input(data::TextModel& text, const std::filesystem::path& folder,
                      const spec::ArchSpec& arch, const config::DataConfig& data);
 bool reads_images(const data::TextModel& text);
+/// For a model that reads images.
+void warn_of_unread_images(const std::vector<data::InputRecord>& records,
+                           const data::TextModel& text);
 /// @param where the images are named   @pre add_image_input(text, folder, …)
 /// @throws Error why the model reads none
 void require_reads_images(const data::TextModel& text, const spec::ArchSpec& arch,

@@ -89,6 +89,23 @@ TEST_F(InputRecords, OfTablesHaveTheirBytesAsBase64) {
                            {"generated", "g"}}));
 }
 
+TEST_F(InputRecords, WithImagesThatAreNotReadAreWarnedOf) {
+  const auto warning = [&](const std::string& lines) {
+    return unread_images_warning(read(lines, "a.jsonl"));
+  };
+  const std::string unread = R"({"prompt": "q", "picture": "a.png"})"
+                             "\n";
+  const std::string said = warning(R"({"prompt": "q"})"
+                                   "\n" +
+                                   unread + unread);
+  EXPECT_NE(said.find("\"picture\", which seems to hold images and is not read (2): "),
+            std::string::npos)
+      << said;
+  EXPECT_NE(said.find("a.jsonl:2"), std::string::npos) << said;
+  EXPECT_EQ(warning(unread + R"({"prompt": "q", "images": ["a.png"]})"), "");
+  EXPECT_EQ(warning(R"({"prompt": "q", "picture": "a"})"), "");
+}
+
 TEST_F(InputRecords, OfPlainTextAreItsLines) {
   const auto lines = read("one\n\n two\n", "a.txt");
   ASSERT_EQ(lines.size(), 2U);

@@ -25,6 +25,9 @@ struct InputRecord {
 /// Whether one of the records has something that may be an image.
 bool have_images(const std::vector<InputRecord>& records);
 
+/// A warning if no record has an image, and some have columns that seem to hold images; empty: there is nothing to say.
+std::string unread_images_warning(const std::vector<InputRecord>& records);
+
 /// Reads all records of a file in a format of training (data/record_reader.h; lines of a .txt file
 /// are {"text"}), or of standard input.
 /// @param input a file; "-": JSON lines or one JSON array from standard input
