@@ -478,6 +478,33 @@ void axolotl_modules(Conversion& conversion, const SourceKey& key) {
   conversion.set(key, "tuning.lora.target_modules", key.value);
 }
 
+/// Vision tower and projector, which train there unless this is true (axolotl_processor).
+void axolotl_frozen_parts(Conversion& conversion, const SourceKey& key) {
+  if (!is_off(key.value))
+    conversion.note_no_meaning(key, "tower and projector are frozen by default");
+}
+
+/// A model with images. Without freeze_mm_modules all of its parts train there, and adapters are
+/// for modules of a name in each part.
+void axolotl_processor(Conversion& conversion, const SourceKey& key) {
+  const auto is_on = [&](const char* name) {
+    const auto found = conversion.find(name);
+    return found && !is_off(found->value);
+  };
+  const auto targets = conversion.find("lora_target_modules");
+  const bool has_expression = !is_on("lora_target_linear") && targets && !is_off(targets->value) &&
+                              targets->value.kind == Value::Kind::kScalar;
+  if (!is_on("freeze_mm_modules") && !is_on("adapter") && !is_on("unfrozen_parameters"))
+    return conversion.set(key, "tuning.train_parts",
+                          value_from_json(Json::array({"language", "projector", "vision"})));
+  if (!is_on("freeze_mm_modules") && is_on("adapter") && !has_expression)
+    return conversion.note_lost(
+        key,
+        "Axolotl also adapts modules of the tower that have these names; here the language model "
+        "alone trains: `tuning.train_parts: [vision, language]` adapts both");
+  conversion.note_no_meaning(key, "the model's folder says what reads its images");
+}
+
 /// Quantisation of a base beside plain LoRA; `adapter: qlora` already says 4 bits.
 void axolotl_4bit(Conversion& conversion, const SourceKey& key) {
   if (!is_off(key.value) && conversion.text_of("adapter") == "lora")
@@ -492,6 +519,8 @@ constexpr auto kAxolotlConverters = std::to_array<Converter>({
     {"4bit", axolotl_4bit},
     {"8bit", axolotl_8bit},
     {"trainable", axolotl_trainable},
+    {"frozen_parts", axolotl_frozen_parts},
+    {"processor", axolotl_processor},
     {"linear", axolotl_linear},
     {"modules", axolotl_modules},
     {"datasets", axolotl_datasets},

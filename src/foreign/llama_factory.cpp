@@ -408,26 +408,40 @@ void factory_frozen(Conversion& conversion, const SourceKey& key) {
     conversion.note_no_meaning(key, "only used with finetuning_type freeze");
 }
 
-/// freeze_vision_tower, freeze_multi_modal_projector, freeze_language_model: what else trains than the text model. Adapters are not for
-/// the projector there.
-void factory_parts(Conversion& conversion, const SourceKey& key) {
-  const auto trains = [&](const char* name, bool by_default) {
-    const auto frozen = conversion.find(name);
-    const auto truth = frozen ? parse_bool(frozen->value.text) : std::nullopt;
-    return truth ? !*truth : by_default;
-  };
+bool factory_is_lora(const Conversion& conversion) {
   const std::string type = conversion.text_of("finetuning_type");
-  const bool is_lora = type.empty() || type == "lora";
-  if (key.name == "freeze_multi_modal_projector" && is_lora && is_off(key.value))
-    return conversion.note_no_meaning(key, "LLaMA-Factory has no adapters for the projector");
+  return type.empty() || type == "lora";
+}
+
+/// The parts that freeze_vision_tower, freeze_multi_modal_projector, freeze_language_model and
+/// train_mm_proj_only leave to train. Adapters are not for the projector there.
+Json factory_trained_parts(const Conversion& conversion) {
+  const auto says = [&](const char* name, bool by_default) {
+    const auto key = conversion.find(name);
+    return key ? parse_bool(key->value.text).value_or(by_default) : by_default;
+  };
+  const bool is_projector_alone = says("train_mm_proj_only", false);
   Json parts = Json::array();
-  if (trains("freeze_language_model", true)) parts.push_back("language");
-  if (trains("freeze_multi_modal_projector", false) && !is_lora) parts.push_back("projector");
-  if (trains("freeze_vision_tower", false)) parts.push_back("vision");
+  if (!is_projector_alone && !says("freeze_language_model", false)) parts.push_back("language");
+  if ((is_projector_alone || !says("freeze_multi_modal_projector", true)) &&
+      !factory_is_lora(conversion))
+    parts.push_back("projector");
+  if (!says("freeze_vision_tower", true)) parts.push_back("vision");
+  return parts;
+}
+
+void factory_parts(Conversion& conversion, const SourceKey& key) {
+  if (key.name == "train_mm_proj_only" && is_off(key.value))
+    return conversion.note_no_meaning(key, "the projector is frozen by default");
+  if (key.name == "freeze_multi_modal_projector" && factory_is_lora(conversion) &&
+      is_off(key.value))
+    return conversion.note_no_meaning(key, "LLaMA-Factory has no adapters for the projector");
+  const Json parts = factory_trained_parts(conversion);
   if (parts.empty())
     return conversion.refuse(key, "all parts of the model are frozen",
                              "set freeze_vision_tower, freeze_multi_modal_projector or "
-                             "freeze_language_model to false");
+                             "freeze_language_model to false; the projector trains with "
+                             "finetuning_type full");
   if (parts == Json::array({"language"}))
     return conversion.note_no_meaning(key, "the text model alone trains by default");
   conversion.set(key, "tuning.train_parts", value_from_json(parts));

@@ -61,6 +61,10 @@ void require_loss(Conversion& conversion, const SourceKey& key, const ObjectiveI
 /// Maps each of `names` that is not mapped to no column, as the tool does not read a column of that
 /// name. A column that is another field is none of them.
 void leave_out(nlohmann::ordered_json& fields, std::initializer_list<const char*> names);
+/// Of a tool's limit of tokens that is off.
+inline constexpr const char* kUnlimited =
+    "there is always a limit: set `model.max_seq_len` to the longest example. Longer texts are cut "
+    "off or left out, as `data.too_long` says; longer examples with images are left out";
 /// "`train.objective` takes …: use TRL itself for other objectives"
 std::string other_objectives(std::string_view tool);
 /// An error: the key asks for another kind of training than there is here.

@@ -420,8 +420,7 @@ void tune_finish(Conversion& conversion) {
   for (const char* name : {"tokenizer.max_seq_len", "max_seq_len"}) {
     const auto key = conversion.source().find_named(name);
     if (!key || key->value.kind != Value::Kind::kNull) continue;
-    conversion.note_lost(*key,
-                         "there is always a limit: set `model.max_seq_len` to the longest example");
+    conversion.note_lost(*key, kUnlimited);
   }
 }
 

@@ -179,9 +179,7 @@ void trl_deepspeed(Conversion& conversion, const SourceKey& key) {
 void note_unlimited(Conversion& conversion) {
   for (const char* name : {"max_length", "max_seq_length"}) {
     const auto key = conversion.source().find_named(name);
-    if (key && key->value.kind == Value::Kind::kNull)
-      conversion.note_lost(
-          *key, "there is always a limit: set `model.max_seq_len` to the longest example");
+    if (key && key->value.kind == Value::Kind::kNull) conversion.note_lost(*key, kUnlimited);
   }
 }
 

@@ -188,6 +188,59 @@ TEST_F(DataSetsTest, FrozenPartsOfLlamaFactory) {
       {"all parts of the model are frozen"});
 }
 
+TEST_F(DataSetsTest, TheProjectorAloneOfLlamaFactory) {
+  const auto parts = [&](const std::string& keys) {
+    return import("model_name_or_path: m\nstage: sft\n" + keys, Tool::kLlamaFactory);
+  };
+  const std::string full = "finetuning_type: full\n";
+  EXPECT_EQ(value_of(parts(full + "train_mm_proj_only: true\n"), "tuning.train_parts"),
+            R"(["projector"])");
+  EXPECT_EQ(value_of(parts(full + "train_mm_proj_only: true\nfreeze_vision_tower: false\n"),
+                     "tuning.train_parts"),
+            R"(["projector","vision"])");
+  EXPECT_TRUE(
+      has_key(parts(full + "train_mm_proj_only: false\n").no_meaning, "train_mm_proj_only"));
+  test::expect_error<ConfigError>(
+      [&] { parts("finetuning_type: lora\ntrain_mm_proj_only: true\n"); },
+      {"all parts of the model are frozen", "the projector trains with finetuning_type full"});
+}
+
+TEST_F(DataSetsTest, PartsOfAxolotlsModelsWithImages) {
+  const auto images = [&](const std::string& keys) {
+    return import("base_model: m\nprocessor_type: AutoProcessor\n" + keys, Tool::kAxolotl);
+  };
+  EXPECT_EQ(value_of(images(""), "tuning.train_parts"), R"(["language","projector","vision"])");
+  const Import frozen = images("freeze_mm_modules: true\n");
+  EXPECT_EQ(value_of(frozen, "tuning.train_parts"), "none");
+  EXPECT_TRUE(has_key(frozen.no_meaning, "freeze_mm_modules"));
+  EXPECT_TRUE(has_key(frozen.no_meaning, "processor_type"));
+  const std::string lora = "adapter: lora\nlora_target_modules: ";
+  const Import named = images(lora + "[q_proj, v_proj]\n");
+  EXPECT_EQ(value_of(named, "tuning.train_parts"), "none");
+  expect_part(notes_of(named, "processor_type"), "tuning.train_parts: [vision, language]");
+  const Import expression = images(lora + "'model.language_model.layers.*.q_proj'\n");
+  EXPECT_TRUE(has_key(expression.no_meaning, "processor_type"));
+  EXPECT_FALSE(has_key(expression.not_carried, "processor_type"));
+}
+
+TEST_F(DataSetsTest, KeysOfImagesSayWhatThereIs) {
+  const Import run =
+      import("base_model: m\nimage_size: 512\nimage_resize_algorithm: bilinear\n", Tool::kAxolotl);
+  expect_part(notes_of(run, "image_size"), "data.image_longest_edge");
+  expect_part(notes_of(run, "image_resize_algorithm"), "preprocessor_config.json");
+  const Import factory = import(
+      "model_name_or_path: m\nstage: sft\nfinetuning_type: lora\nimage_max_pixels: 1024\n"
+      "image_min_pixels: 32\nvideo_fps: 2.0\nimage_do_pan_and_scan: false\n",
+      Tool::kLlamaFactory);
+  EXPECT_EQ(value_of(factory, "data.max_image_pixels"), "1024");
+  expect_part(notes_of(factory, "image_min_pixels"), "preprocessor_config.json");
+  expect_part(notes_of(factory, "video_fps"), "lists of frames");
+  EXPECT_TRUE(has_key(factory.no_meaning, "image_do_pan_and_scan"));
+  const Import trl =
+      import("model_name_or_path: m\ndataset_name: o/d\nmax_length: null\n", Tool::kTrl);
+  expect_part(notes_of(trl, "max_length"), "longer examples with images are left out");
+}
+
 TEST_F(DataSetsTest, StreamsStillNeedANumberOfSteps) {
   const std::string trl = "model_name_or_path: m\ndataset_name: o/d\ndataset_streaming: true\n";
   const Import run = import(trl, Tool::kTrl);
