@@ -212,6 +212,7 @@ void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch
   if (tuning.trains_adapter()) {
     const spec::LoraSpec lora = plan::lora_spec(tuning, arch);
     spec::require_targets_exist(lora, arch);
+    spec::require_pattern_fits(lora, arch);
     spec::require_adapters(lora, arch);
     // Those of a tower, too, which records with images load.
     require_modules_exist(

@@ -29,6 +29,8 @@ constexpr FieldType type_of() {
     return FieldType::kText;
   else if constexpr (std::is_same_v<T, std::vector<std::string>>)
     return FieldType::kTextList;
+  else if constexpr (std::is_same_v<T, TargetModules>)
+    return FieldType::kTargets;
   else if constexpr (std::is_same_v<T, std::vector<DataSource>>)
     return FieldType::kSources;
   else if constexpr (std::is_same_v<T, DeviceMap>)
@@ -119,6 +121,8 @@ std::string Field::takes() const {
       return "text";
     case FieldType::kTextList:
       return "a list of strings";
+    case FieldType::kTargets:
+      return "a list of strings, or a regular expression";
     case FieldType::kChoice:
       return joined(words, " or ");
     case FieldType::kObject:

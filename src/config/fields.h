@@ -92,7 +92,9 @@ void visit_fields(LoraConfig& lora, Visitor&& field) {
         "0.05");
   field(lora.target_modules, "target_modules", any(), kSame,
         "Modules that get LoRA: endings of the names of linear layers, embed_tokens, lm_head. "
-        "all-linear: every linear layer except lm_head.",
+        "all-linear: every linear layer except lm_head. Text with special characters is, as in "
+        "PEFT, a regular expression that matches whole names of modules: "
+        "'.*layers\\.(8|9)\\..*_proj'.",
         "[q_proj, k_proj, v_proj, o_proj]");
   field(lora.target_parameters, "target_parameters", any(), kSame,
         "Mixtures of experts: endings of the names of experts' matrices and routers that get LoRA.",

@@ -110,6 +110,24 @@ inline std::optional<Complaint> parse_field(const Value& value, const Limits& li
   return std::nullopt;
 }
 
+/// Whether a text is a regular expression that is no name of a module.
+inline bool is_expression(const std::string& text) {
+  return text.find_first_of("\\^$*+?()[]{}|") != std::string::npos;
+}
+
+/// A list of names, or a text: all-linear, a name, or a regular expression.
+inline std::optional<Complaint> parse_field(const Value& value, const Limits& limits,
+                                            TargetModules& member) {
+  TargetModules targets;
+  if (auto complaint = parse_field(value, limits, targets.names)) return complaint;
+  if (value.kind == Value::Kind::kScalar && is_expression(value.text)) {
+    targets.expression = value.text;
+    targets.names.clear();
+  }
+  member = std::move(targets);
+  return std::nullopt;
+}
+
 /// JSON would hold another number, or a text.
 inline std::optional<Complaint> check_numbers(const Value& value) {
   const std::string number = number_beyond_json(value);
@@ -204,6 +222,10 @@ inline nlohmann::ordered_json field_to_json(const Checkpointing& member) {
 }
 inline nlohmann::ordered_json field_to_json(const DeviceMap& member) {
   return member.rule.empty() ? member.places : nlohmann::ordered_json(member.rule);
+}
+inline nlohmann::ordered_json field_to_json(const TargetModules& member) {
+  return member.expression.empty() ? nlohmann::ordered_json(member.names)
+                                   : nlohmann::ordered_json(member.expression);
 }
 template <class T>
 nlohmann::ordered_json field_to_json(const std::optional<T>& member) {

@@ -94,7 +94,8 @@ Json type_schema(const Field& field) {
     case FieldType::kText:
       // A time or a name may look like a number.
       return {{"type", Json::array({"string", "number"})}};
-    case FieldType::kTextList: {
+    case FieldType::kTextList:
+    case FieldType::kTargets: {
       const Json text = {{"type", "string"}};
       return {{"anyOf", Json::array({text, Json{{"type", "array"}, {"items", text}}})}};
     }

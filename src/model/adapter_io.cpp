@@ -87,6 +87,18 @@ void restrict_to_adapted(spec::LoraSpec& lora, Decoder& decoder) {
   lora.target_modules.clear();
 }
 
+/// Whether an expression matches modules of the tower whose output nothing reads: peft would give them
+/// adapters, and miss these in the files.
+bool matches_unread(const PythonRegex& pattern, const spec::ArchSpec& arch) {
+  if (!arch.vision) return false;
+  const std::vector<spec::TensorSpec> tensors =
+      spec::vision_tensor_specs(*arch.vision, arch.hidden_size);
+  return std::any_of(tensors.begin(), tensors.end(), [&](const spec::TensorSpec& tensor) {
+    return !spec::is_read(*arch.vision, tensor) &&
+           pattern.matches(tensor.name.substr(0, tensor.name.rfind('.')));
+  });
+}
+
 /// Doubles all ranks and adjusts alpha so that the scale of each adapter is unchanged.
 void double_ranks(spec::LoraSpec& lora) {
   const double alphas = lora.rslora ? std::sqrt(2.0) : 2.0;
@@ -126,7 +138,13 @@ weights::AdapterConfig adapter_config_of(Decoder& decoder,
   if (lora.pissa) double_ranks(lora);
   lora.pissa = false;  // the files hold an adapter of the original base: see adapter_tensors
   std::sort(lora.target_parameters.begin(), lora.target_parameters.end());
-  if (lora.target_pattern) return config;
+  if (lora.target_pattern) {
+    if (!matches_unread(*lora.target_pattern, decoder.arch())) return config;
+    const std::set<std::string> names = spec::adapted_names(lora, decoder.arch());
+    lora.target_pattern = spec::target_pattern(fmt::format(
+        "(?:{})", join(terms_of(std::vector<std::string>(names.begin(), names.end())), "|")));
+    return config;
+  }
   lora.target_modules = listed_targets(decoder);
   if (decoder.arch().is_text_part()) restrict_to_adapted(lora, decoder);
   return config;

@@ -78,7 +78,7 @@ spec::LoraSpec lora_spec(const config::TuningConfig& tuning, const spec::ArchSpe
                       .alpha = lora.alpha,
                       .dropout = lora.dropout,
                       .rslora = lora.rslora,
-                      .target_modules = lora.target_modules,
+                      .target_modules = lora.target_modules.names,
                       .target_parameters = lora.target_parameters,
                       .rank_pattern = pattern_of(lora.rank_pattern),
                       .alpha_pattern = pattern_of(lora.alpha_pattern),
@@ -86,6 +86,9 @@ spec::LoraSpec lora_spec(const config::TuningConfig& tuning, const spec::ArchSpe
                       .pissa = lora.init == config::LoraInit::kPissa,
                       .modules_to_save = lora.modules_to_save,
                       .parts = tuning.train_parts.trained()};
+  if (!lora.target_modules.expression.empty())
+    spec.target_pattern =
+        spec::target_pattern(lora.target_modules.expression, "tuning.lora.target_modules");
   for (const ModelPart part : kModelParts) {
     if (!tuning.full_parts().has(part) || !arch.vision) continue;
     std::vector<std::string> modules = spec::modules_of(arch, part);

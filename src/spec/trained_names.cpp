@@ -299,6 +299,79 @@ void require_targets_exist(const LoraSpec& lora, const ArchSpec& arch) {
   }
 }
 
+namespace {
+
+/// The modules with a weight of the whole model that an expression matches, by part.
+ByPart<std::vector<std::string>> matched_modules(const PythonRegex& pattern, const ArchSpec& arch) {
+  ByPart<std::vector<std::string>> matched;
+  std::set<std::string> seen;
+  for (const TensorSpec& tensor : tensors_with_head(arch, TrainedParts{}))
+    if (const std::string module = module_of(tensor);
+        seen.insert(module).second && pattern.matches(module))
+      matched[tensor.part].push_back(module);
+  return matched;
+}
+
+/// Names of linear layers, for messages: of one layer of each part.
+std::string names_of_linears(const ArchSpec& arch) {
+  std::vector<std::string> names;
+  for (const LinearSpec& linear : layer_linears(arch, 0))
+    if (names.size() < 3) names.push_back(name_in_layer(arch, 0, linear.module));
+  for (const ModelPart part : {ModelPart::kVision, ModelPart::kProjector}) {
+    TrainedParts alone = TrainedParts::none();
+    alone.add(part);
+    if (const std::vector<TensorSpec> linears = vision_linears(arch, alone); !linears.empty())
+      names.push_back(module_of(linears.front()));
+  }
+  return join(names, ", ");
+}
+
+/// Parts that have a matched module and can have an adapter: "[language, vision]".
+std::string parts_of(const ByPart<std::vector<std::string>>& matched) {
+  std::vector<std::string> names;
+  for (const ModelPart part : kModelParts)
+    if (!matched[part].empty()) names.emplace_back(part_name(part));
+  return fmt::format("[{}]", join(names, ", "));
+}
+
+}  // namespace
+
+void require_pattern_fits(const LoraSpec& lora, const ArchSpec& arch) {
+  constexpr const char* kKey = "tuning.lora.target_modules";
+  if (!lora.target_pattern) return;
+  const auto matched = matched_modules(*lora.target_pattern, arch);
+  if (std::all_of(kModelParts.begin(), kModelParts.end(),
+                  [&](ModelPart part) { return matched[part].empty(); }))
+    throw ConfigError("the regular expression matches the name of no module", kKey,
+                      fmt::format("it has to match a whole name, as in PEFT; names are {}",
+                                  names_of_linears(arch)));
+  const std::set<std::string> adapted = adapted_names(lora, arch);
+  for (const ModelPart part : kModelParts) {
+    const std::vector<std::string>& modules = matched[part];
+    if (!lora.parts.has(part) && !modules.empty())
+      throw ConfigError(
+          fmt::format("the regular expression matches {} ({} modules) of the {} part, which does "
+                      "not train",
+                      modules.front(), modules.size(), part_name(part)),
+          kKey,
+          fmt::format("set tuning.train_parts to {}, or write the expression so that it matches "
+                      "modules of the parts that train: those of the language part begin with {}",
+                      parts_of(matched), arch.prefix));
+    for (const std::string& module : modules) {
+      const bool is_known = adapted.contains(module) ||
+                            is_saved(lora.modules_to_save, module + ".weight") ||
+                            module == arch.prefix + "per_layer_model_projection";
+      if (!is_known)
+        throw ConfigError(
+            fmt::format("the regular expression matches {}, which gets no adapter", module), kKey,
+            fmt::format(
+                "write it so that it matches linear layers alone, for example '.*\\.({})'",
+                join(target_names(all_linears(arch, lora.parts), TrainedParts::none(), arch),
+                     "|")));
+    }
+  }
+}
+
 void require_adapters(const LoraSpec& lora, const ArchSpec& arch) {
   if (!arch.vision || !lora.parts.has_image_side()) return;
   const std::set<std::string> adapted = adapted_names(lora, arch);

@@ -76,7 +76,7 @@ TEST_F(RunChecks, NamesOfModulesMustExist) {
       {"no module of the model is named `no_proj`", "tuning.skip_modules"});
   tuning.skip_modules = {"down_proj", "layers.1.mlp"};
   EXPECT_NO_THROW(check_tuning(tuning, arch));
-  tuning.lora.target_modules = {"nothing_like_it"};
+  tuning.lora.target_modules.names = {"nothing_like_it"};
   EXPECT_THROW(check_tuning(tuning, arch), ConfigError);
   tuning = {};
   tuning.mode = config::TuningMode::kPartial;

@@ -33,7 +33,7 @@ TEST_F(ConfigTest, NcclTimeoutIsAnswered) {
 TEST_F(ConfigTest, DefaultsAreTheHeaders) {
   const LoadedConfig loaded = load("");
   EXPECT_EQ(loaded.config.model.max_seq_len, 2048);
-  EXPECT_EQ(loaded.config.tuning.lora.target_modules, std::vector<std::string>{"all-linear"});
+  EXPECT_EQ(loaded.config.tuning.lora.target_modules.names, std::vector<std::string>{"all-linear"});
   EXPECT_TRUE(loaded.config.train.batch_size.is_auto());
   EXPECT_FALSE(loaded.config.train.learning_rate);
   EXPECT_TRUE(loaded.overrides.empty());
@@ -196,7 +196,7 @@ TEST_F(ConfigTest, EnvironmentReachesInsideMaps) {
   set("SFTRUN_TUNING__LORA__TARGET_MODULES", "[q_proj, v_proj]");
   const LoadedConfig loaded = load("");
   EXPECT_EQ(loaded.config.data.chat_template_kwargs.dump(), R"({"depth":3})");
-  EXPECT_EQ(loaded.config.tuning.lora.target_modules,
+  EXPECT_EQ(loaded.config.tuning.lora.target_modules.names,
             (std::vector<std::string>{"q_proj", "v_proj"}));
 }
 
@@ -432,6 +432,26 @@ TEST_F(ConfigTest, ExpertsAloneMayBeAdapted) {
                             {"`tuning.lora.target_modules` is empty", "use all-linear"});
   const LoadedConfig loaded = load(none + ", target_parameters: [experts.down_proj]}}");
   EXPECT_TRUE(loaded.config.tuning.lora.target_modules.empty());
+}
+
+/// PEFT's `target_modules` is a list of endings of names, or one regular expression.
+TEST_F(ConfigTest, TextMayBeAnExpressionOfModules) {
+  const auto targets = [&](const std::string& value) {
+    return load("tuning: {lora: {target_modules: " + value + "}}\n").config.tuning.lora;
+  };
+  const std::string expression = R"(model\.layers\.[0-3]\..*_proj)";
+  EXPECT_EQ(targets("'" + expression + "'").target_modules.expression, expression);
+  EXPECT_TRUE(targets("'" + expression + "'").target_modules.names.empty());
+  for (const char* name : {"all-linear", "q_proj", "layers.0.self_attn.q_proj"}) {
+    EXPECT_EQ(targets(name).target_modules.names, std::vector<std::string>{name});
+    EXPECT_EQ(targets(name).target_modules.expression, "");
+  }
+  RunConfig config = load("tuning: {lora: {target_modules: '" + expression + "'}}").config;
+  EXPECT_EQ(bind(config).find("tuning.lora.target_modules")->get(), expression);
+  expect_error<ConfigError>([&] { targets("['.*_proj']"); },
+                            {"has `.*_proj` in a list", "without brackets around it"});
+  expect_error<ConfigError>([&] { targets("'.*(q_proj'"); },
+                            {"is `.*(q_proj`, which is not a regular expression"});
 }
 
 TEST_F(ConfigTest, ADirectoryOfATemplateMayBeBesideTheFile) {

@@ -221,6 +221,8 @@ TEST_F(DataSetsTest, PartsOfAxolotlsModelsWithImages) {
   const Import expression = images(lora + "'model.language_model.layers.*.q_proj'\n");
   EXPECT_TRUE(has_key(expression.no_meaning, "processor_type"));
   EXPECT_FALSE(has_key(expression.not_carried, "processor_type"));
+  EXPECT_EQ(value_of(expression, "tuning.lora.target_modules"),
+            R"("model.language_model.layers.*.q_proj")");
 }
 
 TEST_F(DataSetsTest, KeysOfImagesSayWhatThereIs) {

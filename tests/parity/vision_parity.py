@@ -12,6 +12,7 @@ training   5 steps of each recipe (RECIPES), without and with packing, with grad
 dpo        the same for pairs of answers to questions about images
 qlora      the same with all matrices but the head in nf4, those of the tower and projector, too, as transformers with bitsandbytes
 merge      the merged model, loaded by transformers, gives the logits of the adapter on its base; after QLoRA on texts alone its tower is the base's
+expression `target_modules` as a regular expression: the modules that PEFT adapts, and PEFT loads the adapter
 all-linear an adapter that PEFT made on all linear layers of the whole model: the same
 score      `sftrun score` of conversations with images: transformers' log-probabilities to 1e-4
 generate   greedy answers in batches: each token is the likeliest by a pass of transformers over all before it
@@ -56,7 +57,7 @@ import yaml
 from adapters import fill_b, name_in_files
 from families import in_fp64
 from make_images import random_pixels
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from quantised import Storage, round_weight
 from reference_training import Document, Recipe, decay_groups, log_probability_of_labels, logits_of, train
 from safetensors.torch import load_file
@@ -482,6 +483,37 @@ def check_all_linear(case: Case) -> None:
     case.below("all-linear, merge: logits", relative_to_largest(probe_logits(case, load(merged)), probe_logits(case, module)), MERGED_LOGITS)
 
 
+def peft_names(case: Case, expression: str) -> set[str]:
+    """Tensors of an adapter that PEFT makes. What it also adapts of the tower and nothing reads is left out."""
+    module = load(case.base)
+    unread = unread_layers(module)
+    module = get_peft_model(module, LoraConfig(r=RANK, target_modules=expression, task_type="CAUSAL_LM"))
+    return {name for name in get_peft_model_state_dict(module, save_embedding_layers=False) if not any(layer in name for layer in unread)}
+
+
+def check_expressions(case: Case) -> None:
+    """Parts that do not train have no adapters here: an expression that matches modules of theirs is refused."""
+    recipe = recipe_of(RECIPES["language"], 1, len(case.documents))
+    own = case.model.vision.replace(".", r"\.")
+    text = r"model\.language_model\.layers\.[\d]+\..*(q|v|in|out)_proj"
+    tower = rf"(?:{own}(?!.*head\.).*(?:q_proj|v_proj|qkv|fc1|linear_fc1)|{text})"
+    for name, expression, parts in (("text", text, ["language"]), ("tower", tower, ["vision", "language"])):
+        run, tuning = case.directory / f"expression-{name}", {"mode": "lora", "train_parts": parts, "lora": {"r": RANK, "target_modules": expression}}
+        case.sftrun.train(write_run_yaml(case, f"expression-{name}", tuning, recipe), run, **UNPACKED)
+        written, expected = set(load_file(run / "adapter" / "adapter_model.safetensors")), peft_names(case, expression)
+        case.expect(f"expression, {name}: tensors of the adapter", written == expected and bool(written),
+                    f"{len(written)}; {sorted(written ^ expected)[:3]}")
+        loaded = PeftModel.from_pretrained(load(case.base), run / "adapter")
+        case.expect(f"expression, {name}: PEFT's from adapter_config.json", set(get_peft_model_state_dict(loaded, save_embedding_layers=False)) == written,
+                    f"{len(written)}")
+    refused = {"mode": "lora", "lora": {"r": RANK, "target_modules": tower}}
+    try:
+        case.sftrun.train(write_run_yaml(case, "expression-refused", refused, recipe), case.directory / "expression-refused", **UNPACKED)
+        case.expect("expression of a frozen part", False, "it was not refused")
+    except RuntimeError as error:
+        case.expect("expression of a frozen part", "of the vision part, which does not train" in str(error), "refused")
+
+
 # ---- Preferences
 
 
@@ -686,13 +718,15 @@ CHECKS = {
     "images": check_images_matter,
     **{name: functools.partial(check_recipe, recipe_name=name) for name in RECIPES},
     "all-linear": check_all_linear,
+    "expression": check_expressions,
     "dpo": check_dpo,
     "score": check_score,
     "generate": check_generate,
     "outputs": check_outputs,
     "templates": check_built_in_templates,
 }
-QUICK_MODELS = {"dpo": ("qwen2_5_vl", "gemma3"), "outputs": ("qwen2_5_vl",), "templates": ("qwen2_5_vl", "llava", "gemma3")}
+QUICK_MODELS = {"dpo": ("qwen2_5_vl", "gemma3"), "outputs": ("qwen2_5_vl",), "templates": ("qwen2_5_vl", "llava", "gemma3"),
+                "expression": ("qwen2_5_vl", "llava")}
 
 
 def is_left_out(case: Case, name: str) -> bool:

@@ -89,9 +89,9 @@ TEST(Pissa, IsRefusedOverGgmlBlocksThatItWouldChange) {
   expect_error<ConfigError>(refuse, {"layers.1.self_attn.q_proj", "ggml's blocks",
                                      "tuning.lora.init", "set tuning.quant to nf4 or none"});
   require_pissa_over(tuning, arch, stored, {"stored"});  // bitsandbytes' forms are written again
-  tuning.lora.target_modules = {"v_proj"};
+  tuning.lora.target_modules.names = {"v_proj"};
   refuse();
-  tuning.lora.target_modules = {"all-linear"};
+  tuning.lora.target_modules.names = {"all-linear"};
   tuning.quant = config::quant_of(QuantFormat::kNf4);
   refuse();
   tuning.quant = Quant::kGguf;

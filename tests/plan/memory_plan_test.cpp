@@ -139,7 +139,7 @@ TEST(LayerKinds, ExpertsKeepRowsOfTheChosen) {
   spec::ArchSpec arch = test::llama_8b();
   arch.mixture.num_experts = 8, arch.mixture.top_k = 2, arch.mixture.intermediate_size = 1024;
   config::RunConfig config = resolved_lora();
-  config.tuning.lora.target_modules = {"q_proj"};
+  config.tuning.lora.target_modules.names = {"q_proj"};
   const auto kept = [&](bool sparse) {
     arch.layers[0].sparse = sparse;
     return layer_kinds(arch, config, {1024, 4})[0].bytes.at(config::Checkpointing::kNone).kept /

@@ -80,7 +80,7 @@ TEST(StepMemory, AllMicroBatchesOfAStepThatFetchesOnce) {
 /// The gradient of a matrix is complete, in fp32, before it is added.
 TEST(StepMemory, OfFullTraining) {
   config::RunConfig config = lora(true);
-  config.tuning.lora.r = 1, config.tuning.lora.target_modules = {"k_proj"};
+  config.tuning.lora.r = 1, config.tuning.lora.target_modules.names = {"k_proj"};
   const StepMemory adapter = step_memory(test::llama_70b(), config, {kTokens, 2, true});
   config.tuning.mode = config::TuningMode::kFull;
   const StepMemory full = step_memory(test::llama_70b(), config, {kTokens, 2, true});
@@ -203,7 +203,7 @@ TEST(StepMemory, Of30BWithExpertsOnTheHost) {
   arch.mixture.num_experts = 128, arch.mixture.top_k = 8, arch.mixture.intermediate_size = 768;
   config::RunConfig config = lora(true);
   config.tuning.mode = config::TuningMode::kQlora;
-  config.tuning.lora.target_modules = {"q_proj", "k_proj", "v_proj", "o_proj"};
+  config.tuning.lora.target_modules.names = {"q_proj", "k_proj", "v_proj", "o_proj"};
   config.parallel.offload = {.optimizer = config::Offload::kCpu,
                              .activations = config::Offload::kCpu,
                              .base = config::Offload::kCpu};

@@ -90,6 +90,37 @@ TEST(PartsOfModel, ModulesHavePeftsNames) {
             (Names{"visual.patch_embed", "visual.pos_embed", "visual.blocks.0"}));
 }
 
+TEST(PartsOfModel, AnExpressionMatchesWholeNames) {
+  const ArchSpec arch = arch_of("llava");
+  const auto lora_of = [](const char* expression, TrainedParts parts) {
+    LoraSpec lora{.target_modules = {}};
+    lora.target_pattern = target_pattern(expression);
+    lora.parts = parts;
+    return lora;
+  };
+  const TrainedParts text = TrainedParts::text(), both = {true, false, true};
+  const LoraSpec language = lora_of(R"(model\.language_model\..*\.(q|v)_proj)", text);
+  require_pattern_fits(language, arch);
+  for (const std::string& name : adapted_names(language, arch))
+    EXPECT_TRUE(name.starts_with("model.language_model.layers.")) << name;
+  EXPECT_EQ(adapted_names(language, arch).size(), static_cast<size_t>(2 * arch.num_layers));
+  const LoraSpec tower = lora_of(R"(.*\.(q|v)_proj)", both);
+  require_pattern_fits(tower, arch);
+  EXPECT_GT(adapted_names(tower, arch).size(), adapted_names(language, arch).size());
+  const auto refused = [&](const char* expression, TrainedParts parts,
+                           std::initializer_list<std::string> says) {
+    test::expect_error<ConfigError>([&] { require_pattern_fits(lora_of(expression, parts), arch); },
+                                    says);
+  };
+  refused(R"(.*\.(q|v)_proj)", text,
+          {"matches model.vision_tower.", "of the vision part, which does not train",
+           "set tuning.train_parts to [language, vision]", "begin with model.language_model."});
+  refused("(q|v)_proj", both,
+          {"matches the name of no module", "as in PEFT; names are model.language_model.layers.0.",
+           "model.vision_tower."});
+  refused(R"(model\.language_model\..*)", text, {"which gets no adapter", "linear layers alone"});
+}
+
 TEST(PartsOfModel, NamesOfFrozenPartsAreRefused) {
   const ArchSpec arch = arch_of("llava");
   LoraSpec lora{.target_modules = {"fc1"}};

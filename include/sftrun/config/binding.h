@@ -20,6 +20,7 @@ enum class FieldType {
   kNumber,
   kText,
   kTextList,
+  kTargets,  ///< a list of names, or a regular expression
   kChoice,
   kObject,
   kDeviceMap,

@@ -97,11 +97,20 @@ struct ModelConfig {
   Projectors projectors;      ///< of features that other encoders computed
 };
 
+/// `tuning.lora.target_modules`, as PEFT takes it.
+struct TargetModules {
+  std::vector<std::string> names = {"all-linear"};  ///< endings of names
+  /// A regular expression that matches whole names of modules; replaces `names`, which are then empty.
+  std::string expression;
+  bool empty() const { return names.empty() && expression.empty(); }
+  bool operator==(const TargetModules&) const = default;
+};
+
 struct LoraConfig {
   int64_t r = 16;
   double alpha = 32;
   double dropout = 0;
-  std::vector<std::string> target_modules = {"all-linear"};
+  TargetModules target_modules;
   std::vector<std::string> target_parameters;
   bool rslora = false;
   /// Rank and alpha of modules whose names match regular expressions.

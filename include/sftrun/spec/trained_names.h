@@ -23,6 +23,10 @@ std::string update_name(const LoraSpec& lora, const std::string& module);
 /// @throws ConfigError for a name that matches nothing in the model, listing the valid names
 void require_targets_exist(const LoraSpec& lora, const ArchSpec& arch);
 
+/// @throws ConfigError for a `target_pattern` that matches no module, one that gets no adapter, or one of a part that does not
+/// train
+void require_pattern_fits(const LoraSpec& lora, const ArchSpec& arch);
+
 /// @throws ConfigError if a part of a model with images that `parts` names has neither an adapter nor fully trained modules
 void require_adapters(const LoraSpec& lora, const ArchSpec& arch);
 

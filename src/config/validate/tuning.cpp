@@ -155,7 +155,23 @@ constexpr auto kVariants = std::to_array<Rule>({
 });
 
 void check_targets(Checks& checks, const LoraConfig& lora) {
-  for (const std::string& target : lora.target_modules) {
+  const std::string& expression = lora.target_modules.expression;
+  if (const std::string problem = regex_problem(expression); !problem.empty())
+    checks.error(fmt::format("`tuning.lora.target_modules` is `{}`, which is not a regular "
+                             "expression: {}",
+                             excerpt(expression), problem),
+                 {"tuning.lora.target_modules"},
+                 "write it as for Python's re, or a list of names: [q_proj, v_proj]");
+  for (const std::string& target : lora.target_modules.names) {
+    if (is_expression(target)) {
+      checks.error(
+          fmt::format("`tuning.lora.target_modules` has `{}` in a list, where names are compared "
+                      "as they are written",
+                      excerpt(target)),
+          {"tuning.lora.target_modules"},
+          "write the regular expression alone, without brackets around it: target_modules: '…'");
+      continue;
+    }
     if (target.find(',') == std::string::npos) continue;
     checks.error(
         fmt::format("`tuning.lora.target_modules` has `{}`, which is not the name of a module",

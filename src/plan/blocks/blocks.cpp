@@ -23,7 +23,9 @@ bool has_adapters(const config::RunConfig& run, const TowerUse& tower) {
 spec::LoraSpec text_lora(const config::RunConfig& run, const spec::ArchSpec& arch,
                          const TowerUse& tower) {
   spec::LoraSpec lora = lora_spec(run.tuning, arch);
-  if (!tower.parts.language) lora.target_modules = lora.target_parameters = {};
+  if (tower.parts.language) return lora;
+  lora.target_modules = lora.target_parameters = {};
+  lora.target_pattern.reset();
   return lora;
 }
 
