@@ -221,6 +221,7 @@ void check_tuning(const config::TuningConfig& tuning, const spec::ArchSpec& arch
     if (lora.pissa) spec::require_pissa_fits(lora, arch);
     spec::require_patterns_match(lora, arch);
   } else if (tuning.mode == config::TuningMode::kPartial) {
+    spec::require_trainable_parts(tuning.trainable, arch, tuning.train_parts.trained());
     spec::TrainableNames(tuning.trainable, tensors_of(arch, tuning.train_parts.trained()));
   }
 }

@@ -513,6 +513,18 @@ int64_t num_lora_values(const LoraSpec& lora, const ArchSpec& arch) {
   return total;
 }
 
+void require_trainable_parts(const std::vector<std::string>& patterns, const ArchSpec& arch,
+                             const TrainedParts& parts) {
+  const std::vector<TensorSpec> trained = tensors_with_head(arch, parts);
+  for (const std::string& pattern : patterns) {
+    const PythonRegex regex(pattern, PythonRegex::Matches::kSearch, "tuning.trainable");
+    const auto matches = [&](const TensorSpec& tensor) { return regex.matches(tensor.name); };
+    if (std::none_of(trained.begin(), trained.end(), matches))
+      refuse_frozen_part("tuning.trainable", fmt::format("`{}`", excerpt(pattern)), parts, arch,
+                         matches);
+  }
+}
+
 TrainableNames::TrainableNames(const std::vector<std::string>& patterns,
                                const std::vector<TensorSpec>& tensors) {
   for (const std::string& pattern : patterns) {

@@ -121,6 +121,17 @@ TEST(PartsOfModel, AnExpressionMatchesWholeNames) {
   refused(R"(model\.language_model\..*)", text, {"which gets no adapter", "linear layers alone"});
 }
 
+TEST(PartsOfModel, TrainableParametersOfFrozenPartsAreRefused) {
+  const ArchSpec arch = arch_of("qwen2_5_vl");
+  const std::vector<std::string> tower = {R"(visual\.blocks\.0\.)"};
+  test::expect_error<ConfigError>(
+      [&] { require_trainable_parts(tower, arch, TrainedParts::text()); },
+      {R"(`visual\.blocks\.0\.` is in the vision part, which does not train)", "tuning.trainable",
+       "add vision to tuning.train_parts"});
+  require_trainable_parts(tower, arch, {true, false, true});
+  require_trainable_parts({"layers"}, arch, TrainedParts::text());
+}
+
 TEST(PartsOfModel, NamesOfFrozenPartsAreRefused) {
   const ArchSpec arch = arch_of("llava");
   LoraSpec lora{.target_modules = {"fc1"}};

@@ -61,6 +61,10 @@ std::optional<double> aux_loss_coef(std::optional<double> asked, const MixtureSp
 /// Names of the modules and expert tensors that get an adapter.
 std::set<std::string> adapted_names(const LoraSpec& lora, const ArchSpec& arch);
 
+/// @throws ConfigError for an expression of `tuning.trainable` that matches parameters of parts that do not train, and no others
+void require_trainable_parts(const std::vector<std::string>& patterns, const ArchSpec& arch,
+                             const TrainedParts& parts);
+
 /// The parameters selected by regular expressions, searched as with Python's re.search.
 class TrainableNames {
  public:
