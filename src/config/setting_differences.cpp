@@ -19,6 +19,18 @@ std::string shown_setting(const Json& settings, const std::string& key) {
   return settings.contains(key) ? settings[key].dump() : "nothing";
 }
 
+/// Parts of `tuning.train_parts` that are keys of their own, as one value again: as a list it is no map.
+void join_parts(Json& settings) {
+  constexpr std::string_view kParts = "tuning.train_parts";
+  Json joined = Json::object();
+  for (const auto& [key, value] : settings.items())
+    if (key.starts_with(kParts) && key.size() > kParts.size())
+      joined[key.substr(kParts.size() + 1)] = value;
+  for (const auto& [part, value] : joined.items())
+    settings.erase(fmt::format("{}.{}", kParts, part));
+  if (!joined.empty()) settings[std::string(kParts)] = joined;
+}
+
 /// Patterns of which the first that matches applies: another order gives other ranks.
 void add_order_differences(const Json& was, const Json& is, std::vector<std::string>& differences) {
   for (const std::string field : {"tuning.lora.rank_pattern", "tuning.lora.alpha_pattern"}) {
@@ -53,6 +65,7 @@ std::vector<std::string> key_differences(const Json& was, const Json& is) {
 }
 
 std::vector<std::string> setting_differences(Json was, Json is, bool may_change_length) {
+  join_parts(was), join_parts(is);
   // A checkpoint written before a setting existed was trained with its default.
   const Json defaults = identity_settings({});
   for (const auto& [key, value] : is.items())

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "parse_field.h"
 
@@ -23,13 +24,57 @@ std::string part_names() {
   return joined(names, " and ");
 }
 
-Complaint no_part(const std::string& name) {
+/// What models and other trainers call the parts.
+constexpr auto kOtherNames = std::to_array<std::pair<std::string_view, ModelPart>>({
+    {"llm", ModelPart::kLanguage},
+    {"lm", ModelPart::kLanguage},
+    {"text", ModelPart::kLanguage},
+    {"text_model", ModelPart::kLanguage},
+    {"language_model", ModelPart::kLanguage},
+    {"mm_language_model", ModelPart::kLanguage},
+    {"decoder", ModelPart::kLanguage},
+    {"backbone", ModelPart::kLanguage},
+    {"merger", ModelPart::kProjector},
+    {"connector", ModelPart::kProjector},
+    {"aligner", ModelPart::kProjector},
+    {"mlp1", ModelPart::kProjector},
+    {"mm_projector", ModelPart::kProjector},
+    {"mm_mlp_adapter", ModelPart::kProjector},
+    {"multi_modal_projector", ModelPart::kProjector},
+    {"multimodal_projector", ModelPart::kProjector},
+    {"embed_vision", ModelPart::kProjector},
+    {"visual", ModelPart::kVision},
+    {"vit", ModelPart::kVision},
+    {"tower", ModelPart::kVision},
+    {"image", ModelPart::kVision},
+    {"images", ModelPart::kVision},
+    {"encoder", ModelPart::kVision},
+    {"vision_tower", ModelPart::kVision},
+    {"mm_vision_tower", ModelPart::kVision},
+    {"vision_model", ModelPart::kVision},
+    {"vision_encoder", ModelPart::kVision},
+    {"image_encoder", ModelPart::kVision},
+});
+
+bool means_all(const std::string& name) {
+  return name == "all" || name == "full" || name == "everything" || name == "model" || name == "*";
+}
+
+/// @param all what a word for all parts is told
+Complaint no_part(const std::string& name, const std::string& all) {
   std::vector<std::string> names;
   for (const ModelPart part : kModelParts) names.emplace_back(part_name(part));
+  const std::string word = ascii_lower(name.substr(name.rfind('.') + 1));
+  const auto* const other = std::find_if(kOtherNames.begin(), kOtherNames.end(),
+                                         [&](const auto& known) { return known.first == word; });
   const std::string near = nearest(name, names);
   return {fmt::format("has the part `{}`", excerpt(name)),
-          near.empty() ? fmt::format("the parts of a model are {}", part_names())
-                       : fmt::format("did you mean `{}`?", near),
+          means_all(word) ? all
+          : other != kOtherNames.end()
+              ? fmt::format("write `{}`, which `{}` is here; the parts of a model are {}",
+                            part_name(other->second), word, part_names())
+          : near.empty() ? fmt::format("the parts of a model are {}", part_names())
+                         : fmt::format("did you mean `{}`?", near),
           /*show_takes=*/false};
 }
 
@@ -51,7 +96,7 @@ std::optional<Complaint> add_part(const Value& name, PartTraining training, Trai
   if (name.kind != Value::Kind::kScalar)
     return Complaint{fmt::format("has an item that is {}", describe(name)), {}};
   const auto part = part_named(name.text);
-  if (!part) return no_part(name.text);
+  if (!part) return no_part(name.text, "name all parts: [language, projector, vision]");
   if (parts.trains(*part))
     return Complaint{fmt::format("names {} twice", name.text), "name each part once",
                      /*show_takes=*/false};
@@ -131,7 +176,8 @@ std::optional<Complaint> parse_field(const Value& value, const Limits& limits, P
   for (size_t i = 0; i < value.items.size(); ++i) {
     const std::string& name = value.keys[i].text;
     const auto part = part_named(name);
-    if (!part) return no_part(name);
+    if (!part)
+      return no_part(name, "train.learning_rate is the rate of all parts without one of their own");
     double rate = 0;
     if (value.items[i].kind == Value::Kind::kNull) continue;
     if (parse_field(value.items[i], limits, rate))

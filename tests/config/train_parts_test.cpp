@@ -74,7 +74,12 @@ TEST_F(TrainPartsTest, ValuesAreChecked) {
            {"[]", "names no part", "[language]"},
            {"{}", "names no part", "[language]"},
            {"[vison]", "has the part `vison`", "did you mean `vision`?"},
-           {"[tower]", "has the part `tower`", "language, projector and vision"},
+           {"[attention]", "has the part `attention`", "language, projector and vision"},
+           {"[tower]", "has the part `tower`", "write `vision`, which `tower` is here"},
+           {"[visual.merger]", "has the part `visual.merger`", "write `projector`"},
+           {"{mlp1: full}", "has the part `mlp1`", "write `projector`"},
+           {"llm", "has the part `llm`", "write `language`"},
+           {"all", "has the part `all`", "[language, projector, vision]"},
            {"[vision, language, vision]", "names vision twice", "once"},
            {"{vision: half}", "is `half` for vision", "lora or full"},
            {"{vision: partial}", "is `partial` for vision", "lora or full"},
@@ -131,7 +136,8 @@ TEST_F(TrainPartsTest, RatesWithoutAPartAreRefused) {
           {"has a rate for vision, which does not train", "add vision to tuning.train_parts"});
   refused("", "part_learning_rates: {language: 1e-5}",
           {"has a rate for language", "set train.learning_rate: 1e-05"});
-  refused("", "part_learning_rates: {tower: 1e-5}", {"has the part `tower`"});
+  refused("", "part_learning_rates: {tower: 1e-5}", {"has the part `tower`", "write `vision`"});
+  refused("", "part_learning_rates: {all: 1e-5}", {"train.learning_rate is the rate of all"});
   refused("", "part_learning_rates: {vision: 2}", {"is `2` for vision", "from 0 to 1"});
   refused("train_parts: [vision]", "learning_rate: 0, part_learning_rates: {vision: 1e-5}",
           {"cannot be used with a `train.learning_rate` of 0"});
@@ -147,7 +153,9 @@ TEST_F(TrainPartsTest, OtherPartsAreAnotherRun) {
   EXPECT_TRUE(
       differences(list, "tuning: {train_parts: {projector: lora, language: lora}}\n").empty());
   EXPECT_EQ(differences("", list).size(), 1U);
-  EXPECT_FALSE(differences(list, map).empty());
+  EXPECT_EQ(differences(list, map),
+            std::vector<std::string>{R"(tuning.train_parts was ["language","projector"], is now )"
+                                     R"({"language":"lora","projector":"full"})"});
   EXPECT_FALSE(differences(map, list).empty());
   EXPECT_FALSE(differences(map,
                            "tuning: {train_parts: {language: lora, projector: full, vision: "
