@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "formats.h"
 #include "sftrun/core/error.h"
@@ -57,14 +58,25 @@ void throw_truncated(ImageFormat format, const ImageFile& file) {
 
 namespace {
 
+constexpr std::string_view kConvert =
+    "convert the file to JPEG, PNG or WebP, for example with ImageMagick (magick picture.bmp "
+    "picture.png) or Pillow (Image.open(\"picture.bmp\").convert(\"RGB\").save(\"picture.png\"))";
+constexpr std::string_view kConvertFrame =
+    "convert a frame of the file to PNG, for example with ImageMagick (magick 'picture.gif[0]' "
+    "picture.png) or Pillow (Image.open(\"picture.gif\").convert(\"RGB\").save(\"picture.png\"))";
+constexpr std::string_view kWriteFrames =
+    "write its frames as images (ffmpeg -i clip.mp4 -vf fps=2 clip/%04d.jpg), and list these in "
+    "the record";
+constexpr std::string_view kDownload = "download the file again";
+
 /// Where and how files of another kind begin.
 struct ForeignBeginning {
   size_t at;
-  std::string_view text, kind;
+  std::string_view text, kind, fix = kConvert;
 };
 using namespace std::string_view_literals;
 constexpr ForeignBeginning kForeignBeginnings[] = {
-    {0, "GIF8"sv, "a GIF image"},
+    {0, "GIF8"sv, "a GIF image", kConvertFrame},
     {0, "BM"sv, "a BMP image"},
     {0, "II*\0"sv, "a TIFF image"},
     {0, "MM\0*"sv, "a TIFF image"},
@@ -76,7 +88,7 @@ constexpr ForeignBeginning kForeignBeginnings[] = {
     {4, "ftyphev"sv, "a HEIC image"},
     {4, "ftypmif1"sv, "a HEIF or AVIF image"},
     {4, "ftypmsf1"sv, "a HEIF or AVIF image"},
-    {4, "ftyp"sv, "a video"},
+    {4, "ftyp"sv, "a video", kWriteFrames},
     {0, "\xFF\x0A"sv, "a JPEG XL image"},
     {0, "\0\0\0\x0CJXL "sv, "a JPEG XL image"},
     {0, "\0\0\0\x0CjP  "sv, "a JPEG 2000 image"},
@@ -84,10 +96,10 @@ constexpr ForeignBeginning kForeignBeginnings[] = {
     {0, "\0\0\1\0"sv, "an ICO image"},
     {0, "<svg"sv, "an SVG drawing"},
     {0, "%PDF"sv, "a PDF document"},
-    {0, "version https://git-lfs"sv, "a pointer of Git LFS; `git lfs pull` fetches the file"},
-    {0, "<!DOCTYPE html"sv, "an HTML page, perhaps the error of a download"},
-    {0, "<!doctype html"sv, "an HTML page, perhaps the error of a download"},
-    {0, "<html"sv, "an HTML page, perhaps the error of a download"},
+    {0, "version https://git-lfs"sv, "a pointer of Git LFS", "fetch the file with `git lfs pull`"},
+    {0, "<!DOCTYPE html"sv, "an HTML page, perhaps the error of a download", kDownload},
+    {0, "<!doctype html"sv, "an HTML page, perhaps the error of a download", kDownload},
+    {0, "<html"sv, "an HTML page, perhaps the error of a download", kDownload},
 };
 
 std::string first_bytes(Bytes bytes) {
@@ -98,15 +110,18 @@ std::string first_bytes(Bytes bytes) {
 }
 
 [[noreturn]] void throw_not_an_image(const ImageFile& file) {
-  const std::string fix = "convert the file to JPEG, PNG or WebP";
-  if (file.bytes.empty()) throw DataError("the image file is empty", std::string(file.where), fix);
-  std::string kind;
-  for (const ForeignBeginning& one : kForeignBeginnings)
-    if (kind.empty() && text_of(from(file.bytes, one.at)).starts_with(one.text))
-      kind = fmt::format("; it is {}", one.kind);
+  if (file.bytes.empty())
+    throw DataError("the image file is empty", std::string(file.where), std::string(kDownload));
+  const auto* const known =
+      std::find_if(std::begin(kForeignBeginnings), std::end(kForeignBeginnings),
+                   [&](const ForeignBeginning& one) {
+                     return text_of(from(file.bytes, one.at)).starts_with(one.text);
+                   });
+  const bool is_known = known != std::end(kForeignBeginnings);
+  const std::string kind = is_known ? fmt::format("; it is {}", known->kind) : "";
   throw DataError(fmt::format("not a JPEG, PNG or WebP file; it begins with {}{}",
                               first_bytes(file.bytes), kind),
-                  std::string(file.where), fix);
+                  std::string(file.where), std::string(is_known ? known->fix : kConvert));
 }
 
 }  // namespace

@@ -41,6 +41,25 @@ TEST(ReadHeader, SaysWhatPillowSays) {
   }
 }
 
+/// The fix says how the file becomes one that is read.
+TEST(ReadHeader, SaysWhatToDoWithOtherKinds) {
+  using namespace std::string_literals;
+  for (const auto& [bytes, part] : std::vector<std::pair<std::string, std::string>>{
+           {"GIF89a"s, "magick 'picture.gif[0]' picture.png"},
+           {"BM\x46"s, "Image.open(\"picture.bmp\")"},
+           {"II*\0"s, "magick picture.bmp"},
+           {"\0\0\0\x18"s + "ftypisom", "ffmpeg -i clip.mp4"},
+           {"version https://git-lfs.github.com", "`git lfs pull`"},
+           {"<html>", "download"},
+           {"", "download"}})
+    try {
+      read_header(std::as_bytes(std::span(bytes)));
+      FAIL() << bytes;
+    } catch (const DataError& error) {
+      EXPECT_NE(error.fix().find(part), std::string::npos) << error.fix();
+    }
+}
+
 TEST(Decode, GivesThePixelsOfPillow) {
   for (const auto& expected : image_cases("files")) {
     SCOPED_TRACE(expected.at("file"));
