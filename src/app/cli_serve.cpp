@@ -67,7 +67,7 @@ struct ServeOptions {
   LaunchFlags launch;
   DivisionFlags division;
   fs::path worker_request;  ///< of a worker: the launcher's request
-  std::string token, cache_memory, template_variables;
+  std::string token, cache_memory, max_request_size, template_variables;
   std::vector<std::string> served_names;  ///< at most one; users of vLLM type several
   bool as_stored = false;
   ServeRequest request;  ///< what the flags give as it is
@@ -103,6 +103,8 @@ ServeRequest request_of(ServeOptions& options, const CLI::App& command) {
   request.token = if_given(options.token);
   if (!options.cache_memory.empty())
     request.cache_bytes = parse_size(options.cache_memory, "--cache-memory");
+  if (!options.max_request_size.empty())
+    request.max_request_bytes = parse_size(options.max_request_size, "--max-request-size");
   choose_division(use_of("serve", request.models, request.ranks.compute,
                          options.request.max_model_len.value_or(kUsualConversation)),
                   options.launch, options.division);
@@ -238,6 +240,9 @@ Command add_serve(CLI::App& sftrun) {
   command->add_option(
       "--cache-memory", options->cache_memory,
       "Maximum memory for the key-value caches: 4GiB, 500MB [half of the free memory]");
+  command->add_option("--max-request-size", options->max_request_size,
+                      "Maximum size of a request, with its images: 256MiB [16MiB; models with "
+                      "images: 64MiB]");
   add_template_flag(*command, options->template_variables);
   add_as_stored_flag(*command, options->as_stored);
   add_compute_flags(*command, options->request.ranks.compute);

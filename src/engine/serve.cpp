@@ -92,6 +92,16 @@ serve::Limits limits_of(const app::ServeRequest& request, at::Device device) {
                                              : usual_cache_bytes(device)};
 }
 
+/// Images are in the body, in base64: four photos of 12 MiB.
+size_t max_body_bytes(const app::ServeRequest& request, const Served& served) {
+  constexpr size_t kMiB = size_t{1} << 20, kOfTexts = 16 * kMiB, kWithImages = 64 * kMiB;
+  if (request.max_request_bytes) return static_cast<size_t>(*request.max_request_bytes);
+  return std::any_of(served.loaded.begin(), served.loaded.end(),
+                     [](const LoadedModel& loaded) { return reads_images(loaded.text); })
+             ? kWithImages
+             : kOfTexts;
+}
+
 /// Answers requests until a stop is asked for.
 void serve_models(const app::ServeRequest& request, const Served& served,
                   const std::function<bool()>& should_stop) {
@@ -105,9 +115,12 @@ void serve_models(const app::ServeRequest& request, const Served& served,
                   .defaults = {.chat_tokens = request.max_new_tokens}});
   // More than answers may wait, so that those beyond are refused with a reason, and /health answers.
   constexpr size_t kSpare = 256;
+  const size_t max_body = max_body_bytes(request, served);
   const serve::HttpServer server(
       {.host = host,
        .port = static_cast<uint16_t>(request.port),
+       .max_body_bytes = max_body,
+       .max_bodies_bytes = std::max(serve::HttpServer::Options().max_bodies_bytes, 4 * max_body),
        .max_connections = limits.batch_size + limits.max_waiting + kSpare},
       [&](serve::HttpRequest& asked) { return api.handle(std::move(asked)); },
       [&](const serve::HttpRequest& head) { return api.refusal(head); });

@@ -233,7 +233,11 @@ HttpResponse bad_request(const std::string& message, int status = kBadRequest) {
 }
 
 HttpResponse too_large(size_t most) {
-  return bad_request(fmt::format("the body has more than {} bytes", most), kTooLarge);
+  return bad_request(
+      fmt::format("the body has more than {} bytes: send less, such as smaller images, or "
+                  "start the server with a larger --max-request-size",
+                  most),
+      kTooLarge);
 }
 
 HttpResponse unavailable(const std::string& message) {

@@ -431,8 +431,12 @@ def check_hostile(options, failures):
         failures.expect("and generates nothing for those that vanished", load["active"] == load["waiting"] == 0, load)
         failures.expect("no request failed inside", "failed" not in server.text(), server.text()[-2000:])
         failures.expect("it ends with exit code 0", server.stop() == 0, server.text()[-2000:])
+    with Server(options.sftrun, "--model", MODEL, "--max-request-size", "100KiB") as server:
+        large, small = (exchange(server.port, post(json.dumps({"prompt": "a" * size, "max_tokens": 1}).encode())) for size in (110_000, 90_000))
+        failures.expect("above --max-request-size: refused, and the flag is named", b" 413 " in large[:20] and b"--max-request-size" in large, large[:300])
+        failures.expect("below it: read", b" 413 " not in small[:20] and b"context" in small, small[:300])
     for what, words, env in (("an empty token", ["--token", ""], {}), ("an empty variable", [], {"SFTRUN_SERVE_TOKEN": ""}),
-                             ("a context beyond the model's", ["--max-model-len", "100000"], {})):
+                             ("a context beyond the model's", ["--max-model-len", "100000"], {}), ("a size that is none", ["--max-request-size", "much"], {})):
         done = subprocess.run([options.sftrun, "serve", *ON_CPU, "--model", MODEL, "--port", "0", *words], capture_output=True, text=True, timeout=TIMEOUT,
                               env={**os.environ, **env})
         failures.expect(f"{what}: exit code 2", done.returncode == 2, done)
