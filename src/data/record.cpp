@@ -23,8 +23,9 @@ std::string keys_of(const Json& record) {
 void refuse_token_ids(const Json& record, const std::string& where) {
   if (!is_tokenised(record)) return;
   throw DataError(
-      fmt::format("the record is already tokenised, and sftrun reads only text (its keys: {})",
-                  keys_of(record)),
+      fmt::format(
+          "the record is already tokenised, and sftrun tokenises records itself (its keys: {})",
+          keys_of(record)),
       where,
       "give the text from which they were made, for example as \"messages\", \"instruction\" and "
       "\"output\", or \"text\": sftrun tokenises it");
