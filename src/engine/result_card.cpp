@@ -28,6 +28,7 @@ std::string card_text(const TrainedResult& training) {
       {.base_model =
            training.result.adapter ? training.result.adapter->base_model_name_or_path : model,
        .base_record = training.base_record,
+       .reads_images = training.reads_images,
        .leaves_template_unused = training.leaves_template_unused,
        .quantize_command = command,
        .quantised_base =

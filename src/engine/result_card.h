@@ -23,6 +23,7 @@ struct TrainedResult {
   const train::BestState* best = nullptr;  ///< null: there is none
   int64_t trained_steps = 0, total_steps = 0;
   std::optional<double> epochs;         ///< of `trained_steps`; null: unknown
+  bool reads_images = false;            ///< see observe::ModelCard
   bool leaves_template_unused = false;  ///< see data::leaves_template_unused
 };
 /// With the metrics of the run's directory.

@@ -213,6 +213,7 @@ std::string Training::card(int64_t trained_steps) const {
                     .trained_steps = trained_steps,
                     .total_steps = trainer_->total_steps(),
                     .epochs = trainer_->epochs_of(trained_steps),
+                    .reads_images = run_.has_images,
                     .leaves_template_unused = run_.leaves_template_unused});
 }
 

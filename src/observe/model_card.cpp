@@ -70,8 +70,9 @@ std::string metadata(const ModelCard& card) {
     text += fmt::format("base_model: {}\nbase_model_relation: {}\n", quoted(card.base_model),
                         card.is_adapter ? "adapter" : "finetune");
   }
-  text += fmt::format("library_name: {}\npipeline_tag: text-generation\ntags:\n- sftrun\n- {}\n",
-                      card.is_adapter ? "peft" : "transformers", card.objective);
+  text += fmt::format("library_name: {}\npipeline_tag: {}\ntags:\n- sftrun\n- {}\n",
+                      card.is_adapter ? "peft" : "transformers",
+                      card.reads_images ? "image-text-to-text" : "text-generation", card.objective);
   if (card.is_adapter) text += card.is_quantised ? "- lora\n- qlora\n" : "- lora\n";
   return text + "---\n\n";
 }
@@ -113,34 +114,58 @@ std::string loading_of(const ModelCard& card) {
 /// "or `sftrun generate --adapter . --prompt "…"`, in this directory."
 std::string generate_line(const ModelCard& card) {
   return fmt::format(
-      "or `sftrun generate {} .{} --prompt \"…\"`, in this directory{}.\n",
+      "or `sftrun generate {} .{}{} --prompt \"…\"`, in this directory{}.\n",
       card.is_adapter ? "--adapter" : "--model", card.leaves_template_unused ? " --no-chat" : "",
+      card.reads_images ? " --image photo.png" : "",
       card.leaves_template_unused ? ": it was trained on raw text, without the chat template" : "");
 }
 
+/// transformers' classes for the model, and for what makes its inputs.
+struct Classes {
+  const char *model, *inputs, *inputs_name;
+};
+
+constexpr Classes classes_of(bool reads_images) {
+  return reads_images ? Classes{"AutoModelForImageTextToText", "AutoProcessor", "processor"}
+                      : Classes{"AutoModelForCausalLM", "AutoTokenizer", "tokenizer"};
+}
+
+/// A question about an image, and its answer. A chat template writes the image's place.
+constexpr const char* kQuestion = R"(
+messages = [{"role": "user", "content": [{"type": "image", "path": "photo.png"},
+                                         {"type": "text", "text": "What is this?"}]}]
+inputs = processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=True,
+                                       return_dict=True, return_tensors="pt")
+output = model.generate(**inputs, max_new_tokens=64)
+print(processor.decode(output[0, inputs["input_ids"].shape[1]:], skip_special_tokens=True))
+)";
+
+std::string python_code(const ModelCard& card) {
+  const Classes classes = classes_of(card.reads_images);
+  const std::string imports =
+      fmt::format("from transformers import {}, {}\n\n", classes.model, classes.inputs);
+  const std::string model = card.is_adapter
+                                ? fmt::format(
+                                      "base = {}.from_pretrained({})\n"
+                                      "model = PeftModel.from_pretrained(base, \".\")\n",
+                                      classes.model, loading_of(card))
+                                : fmt::format("model = {}.from_pretrained(\".\")\n", classes.model);
+  const bool asks = card.reads_images && !card.leaves_template_unused;
+  return fmt::format("```python\n{}{}{}{} = {}.from_pretrained(\".\")\n{}```\n\n",
+                     card.is_adapter ? "from peft import PeftModel\n" : "", imports, model,
+                     classes.inputs_name, classes.inputs, asks ? kQuestion : "");
+}
+
 std::string usage(const ModelCard& card) {
-  if (!card.is_adapter) {
-    return "## Use\n\n```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-           "model = AutoModelForCausalLM.from_pretrained(\".\")\n"
-           "tokenizer = AutoTokenizer.from_pretrained(\".\")\n```\n\n" +
-           generate_line(card);
-  }
-  return fmt::format(
-      "## Use\n\n{}{}```python\nfrom peft import PeftModel\n"
-      "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-      "base = AutoModelForCausalLM.from_pretrained({})\n"
-      "model = PeftModel.from_pretrained(base, \".\")\n"
-      "tokenizer = AutoTokenizer.from_pretrained(\".\")\n```\n\n{}",
-      card.is_on_hub && card.quantised_base.empty()
-          ? ""
-          : "`path/to` stands for the folder of the base model.\n\n",
-      card.quantize_command.empty()
-          ? ""
-          : fmt::format(
-                "The adapter was trained on a quantised base. Write that base with {}, and load it "
-                "instead of the unquantised one to get the results of training.\n\n",
-                code(card.quantize_command)),
-      loading_of(card), generate_line(card));
+  std::string text = "## Use\n\n";
+  if (card.is_adapter && (!card.is_on_hub || !card.quantised_base.empty()))
+    text += "`path/to` stands for the folder of the base model.\n\n";
+  if (card.is_adapter && !card.quantize_command.empty())
+    text += fmt::format(
+        "The adapter was trained on a quantised base. Write that base with {}, and load it "
+        "instead of the unquantised one to get the results of training.\n\n",
+        code(card.quantize_command));
+  return text + python_code(card) + generate_line(card);
 }
 
 }  // namespace

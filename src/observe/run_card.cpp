@@ -29,7 +29,13 @@ Settings settings_of(const config::RunConfig& config, const ResultFacts& facts) 
     if (value.is_null()) return;
     settings.emplace_back(key, value.is_string() ? value.get<std::string>() : value.dump());
   };
+  const auto add_if = [&](bool is_set, std::string_view key) {
+    if (is_set) add(key);
+  };
+  const config::DataConfig& data = config.data;
+  const config::PartRates& rates = config.train.part_learning_rates;
   add("tuning.mode");
+  add_if(config.tuning.train_parts != config::TrainParts{}, "tuning.train_parts");
   if (facts.base_record != nullptr) {
     add("tuning.lora.r");
     add("tuning.lora.alpha");
@@ -44,12 +50,16 @@ Settings settings_of(const config::RunConfig& config, const ResultFacts& facts) 
     add("train.epochs");
   add("train.global_batch_size");
   add("model.max_seq_len");
+  add_if(!config.model.projectors.empty(), "model.projectors");
+  add_if(data.max_image_pixels > 0, "data.max_image_pixels");
+  add_if(data.image_longest_edge > 0, "data.image_longest_edge");
   add("data.packing");
   add("data.bin_tokens");
   const config::ObjectiveInfo& objective = config.train.objective_info();
   if (objective.objective != config::TrainConfig{}.objective) add("train.objective");
   for (const std::string_view setting : objective.settings) add(setting);
   add("train.learning_rate");
+  add_if(rates != config::PartRates{}, "train.part_learning_rates");
   add("train.scheduler");
   add("train.optimizer");
   add("train.weight_decay");
@@ -68,6 +78,7 @@ ModelCard card_of_run(const config::RunConfig& config, const ResultFacts& facts,
   card.is_on_hub = !fs::path(card.base_model).is_absolute() && !leads_to_file(card.base_model);
   card.is_adapter = facts.base_record != nullptr;
   card.is_quantised = card.is_adapter && !facts.base_record->form.empty();
+  card.reads_images = facts.reads_images;
   card.leaves_template_unused = facts.leaves_template_unused;
   card.quantize_command = facts.quantize_command;
   card.quantised_base = facts.quantised_base;

@@ -33,6 +33,26 @@ TEST(ModelCard, OfAnAdapterNamesItsBaseForTheHub) {
   EXPECT_TRUE(holds(text, "PeftModel.from_pretrained(base, \".\")")) << text;
 }
 
+/// The hub and transformers have other classes for models that see images.
+TEST(ModelCard, OfAModelThatSeesImagesLoadsItAsSuch) {
+  ModelCard card = card_of_an_adapter();
+  card.reads_images = true;
+  const std::string text = to_markdown(card);
+  EXPECT_TRUE(holds(text, "pipeline_tag: image-text-to-text\n")) << text;
+  EXPECT_TRUE(holds(text,
+                    "base = AutoModelForImageTextToText.from_pretrained(\"owner/model\")\n"
+                    "model = PeftModel.from_pretrained(base, \".\")\n"
+                    "processor = AutoProcessor.from_pretrained(\".\")\n"))
+      << text;
+  EXPECT_TRUE(holds(text, "{\"type\": \"image\", \"path\": \"photo.png\"}")) << text;
+  EXPECT_TRUE(holds(text, "--adapter . --image photo.png --prompt")) << text;
+  card.leaves_template_unused = true;
+  EXPECT_FALSE(holds(to_markdown(card), "apply_chat_template"));
+  card.is_adapter = false;
+  EXPECT_TRUE(
+      holds(to_markdown(card), "model = AutoModelForImageTextToText.from_pretrained(\".\")\n"));
+}
+
 /// Where the files lay is nobody's business, and no name that the hub could look up.
 TEST(ModelCard, HidesPathsOfThisMachine) {
   ModelCard card = card_of_an_adapter();

@@ -48,6 +48,26 @@ TEST(RunCard, OfAnAdapterHasItsSettings) {
   EXPECT_EQ(settings.at("dtype"), "bf16");
 }
 
+TEST(RunCard, HasTheSettingsOfImagesThatAreSet) {
+  config::RunConfig config;
+  const ResultFacts facts{.base_model = "owner/model", .reads_images = true, .dtype = "fp32"};
+  const std::vector<std::string> keys = {"tuning.train_parts", "train.part_learning_rates",
+                                         "model.projectors", "data.max_image_pixels",
+                                         "data.image_longest_edge"};
+  const Settings usual = settings_of(card_of_run(config, facts, {}));
+  for (const std::string& key : keys) EXPECT_FALSE(usual.contains(key)) << key;
+  config.tuning.train_parts.training[ModelPart::kProjector] = config::PartTraining::kByMode;
+  config.train.part_learning_rates[ModelPart::kProjector] = 1e-4;
+  config.model.projectors = {{.name = "world", .input_width = 24}};
+  config.data.max_image_pixels = 200704, config.data.image_longest_edge = 512;
+  const ModelCard card = card_of_run(config, facts, {});
+  EXPECT_TRUE(card.reads_images);
+  const Settings settings = settings_of(card);
+  for (const std::string& key : keys) EXPECT_TRUE(settings.contains(key)) << key;
+  EXPECT_EQ(settings.at("data.max_image_pixels"), "200704");
+  EXPECT_EQ(settings.at("data.image_longest_edge"), "512");
+}
+
 TEST(RunCard, OfAFullModelHasNoAdapterSettings) {
   config::RunConfig config;
   config.tuning.mode = config::TuningMode::kFull;

@@ -23,6 +23,7 @@ struct ModelCard {
   bool is_on_hub = false;               ///< whether `base_model` is a name on the hub
   bool is_adapter = true;               ///< in PEFT's layout; else a full model
   bool is_quantised = false;            ///< the base was quantised during training
+  bool reads_images = false;            ///< the run loaded the model's image side
   bool leaves_template_unused = false;  ///< data::leaves_template_unused: prompts are raw text
   std::string quantize_command;   ///< writes the base as the run quantised it; empty: none does
   std::string quantised_base;     ///< the folder that it writes; empty: none

@@ -14,6 +14,7 @@ namespace sftrun::observe {
 struct ResultFacts {
   std::string base_model;                           ///< as the result names it
   const config::BaseRecord* base_record = nullptr;  ///< of an adapter; null: a full model
+  bool reads_images = false;                        ///< see ModelCard
   bool leaves_template_unused = false;              ///< see ModelCard
   std::string quantize_command, quantised_base;     ///< see ModelCard
   int64_t trained_steps = 0;
