@@ -8,6 +8,7 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/plan/parts.h"
 
 namespace sftrun::app {
 namespace {
@@ -268,17 +269,23 @@ std::string text_of_run(const MemoryReport& report) {
   const config::RunConfig& config = report.config;
   const plan::RunDevices& devices = report.devices.place.devices;
   const auto settings = config::to_json(config);
+  const bool has_images = report.images || !report.images_of_data.empty();
+  const auto use = plan::TowerUse::of(config.tuning, report.arch, has_images);
   uint64_t parameters = 0;
-  for (const spec::TensorSpec& tensor : spec::tensor_specs(report.arch))
+  for (const spec::TensorSpec& tensor :
+       plan::with_tower(spec::tensor_specs(report.arch), report.arch, use))
     parameters += static_cast<uint64_t>(tensor.numel());
   std::string text =
       fmt::format("{}: {}, {} parameters\n", report.arch.family,
                   counted(report.arch.num_layers, "layer"), format_count(parameters));
+  const std::string parts = plan::describe_parts(
+      report.arch, config, use, plan::part_trained(report.arch, config.tuning, use));
+  if (!parts.empty()) text += parts + "\n";
   text += fmt::format(
       "{}, {} for each process{}; {}; strategy {}\n", report.devices.text,
       format_bytes(devices.memory_bytes), report.devices.are_here ? "" : " (not on this machine)",
       counted(devices.world_size, "process"), plan::own_sizes(config.parallel).name());
-  if (report.images || !report.images_of_data.empty()) text += text_of_images(report);
+  if (has_images) text += text_of_images(report);
   return text + fmt::format("{}, {}; micro-batches of {} tokens, train.grad_accum {}\n",
                             settings["tuning"]["mode"].get<std::string>(),
                             settings["train"]["optimizer"].get<std::string>(),

@@ -20,8 +20,10 @@
 #include "sftrun/core/units.h"
 #include "sftrun/data/data_problems.h"
 #include "sftrun/data/dataset.h"
+#include "sftrun/data/image_input.h"
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/optimizer_notes.h"
+#include "sftrun/plan/parts.h"
 #include "sftrun/plan/quant_notes.h"
 #include "sftrun/spec/feature_projectors.h"
 #include "sftrun/spec/trained_names.h"
@@ -54,41 +56,33 @@ spec::ArchSpec arch_of_checkpoint(const fs::path& model) {
   return arch;
 }
 
-/// Of the model as a run has it: with the image side if a part of it trains.
-std::vector<spec::TensorSpec> tensors_of_run(const spec::ArchSpec& arch,
-                                             const TrainedParts& parts) {
-  return plan::with_tower(spec::tensor_specs(arch), arch,
-                          {.is_loaded = arch.vision && parts.has_image_side()});
-}
-
 /// Of the parts that train.
 std::vector<spec::TensorSpec> tensors_of(const spec::ArchSpec& arch, const TrainedParts& parts) {
-  std::vector<spec::TensorSpec> tensors = tensors_of_run(arch, parts);
+  std::vector<spec::TensorSpec> tensors = plan::with_tower(
+      spec::tensor_specs(arch), arch, {.is_loaded = arch.vision && parts.has_image_side()});
   std::erase_if(tensors, [&](const spec::TensorSpec& tensor) { return !parts.has(tensor.part); });
   return tensors;
 }
 
-int64_t num_trained(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
-  if (tuning.trains_adapter()) return spec::num_lora_values(plan::lora_spec(tuning, arch), arch);
-  const std::vector<spec::TensorSpec> tensors = tensors_of(arch, tuning.train_parts.trained());
-  std::optional<spec::TrainableNames> names;
-  if (tuning.mode == config::TuningMode::kPartial) names.emplace(tuning.trainable, tensors);
-  int64_t total = 0;
-  for (const spec::TensorSpec& tensor : tensors) {
-    const bool trains = tensor.role != spec::TensorRole::kBuffer;
-    if (trains && (!names || names->match(tensor.name))) total += tensor.numel();
-  }
-  return total;
+int64_t sum_of_parts(const ByPart<int64_t>& parts) {
+  int64_t sum = 0;
+  for (const ModelPart part : kModelParts) sum += parts[part];
+  return sum;
 }
 
-std::string text_of(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
-  int64_t total = 0;
-  for (const spec::TensorSpec& tensor : tensors_of_run(arch, tuning.train_parts.trained()))
-    total += tensor.numel();
-  const auto count = [](int64_t number) { return format_count(static_cast<uint64_t>(number)); };
-  return fmt::format("model: {}, {}, {} parameters, {} of them trainable", arch.family,
-                     counted(arch.num_layers, "layer"), count(total),
-                     count(num_trained(tuning, arch)));
+/// The model, and a line about its parts if it reads more than texts.
+std::vector<std::string> text_of(const config::RunConfig& config, const spec::ArchSpec& arch,
+                                 const plan::TowerUse& use) {
+  const ByPart<int64_t> trained = plan::part_trained(arch, config.tuning, use);
+  const auto count = [](const ByPart<int64_t>& parts) {
+    return format_count(static_cast<uint64_t>(sum_of_parts(parts)));
+  };
+  std::vector<std::string> lines = {fmt::format(
+      "model: {}, {}, {} parameters, {} of them trainable", arch.family,
+      counted(arch.num_layers, "layer"), count(plan::part_parameters(arch, use)), count(trained))};
+  const std::string parts = plan::describe_parts(arch, config, use, trained);
+  if (!parts.empty()) lines.push_back(parts);
+  return lines;
 }
 
 std::string text_of(const data::DatasetTrial& trial) {
@@ -250,11 +244,11 @@ void log_vllm_support(const config::TuningConfig& tuning, const spec::ArchSpec& 
 }
 
 std::string text_of_base(const config::RunConfig& config, const spec::ArchSpec& arch,
-                         const plan::StoredBytes& stored) {
+                         const plan::StoredBytes& stored, const plan::TowerUse& use) {
   const config::DTypeChoice dtype = config.model.dtype;
   const int64_t element_bytes = dtype == config::DTypeChoice::kFp32 ? 4 : 2;
   const config::TuningConfig& tuning = config.tuning;
-  const int64_t bytes = plan::base_bytes(arch, tuning, element_bytes, stored);
+  const int64_t bytes = plan::base_bytes(arch, tuning, element_bytes, stored, use);
   const std::string form =
       plan::keeps_stored(tuning, !stored.empty())
           ? (tuning.skip_modules.empty() && tuning.quant_embeddings != false
@@ -279,6 +273,17 @@ data::TextModel text_model(const config::RunConfig& config, const fs::path& mode
   data::TextModel text = load_text_model(model, config, arch);
   text.num_embeddings = arch.vocab_size;
   return text;
+}
+
+/// Whether a run loads the image side for its data, as far as their first records say.
+bool reads_images(const config::RunConfig& config, const data::TextModel& text) {
+  if (text.images == nullptr || text.images->refusal) return false;
+  try {
+    return data::begins_with_images(config, config.data.train, /*is_validation=*/false) ||
+           data::begins_with_images(config, config.data.val, /*is_validation=*/true);
+  } catch (const DataError&) {  // the look at the data reports it
+    return false;
+  }
 }
 
 /// @param counts whether to read all records of a small data set
@@ -319,9 +324,11 @@ RunCheck check_run(const config::RunConfig& config, const fs::path& model,
   spec::aux_loss_coef(config.train.router_aux_loss_coef, arch.mixture);
   log_vllm_support(config.tuning, arch);
   const data::TextModel text = text_model(config, model, arch);
-  RunCheck check{.lines = {text_of(config.tuning, arch)}};
+  const auto use =
+      plan::TowerUse::of(config.tuning, arch, arch.vision && reads_images(config, text));
+  RunCheck check{.lines = text_of(config, arch, use)};
   std::vector<std::string>& lines = check.lines;
-  if (config.tuning.trains_adapter()) lines.push_back(text_of_base(config, arch, stored));
+  if (config.tuning.trains_adapter()) lines.push_back(text_of_base(config, arch, stored, use));
   if (const std::string idle =
           plan::idle_quant_keys(config.tuning, plan::keeps_stored(config.tuning, !stored.empty()));
       !idle.empty())

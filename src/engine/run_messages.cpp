@@ -14,6 +14,7 @@
 #include "sftrun/data/small_data.h"
 #include "sftrun/observe/run_summary.h"
 #include "sftrun/plan/optimizer_notes.h"
+#include "sftrun/plan/parts.h"
 #include "sftrun/plan/quant_notes.h"
 #include "sftrun/plan/stages.h"
 #include "sftrun/plan/tower.h"
@@ -41,6 +42,16 @@ void log_model(const config::RunConfig& config, const model::Decoder& decoder,
                                    : "",
             backend_name(config.tuning.backend), dtype_name(compute.dtype),
             device_name(compute.device), counted(at::get_num_threads(), "thread"));
+}
+
+/// The parts of a model that reads images or features.
+void log_parts(const config::RunConfig& config, model::Decoder& decoder) {
+  ByPart<int64_t> trained = {};
+  for (const layers::Parameter& parameter : decoder.parameters().parameters())
+    trained[parameter.part] += parameter.numel;
+  const plan::TowerUse use{.is_loaded = decoder.options().with_vision};
+  const std::string parts = plan::describe_parts(decoder.arch(), config, use, trained);
+  if (!parts.empty()) log::info("{}", parts);
 }
 
 /// Of the text model and, if it is loaded, the image side.
@@ -92,6 +103,7 @@ std::optional<std::string> large_batch_warning(const config::RunConfig& config,
 void log_start(const config::RunConfig& config, model::Decoder& decoder, const Compute& compute,
                const config::BaseRecord* base_record, const RunSize& size) {
   log_model(config, decoder, compute, base_record);
+  log_parts(config, decoder);
   const model::BaseForm& base = decoder.options().base;
   if (const std::string idle =
           plan::idle_quant_keys(config.tuning, base.keep_stored && !base.quant);
@@ -161,9 +173,10 @@ void log_result(const exporting::RunResult& result, const config::BaseRecord* ba
         "(data.bad_records: skip)",
         counted(skipped.lost, "record"));
   log::info("{}: {}", result.adapter ? "adapter" : "model", result.target().string());
-  log::info("  try it: sftrun generate {} {}{} --prompt \"…\"",
+  log::info("  try it: sftrun generate {} {}{}{} --prompt \"…\"",
             result.adapter ? "--adapter" : "--model", shell_word(result.run_dir.string()),
-            leaves_template_unused ? " --no-chat" : "");
+            leaves_template_unused ? " --no-chat" : "",
+            decoder.options().with_vision ? " --image FILE" : "");
   if (!result.template_variables.empty()) {
     log::info(
         "  chat_template_kwargs of this run: {} (sftrun_chat.json; other programs need them in "

@@ -44,9 +44,9 @@ void MetricsWriter::write(const TrainMetrics& metrics) {
   for (const auto& [name, value] : metrics.objective) json[name] = value;
   if (metrics.aux_loss) json["aux_loss"] = *metrics.aux_loss;
   if (metrics.loss_scale) json["loss_scale"] = *metrics.loss_scale;
-  json.update({{"grad_norm", metrics.grad_norm},
-               {"learning_rate", metrics.learning_rate},
-               {"label_tokens", metrics.label_tokens},
+  json.update({{"grad_norm", metrics.grad_norm}, {"learning_rate", metrics.learning_rate}});
+  for (const auto& [name, rate] : metrics.part_rates) json[name] = rate;
+  json.update({{"label_tokens", metrics.label_tokens},
                {"tokens", metrics.tokens},
                {"examples", metrics.examples},
                {"tokens_per_second", metrics.tokens_per_second},

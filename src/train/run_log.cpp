@@ -9,6 +9,7 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/core/units.h"
 #include "sftrun/kernels/profile_range.h"
+#include "sftrun/train/optimizer.h"
 #include "step_values.h"
 
 namespace sftrun::train {
@@ -78,6 +79,17 @@ void RunLog::add_step(const QueuedStep& queued, const StepReport& report) {
 
 namespace {
 
+/// Of train.part_learning_rates, scaled as the schedule scales all rates.
+observe::NamedValues part_rates(const config::RunConfig& config, double learning_rate) {
+  observe::NamedValues rates;
+  const LearningRateRatios ratios = LearningRateRatios::from(config.train);
+  for (const ModelPart part : kModelParts)
+    if (config.train.part_learning_rates[part])
+      rates.emplace_back(fmt::format("learning_rate/{}", part_name(part)),
+                         learning_rate * ratios.of_part[part]);
+  return rates;
+}
+
 int64_t num_examples(const data::StepBatch& batch) {
   int64_t count = 0;
   for (const data::Bin& bin : batch.bins) count += std::ssize(bin);
@@ -96,6 +108,7 @@ observe::TrainMetrics RunLog::metrics_of(const QueuedStep& queued, const StepRep
   m.grad_norm = report.grad_norm;
   m.loss_scale = report.loss_scale;
   m.learning_rate = queued.learning_rate;
+  m.part_rates = part_rates(in_.config, queued.learning_rate);
   m.label_tokens = queued.batch.label_tokens;
   m.tokens = queued.batch.tokens;
   m.examples = num_examples(queued.batch) / in_.config.train.objective_info().sequences();
@@ -118,6 +131,7 @@ void RunLog::write_events(const observe::TrainMetrics& m) {
   if (m.aux_loss) events_.scalar("train/aux_loss", *m.aux_loss, done);
   events_.scalar("train/grad_norm", m.grad_norm, done);
   events_.scalar("train/learning_rate", m.learning_rate, done);
+  for (const auto& [name, rate] : m.part_rates) events_.scalar("train/" + name, rate, done);
   events_.scalar("train/tokens_per_second", m.tokens_per_second, done);
   events_.scalar("train/step_seconds", m.step_seconds, done);
   events_.scalar("train/epoch", m.epoch, done);

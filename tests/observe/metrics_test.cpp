@@ -83,6 +83,17 @@ TEST(Metrics, TrainingLineHasTheKeysUsersRelyOn) {
   EXPECT_EQ(line["gpu_utilization"], Json::array());
 }
 
+TEST(Metrics, RatesOfPartsStandAfterTheLearningRate) {
+  const TemporaryDirectory dir;
+  MetricsWriter writer(dir / "metrics.jsonl");
+  writer.write(TrainMetrics{
+      .step = 1, .learning_rate = 2e-4, .part_rates = {{"learning_rate/projector", 1e-3}}});
+  const Json line = lines_of(dir / "metrics.jsonl").at(0);
+  EXPECT_EQ(keys_of(line)[4], "learning_rate");
+  EXPECT_EQ(keys_of(line)[5], "learning_rate/projector");
+  EXPECT_EQ(line["learning_rate/projector"], 1e-3);
+}
+
 TEST(Metrics, ALoadBalancingLossStandsAfterTheLoss) {
   const TemporaryDirectory dir;
   MetricsWriter writer(dir / "metrics.jsonl");

@@ -79,6 +79,22 @@ TEST(RunLogs, AStepIsALineOfTheMetricsAndAnEvent) {
   EXPECT_FALSE(of.events[1].gpu_percent) << "this rank has no reading";
 }
 
+/// The schedule scales all rates alike.
+TEST(RunLogs, PartsWithRatesOfTheirOwnHaveThemInTheMetrics) {
+  const test::TemporaryDirectory dir;
+  LogInputs of(dir.path());
+  of.inputs.config.train.learning_rate = 0.5;
+  of.inputs.config.train.part_learning_rates[ModelPart::kVision] = 0.125;
+  RunLog log(of.inputs);
+  log.open({});
+  log.add_step(step(0), report(3));
+  const auto lines = lines_of(dir / "metrics.jsonl");
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0]["learning_rate"], 0.25);
+  EXPECT_EQ(lines[0]["learning_rate/vision"], 0.0625);
+  EXPECT_FALSE(lines[0].contains("learning_rate/projector")) << "it has no rate of its own";
+}
+
 /// What a resumed run repeats is in the files once.
 TEST(RunLogs, LaterStepsAreRemovedWhenTheRunGoesOn) {
   const test::TemporaryDirectory dir;

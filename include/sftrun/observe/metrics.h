@@ -39,6 +39,8 @@ struct TrainMetrics {
   double grad_norm = 0;              ///< before clipping
   std::optional<double> loss_scale;  ///< fp16 runs only; omitted otherwise
   double learning_rate = 0;
+  NamedValues
+      part_rates;  ///< "learning_rate/projector": parts of the model that have rates of their own
   int64_t label_tokens = 0, tokens = 0;  ///< of the global batch
   int64_t examples = 0;                  ///< likewise; of objectives on pairs: pairs
   double tokens_per_second = 0, step_seconds = 0;
