@@ -14,6 +14,7 @@
 #include "sftrun/core/presence.h"
 #include "sftrun/core/quant_format.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/images/caps_file.h"
 #include "sftrun/observe/run_report.h"
 #include "sftrun/spec/feature_projectors.h"
 #include "sftrun/tokenizer/tokenizer.h"
@@ -248,6 +249,7 @@ int write_for_vllm(const MergeOptions& options, const CLI::App& command) {
   const std::filesystem::path model = model_of(options, command, hub::ModelParts::kText);
   write_output(options, [&](const std::filesystem::path& directory) {
     weights::write_vllm_adapter(options.adapter, directory, arch_of_adapter(model, options));
+    images::write_caps(directory, images::read_caps(options.adapter));  // other files have them
   });
   return say_written(options, weights::TemplateReader::kVllm, options.output.path, "f32");
 }

@@ -7,6 +7,7 @@
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/data/record_error.h"
 #include "sftrun/data/sequence.h"
+#include "sftrun/images/caps_file.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "text_model_loader.h"
@@ -74,7 +75,7 @@ Json tokenized_chat(const data::InputRecord& input, const data::TextModel& model
 }  // namespace
 
 int run_tokenize(const TokenizeOptions& options) {
-  data::TextModel model = load_text_model(options.model, "");
+  data::TextModel model = load_text_model(options.model, "", images::read_caps(options.model));
   model.render_defaults.kwargs = weights::read_template_variables(options.model);
   const auto num_threads = static_cast<int>(observe::available_cpus());
   const auto records = data::read_input_records(options.input, num_threads);

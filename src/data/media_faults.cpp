@@ -8,7 +8,7 @@ namespace sftrun::data {
 DataError error_in_record(const MediaError& error, const std::string& record,
                           bool may_be_left_out) {
   std::string fix = error.fix();
-  if (may_be_left_out)
+  if (may_be_left_out && error.is_of_file())
     fix += "; or data.bad_records: skip goes on without the labels of this record";
   return DataError(error.message(),
                    error.where().empty() ? record : fmt::format("{}, {}", record, error.where()),

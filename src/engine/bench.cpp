@@ -104,7 +104,7 @@ SyntheticRecords records_of(const app::BenchRequest& request, const BenchedModel
   if (!request.images) return {request.seq_len, model.arch.vocab_size};
   data::TextModel text;
   text.tokenizer = std::make_shared<const tokenizer::Tokenizer>(model.tokenizer());
-  add_image_input(text, model.folder, model.arch, data);
+  add_image_input(text, model.folder, model.arch, data::image_caps(data));
   require_reads_images(text, model.arch, model.folder, "--images on the command line");
   return {request.seq_len, model.arch.vocab_size,
           SyntheticImages(*request.images, text.images, *text.tokenizer)};

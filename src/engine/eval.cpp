@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,8 +24,10 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/data/image_input.h"
 #include "sftrun/data/input_records.h"
 #include "sftrun/data/sequence.h"
+#include "sftrun/images/caps_file.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "shared_answers.h"
 #include "text_generator.h"
@@ -58,17 +62,34 @@ data::Dataset load_validation_data(const config::RunConfig& config, const data::
       .second;
 }
 
-/// Whether a data set to evaluate on has images among its first records.
-bool begins_with_images(const config::RunConfig& config) {
+/// Whether a data set to evaluate on has images. Texts for a model that reads nothing else are not looked at.
+bool evaluates_images(const config::RunConfig& config, const std::string& model) {
+  if (!data::has_image_processor(model)) return false;
   const bool is_own = !config.data.val.empty();
-  return data::begins_with_images(config, is_own ? config.data.val : config.data.train, is_own);
+  return data::begins_with_images(config, is_own ? config.data.val : config.data.train, is_own,
+                                  std::numeric_limits<int64_t>::max());
+}
+
+/// Projectors that a run adds to its base are in its result alone.
+void require_projectors(const config::RunConfig& config, const app::EvaluatedModel& model,
+                        const spec::ArchSpec& arch) {
+  if (config.model.projectors.empty() || !arch.projectors.empty()) return;
+  throw ConfigError(
+      fmt::format("the {} has no projectors: model.projectors are those of the run's result",
+                  model.name == "base" ? "base model" : model.name),
+      model.adapter.value_or(model.model),
+      model.name == "base" ? "leave out --base and --adapter none"
+                           : "evaluate what the run wrote: its adapter or model");
 }
 
 /// Evaluates the models of a request one after the other.
 class Evaluation {
  public:
   Evaluation(const app::EvalRequest& request, Rank& rank)
-      : request_(request), rank_(rank), ranks_(request.ranks, rank), config_(request.config) {}
+      : request_(request),
+        rank_(rank),
+        ranks_(request.ranks, rank),
+        config_(std::make_shared<const config::RunConfig>(request.config)) {}
 
   /// @return 0, or the exit code of a stop
   int run() {
@@ -86,15 +107,14 @@ class Evaluation {
     const int stop = ranks_.load_model({.model = variant.model,
                                         .adapter = variant.adapter,
                                         .as_stored = request_.as_stored,
-                                        .takes_trained_variables = false,
-                                        .takes_images = begins_with_images(config_)},
+                                        .read_as = config_,
+                                        .takes_images = evaluates_images(*config_, variant.model)},
                                        model);
     if (stop != 0) return stop;
-    data::TextModel text;
+    const data::TextModel& text = model.text;
     const auto prepare = [&] {
-      text = text_model_of(*model.checkpoint, config_.model.chat_template);
-      add_image_input(text, variant.model, model.checkpoint->arch(), config_.data);
-      if (rank_.is_main()) warn_of_other_variables(variant);
+      require_projectors(*config_, variant, model.checkpoint->arch());
+      if (rank_.is_main()) warn_of_other_reading(variant);
       if (!data_) read_data(text);
     };
     if (const int code = rank_.interruptible(prepare)) return code;
@@ -116,11 +136,12 @@ class Evaluation {
     return 0;
   }
 
-  /// The configuration's variables are used, for every model.
-  void warn_of_other_variables(const app::EvaluatedModel& variant) const {
+  /// The configuration's variables and limits are used, for every model.
+  void warn_of_other_reading(const app::EvaluatedModel& variant) const {
     const std::string trained = variant.adapter.value_or(variant.model);
+    warn_of_other_caps(trained);
     const Json recorded = weights::read_template_variables(trained),
-               used = data::template_variables(config_.data);
+               used = data::template_variables(config_->data);
     if (recorded.empty() || nlohmann::json(recorded) == nlohmann::json(used)) return;
     log::warn(
         "{} was trained with chat_template_kwargs {}, and is evaluated with {}, as the "
@@ -128,9 +149,18 @@ class Evaluation {
         trained, excerpt(recorded.dump()), excerpt(used.dump()));
   }
 
+  void warn_of_other_caps(const std::string& trained) const {
+    const images::ImageCaps recorded = images::read_caps(trained),
+                            used = data::image_caps(config_->data);
+    if (!recorded.any() || recorded == used) return;
+    log::warn("{} was trained with {}, and is evaluated with {}, as the configuration says",
+              trained, images::words_of(recorded),
+              used.any() ? images::words_of(used) : "no such limit");
+  }
+
   /// The first `max_records` examples that have a prompt are asked.
   void read_data(const data::TextModel& text) {
-    data_ = load_validation_data(config_, text);
+    data_ = load_validation_data(*config_, text);
     if (!request_.generate) return;
     const auto most = static_cast<size_t>(request_.max_records.value_or(data_->examples().size()));
     for (int64_t i = 0; i < data_->examples().size() && asked_.size() < most; ++i) {
@@ -276,7 +306,7 @@ class Evaluation {
   const app::EvalRequest& request_;
   Rank& rank_;
   CommandRanks ranks_;
-  config::RunConfig config_;
+  std::shared_ptr<const config::RunConfig> config_;
   std::optional<data::Dataset> data_;
   std::vector<size_t> asked_;  // examples to generate an answer for
   std::map<size_t, Question> questions_;

@@ -187,6 +187,7 @@ Json settings_of(const app::GenerateRequest& request, const LoadedModel& model, 
   settings["chat"] = are_chats;
   if (!model.text.render_defaults.kwargs.empty())
     settings["chat_template_kwargs"] = model.text.render_defaults.kwargs;
+  if (model.text.images != nullptr) settings["images"] = model.text.images->fingerprint;
   settings.update(app::json_of(request.sampling));
   settings["dtype"] = request.ranks.compute.dtype;
   settings["as_stored"] = request.model.as_stored;

@@ -129,9 +129,8 @@ void require_inputs_of_parts(const PreparedRun& run, bool has_features) {
 void prepare_data(PreparedRun& run, const train::TrainState* saved,
                   const train::BatchRequest& batches, Rank& rank) {
   const std::string& configured = run.config.model.chat_template;
-  data::TextModel& text = run.text.emplace(text_model_of(*run.checkpoint, configured));
-  add_image_input(text, run.model_path, run.checkpoint->arch(), run.config.data);
-  add_feature_input(text, run.checkpoint->arch());
+  data::TextModel& text = run.text.emplace(full_text_model(
+      *run.checkpoint, run.model_path, configured, data::image_caps(run.config.data)));
   if (!configured.empty()) run.chat_template = text.chat_template->source();
   text.render_defaults.now_unix_s = run.rendered_at_unix_s;
   data::warn_of_idle_template_variables(text, run.config.data.chat_template_kwargs);

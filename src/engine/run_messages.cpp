@@ -12,6 +12,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/small_data.h"
+#include "sftrun/images/caps_file.h"
 #include "sftrun/observe/run_summary.h"
 #include "sftrun/plan/optimizer_notes.h"
 #include "sftrun/plan/parts.h"
@@ -158,6 +159,26 @@ std::string memory_line(const observe::RunReport& report) {
                      join(parts, ", "));
 }
 
+std::vector<std::string> lines_of_limits(const images::ImageCaps& caps,
+                                         const std::filesystem::path& model) {
+  if (!caps.any()) return {};
+  const images::CapUse unwritten = images::unwritten_limits(images::read_processor(model), caps);
+  std::vector<std::string> lines;
+  const auto add = [&](images::ImageCaps limit, bool is_unwritten) {
+    if (!limit.any()) return;
+    const char* where =
+        is_unwritten
+            ? "sftrun uses it with this result (sftrun_images.json); the image processors "
+              "of transformers and vLLM have no such limit, so give them images of that size"
+            : "in the files of the image processor, so that transformers and vLLM use it, "
+              "too";
+    lines.push_back(fmt::format("{}: {}", images::words_of(limit), where));
+  };
+  add({.max_pixels = caps.max_pixels}, unwritten.max_pixels);
+  add({.longest_edge = caps.longest_edge}, unwritten.longest_edge);
+  return lines;
+}
+
 void log_result(const exporting::RunResult& result, const config::BaseRecord* base_record,
                 model::Decoder& decoder, const SkippedRecords& skipped,
                 bool leaves_template_unused) {
@@ -177,6 +198,8 @@ void log_result(const exporting::RunResult& result, const config::BaseRecord* ba
             result.adapter ? "--adapter" : "--model", shell_word(result.run_dir.string()),
             leaves_template_unused ? " --no-chat" : "",
             decoder.options().with_vision ? " --image FILE" : "");
+  for (const std::string& line : lines_of_limits(result.image_caps, result.base_path))
+    log::info("  {}", line);
   if (!result.template_variables.empty()) {
     log::info(
         "  chat_template_kwargs of this run: {} (sftrun_chat.json; other programs need them in "

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "reader_advice.h"
 #include "session.h"
@@ -37,6 +39,11 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
 /// Memory for tensors, as planned and as used by each rank; of more than eight ranks by the fullest
 /// and the emptiest.   @pre there are ranks and a plan
 std::string memory_line(const observe::RunReport& report);
+
+/// Where a run's limits of images are kept, and who reads them.
+/// @param model the folder of its image processor
+std::vector<std::string> lines_of_limits(const images::ImageCaps& caps,
+                                         const std::filesystem::path& model);
 
 /// Records that cannot be used, with data.bad_records: skip.
 struct SkippedRecords {

@@ -19,6 +19,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/data/features.h"
 #include "sftrun/data/image_input.h"
+#include "sftrun/images/caps_file.h"
 #include "sftrun/kernels/cuda_device.h"
 #include "sftrun/kernels/memory.h"
 #include "sftrun/launch/cpu_topology.h"
@@ -193,10 +194,10 @@ data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
 }
 
 void add_image_input(data::TextModel& text, const std::filesystem::path& folder,
-                     const spec::ArchSpec& arch, const config::DataConfig& data) {
+                     const spec::ArchSpec& arch, const images::ImageCaps& caps) {
   if (!is_folder(folder)) return;
   std::shared_ptr<const data::ImageInput> images =
-      data::image_input_of(folder, *text.tokenizer, data::image_caps(data));
+      data::image_input_of(folder, *text.tokenizer, caps);
   if (images == nullptr || images->refusal || arch.vision)
     return data::set_images(text, std::move(images));
   auto refused = std::make_shared<data::ImageInput>(*images);
@@ -205,8 +206,14 @@ void add_image_input(data::TextModel& text, const std::filesystem::path& folder,
   text.images = std::move(refused);
 }
 
-void add_feature_input(data::TextModel& text, const spec::ArchSpec& arch) {
-  text.features = data::feature_input_of(arch.projectors, *text.tokenizer);
+data::TextModel full_text_model(const weights::Checkpoint& checkpoint,
+                                const std::filesystem::path& folder,
+                                const std::string& configured_template,
+                                const images::ImageCaps& caps) {
+  data::TextModel text = text_model_of(checkpoint, configured_template);
+  add_image_input(text, folder, checkpoint.arch(), caps);
+  text.features = data::feature_input_of(checkpoint.arch().projectors, *text.tokenizer);
+  return text;
 }
 
 bool reads_images(const data::TextModel& text) {
@@ -240,12 +247,15 @@ std::string template_of_adapter(const std::optional<std::string>& adapter) {
 
 namespace {
 
+/// Beside which a run wrote how it read texts and images.
+const std::string& trained_folder(const app::ModelRequest& request) {
+  return request.adapter ? *request.adapter : request.model;
+}
+
 /// Variables of the chat template: those of the run that trained the adapter or model, and over them
-/// the command's. A command whose configuration has them asks for neither.
+/// the command's.
 templates::Json variables_for(const app::ModelRequest& request) {
-  if (!request.takes_trained_variables) return templates::Json::object();
-  const std::string& directory = request.adapter ? *request.adapter : request.model;
-  templates::Json variables = weights::read_template_variables(directory);
+  templates::Json variables = weights::read_template_variables(trained_folder(request));
   if (!variables.empty())
     log::info("chat_template_kwargs of the training run: {}", excerpt(variables.dump()));
   if (request.chat_template_kwargs)
@@ -336,6 +346,24 @@ void open_adapter(OpenedModel& opened, bool as_stored) {
     hold_as_trained(opened);
 }
 
+/// As the run read texts and images that trained the adapter or model.
+data::TextModel text_as_trained(const app::ModelRequest& request,
+                                const weights::Checkpoint& model) {
+  const images::ImageCaps caps = images::read_caps(trained_folder(request));
+  data::TextModel text =
+      full_text_model(model, request.model, template_of_adapter(request.adapter), caps);
+  text.render_defaults.kwargs = variables_for(request);
+  if (caps.any() && request.takes_images && reads_images(text))
+    log::info("limits of images in the training run: {}", images::words_of(caps));
+  return text;
+}
+
+/// As a configuration says. Variables of the template come with the data.
+data::TextModel text_of_run(const app::ModelRequest& request, const weights::Checkpoint& model) {
+  const config::RunConfig& run = *request.read_as;
+  return full_text_model(model, request.model, run.model.chat_template, data::image_caps(run.data));
+}
+
 OpenedModel open_model(const app::ModelRequest& request, const Compute& compute) {
   OpenedModel opened;
   LoadedModel& loaded = opened.loaded;
@@ -347,11 +375,9 @@ OpenedModel open_model(const app::ModelRequest& request, const Compute& compute)
   } else {
     loaded.checkpoint = weights::Checkpoint::open(request.model);
   }
-  loaded.text = text_model_of(*loaded.checkpoint, template_of_adapter(opened.adapter));
-  add_image_input(loaded.text, request.model, loaded.checkpoint->arch(), {});
-  add_feature_input(loaded.text, loaded.checkpoint->arch());
+  loaded.text = request.read_as ? text_of_run(request, *loaded.checkpoint)
+                                : text_as_trained(request, *loaded.checkpoint);
   opened.options.with_vision = request.takes_images && reads_images(loaded.text);
-  loaded.text.render_defaults.kwargs = variables_for(request);
   loaded.dtype = compute.dtype;
   opened.options.dtype = compute.dtype;
   opened.options.device = compute.device;

@@ -15,6 +15,7 @@
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/input_records.h"
 #include "sftrun/data/text_model.h"
+#include "sftrun/images/processor.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/model/stage.h"
 #include "sftrun/parallel/mesh_copy.h"
@@ -88,7 +89,7 @@ class SharedBases {
 };
 
 /// An adapter's base is held as its run held it, unless `as_stored`. The chat template gets the
-/// request's variables, and those with which the adapter or model was trained.
+/// request's variables, and those with which the adapter or model was trained; images have the limits of that run.
 /// @param local_rank index of the GPU
 /// @param bases of the other adapters of this model; null: the model has weights of its own
 /// @param is_first of the command's models: a line says dtype and device
@@ -110,7 +111,14 @@ data::TextModel text_model_of(const weights::Checkpoint& checkpoint,
 /// Lets a model's text side read images, where its folder has an image processor.
 /// @throws ConfigError as data::image_input_of
 void add_image_input(data::TextModel& text, const std::filesystem::path& folder,
-                     const spec::ArchSpec& arch, const config::DataConfig& data);
+                     const spec::ArchSpec& arch, const images::ImageCaps& caps);
+/// How a model reads texts, images, and, where it has projectors, features.
+/// @param folder of the model, or its file   @param configured_template as text_model_of
+/// @throws ConfigError as data::image_input_of and data::feature_input_of
+data::TextModel full_text_model(const weights::Checkpoint& checkpoint,
+                                const std::filesystem::path& folder,
+                                const std::string& configured_template,
+                                const images::ImageCaps& caps);
 bool reads_images(const data::TextModel& text);
 /// For a model that reads images.
 void warn_of_unread_images(const std::vector<data::InputRecord>& records,
@@ -119,8 +127,6 @@ void warn_of_unread_images(const std::vector<data::InputRecord>& records,
 /// @throws Error why the model reads none
 void require_reads_images(const data::TextModel& text, const spec::ArchSpec& arch,
                           const std::filesystem::path& folder, const std::string& where);
-/// Lets it read features, where the model has projectors.   @throws ConfigError as data::feature_input_of
-void add_feature_input(data::TextModel& text, const spec::ArchSpec& arch);
 /// Lets a decoder with a tower load the images of its micro-batches.   @param activity may be null
 void read_images(model::Decoder& decoder, const data::TextModel& text, int num_threads,
                  Activity* activity = nullptr);

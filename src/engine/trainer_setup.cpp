@@ -42,6 +42,7 @@ train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
   inputs.resume_from = run.resume_from;
   inputs.chat_template = run.chat_template;
   inputs.template_variables = data::template_variables(run.config.data);
+  if (reads_images(*run.text)) inputs.image_caps = data::image_caps(run.config.data);
   inputs.profiled_steps = run.profiled_steps;
   inputs.hooks.stop_exit_code = [&] { return rank.stop_exit_code(); };
   inputs.hooks.peak_memory_bytes = [&] { return peak_memory_bytes(run.compute.device); };

@@ -152,7 +152,7 @@ int Training::make_trainer() {
   if (held() != nullptr && rank_.is_main()) warn_of_pissa(*held());
   result_.emplace(exporting::RunResult{run_.run_dir(), inputs.adapter, *run_.checkpoint,
                                        run_.model_path, run_.compute.dtype, run_.chat_template,
-                                       inputs.template_variables});
+                                       inputs.template_variables, inputs.image_caps});
   if (rank_.is_main()) require_space();
   reset_tensor_peak(device_);
   static_bytes_ =

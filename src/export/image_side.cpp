@@ -21,10 +21,10 @@ spec::MmprojImages described_images(const images::ImageProcessor& processor) {
           .max_tiles = processor.max_patches};
 }
 
-/// Files that cannot be read are no reason to write a model of another kind than they describe.
-images::ImageProcessor processor_of(const fs::path& folder) {
+/// With the limits of the run. Files that cannot be read are no reason to write a model of another kind than they describe.
+images::ImageProcessor processor_of(const MergeOptions& options) {
   try {
-    return images::read_processor(folder);
+    return images::with_caps(images::read_processor(options.base), image_caps_of(options));
   } catch (const DataError& error) {
     throw DataError(
         error.message(), error.where(),
@@ -58,7 +58,7 @@ ImageSide plan_image_side(const MergeOptions& options, const weights::Checkpoint
   }
   side.plan = weights::plan_mmproj(base, {.dtype = side.dtype,
                                           .name = name_of_output(options),
-                                          .images = described_images(processor_of(options.base)),
+                                          .images = described_images(processor_of(options)),
                                           .image_break = image_break_of(base)});
   if (!options.writes_file() || !side.plan.refused.empty()) return side;
   const fs::path file = image_file_beside(options);

@@ -8,6 +8,7 @@
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/images/caps_file.h"
 #include "sftrun/model/base_form.h"
 #include "sftrun/tokenizer/tokenizer.h"
 #include "sftrun/weights/adapter_file.h"
@@ -128,6 +129,11 @@ std::optional<std::string> chat_template_of(const MergeOptions& options) {
 nlohmann::ordered_json template_variables_of(const MergeOptions& options) {
   const auto& trained = options.adapter ? options.adapter : options.checkpoint;
   return weights::read_template_variables(trained.value_or(options.base));
+}
+
+images::ImageCaps image_caps_of(const MergeOptions& options) {
+  const auto& trained = options.adapter ? options.adapter : options.checkpoint;
+  return images::read_caps(trained.value_or(options.base));
 }
 
 void write_merged_directory(const MergeOptions& options,

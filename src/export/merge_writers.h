@@ -7,6 +7,7 @@
 #include "image_side.h"
 #include "merged_tensor.h"
 #include "sftrun/export/merge.h"
+#include "sftrun/images/processor.h"
 #include "sftrun/weights/adapter_base.h"
 
 /// The two formats of a merged model.
@@ -29,6 +30,9 @@ std::optional<std::string> chat_template_of(const MergeOptions& options);
 
 /// The variables of that template in training; {}: none.
 nlohmann::ordered_json template_variables_of(const MergeOptions& options);
+
+/// The limits of images in training.
+images::ImageCaps image_caps_of(const MergeOptions& options);
 
 /// Fills a new directory in the place of `output`, which appears when it is complete.
 void write_merged_directory(const MergeOptions& options,

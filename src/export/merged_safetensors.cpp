@@ -1,6 +1,7 @@
 #include "merge_writers.h"
 #include "quantized_tensors.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/images/caps_file.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/projectors.h"
@@ -60,6 +61,10 @@ void write_texts(const MergeOptions& options, const weights::AdapterBase& base,
   model::write_text_files(checkpoint, base.text_directory.value_or(options.base), directory,
                           chat_template);
   weights::write_template_variables(directory, template_variables_of(options));
+  if (const images::ImageCaps caps = image_caps_of(options); caps.any()) {
+    images::write_caps(directory, caps);
+    images::lower_limits(directory, options.base, caps);
+  }
   weights::write_projectors(directory, base.checkpoint->arch().projectors);
   if (base.text_directory) weights::copy_generation_config(options.base, directory);
   if (base.new_eos) weights::add_eos(directory, *base.new_eos);

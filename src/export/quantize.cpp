@@ -5,6 +5,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/new_directory.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/images/caps_file.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/projectors.h"
@@ -52,6 +53,7 @@ void quantize(const QuantizeOptions& options) {
                         quantised.config(modules));
     model::write_text_files(*base, options.model, directory, std::nullopt);
     weights::write_template_variables(directory, weights::read_template_variables(options.model));
+    images::write_caps(directory, images::read_caps(options.model));  // its other files have them
     weights::write_projectors(directory, base->arch().projectors);
   };
   write_new_directory(options.output, "the quantised model", write,

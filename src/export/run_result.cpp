@@ -5,6 +5,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/presence.h"
+#include "sftrun/images/caps_file.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/gguf_source.h"
@@ -99,6 +100,8 @@ void export_result(const RunResult& result, const std::vector<weights::TensorToW
   }
   model::write_text_files(result.base, result.base_path, temporary, result.chat_template);
   weights::write_template_variables(temporary, result.template_variables);
+  images::write_caps(temporary, result.image_caps);
+  images::lower_limits(temporary, result.base_path, result.image_caps);
   weights::write_projectors(temporary, result.base.arch().projectors);
   write_file_atomically(temporary / "README.md", card);
   sync_directory(temporary);

@@ -23,7 +23,7 @@ constexpr auto kTextFiles = std::to_array<std::string_view>(
      "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt",
      "tekken.json", "chat_template.jinja", "chat_template.json", "preprocessor_config.json",
      "processor_config.json", "video_preprocessor_config.json", "adapter_config.json",
-     "sftrun_base.json", "sftrun_chat.json"});
+     "sftrun_base.json", "sftrun_chat.json", "sftrun_images.json"});
 constexpr auto kTextEndings = std::to_array<std::string_view>({".model", ".tiktoken"});
 constexpr auto kPickledEndings = std::to_array<std::string_view>({".bin", ".pt", ".pth", ".ckpt"});
 constexpr std::string_view kIndex = "model.safetensors.index.json";

@@ -81,8 +81,8 @@ at::Tensor GenerationForward::input(const GenerationInputs& inputs, layers::Batc
     with_unit(decoder_.embedding_unit(), [&] {
       hidden = decoder_.embed(tokens);
       for (size_t i = 0; i < features.size(); ++i)
-        hidden.index_copy_(0, features[i].rows + inputs.decode.count(), projected[i]);
-      if (tower_) hidden.index_copy_(0, image_rows(inputs), tower_->features());
+        put_rows(hidden, features[i].rows + inputs.decode.count(), projected[i]);
+      if (tower_) put_rows(hidden, image_rows(inputs), tower_->features());
       decoder_.open_shared_state(context, tokens, hidden);
     });
   } else {

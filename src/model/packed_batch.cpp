@@ -333,6 +333,11 @@ void require_tower(const data::Batch& batch, const BatchTarget& target) {
 
 }  // namespace
 
+void put_rows(at::Tensor& hidden, const at::Tensor& rows, const at::Tensor& features) {
+  SFTRUN_CHECK_EQ(features.size(0), rows.numel());
+  hidden.index_copy_(0, rows, features);
+}
+
 BatchTarget::BatchTarget(at::Device to) : device(to) {
   if (to.is_cuda()) copies = c10::impl::VirtualGuardImpl(to.type()).getStreamFromGlobalPool(to);
 }

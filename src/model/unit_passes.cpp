@@ -55,7 +55,7 @@ void projector_forward(Decoder& decoder, MicroBatchRun& run, int64_t unit) {
 /// Features replace the embeddings of their rows.
 void put_features(MicroBatchRun& run) {
   for (size_t i = 0; i < run.projectors.size(); ++i)
-    run.hidden.index_copy_(0, run.batch.features[i].rows, run.projectors[i].rows());
+    put_rows(run.hidden, run.batch.features[i].rows, run.projectors[i].rows());
 }
 
 /// The tokens in their place have no part in the result.
@@ -109,7 +109,7 @@ void keep_deepstack_gradient(Decoder& decoder, MicroBatchRun& run, int64_t layer
 void embedding_forward(Decoder& decoder, MicroBatchRun& run) {
   run.hidden = run.trains ? decoder.embed_for_training(run.batch)
                           : decoder.embed(run.batch.tokens, run.context.adapters);
-  if (run.tower) run.hidden.index_copy_(0, run.batch.images->rows, run.tower->features());
+  if (run.tower) put_rows(run.hidden, run.batch.images->rows, run.tower->features());
   put_features(run);
   const bool keeps = has_backward(decoder, run, decoder.embedding_unit());
   decoder.open_shared_state(run.context, run.batch.tokens, run.hidden,

@@ -17,6 +17,7 @@
 #include "sftrun/core/new_directory.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/images/caps_file.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
@@ -275,6 +276,7 @@ void CheckpointStore::save(const CheckpointContents& contents,
   if (contents.chat_template)
     write_file_atomically(temporary / "chat_template.jinja", *contents.chat_template);
   weights::write_template_variables(temporary, contents.template_variables);
+  images::write_caps(temporary, contents.image_caps);
   weights::write_projectors(temporary, contents.projectors);
   if (!contents.principal_parts.empty())
     weights::write_safetensors(temporary / kPrincipalPartsFile, contents.principal_parts);

@@ -9,6 +9,8 @@
 
 #include "resize_frame.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/plural.h"
+#include "sftrun/data/media_faults.h"
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/images/decode.h"
 #include "sftrun/kernels/profile_range.h"
@@ -35,6 +37,21 @@ images::ImagePlan plan_of(const data::SequenceMedia& image, const data::ImageInp
   if (!image.is_of_video()) return images::plan_image(input.processor, image.width, image.height);
   return images::plan_frames(input.videos->processor, image.width, image.height,
                              image.frames.of_video);
+}
+
+/// @throws data::MediaError if the text does not have a place for each of the tower's features
+void require_places(const data::Batch& batch, const data::SequenceMedia& image, int64_t features) {
+  if (features == image.num_tokens) return;
+  const DataError error(
+      fmt::format("the vision tower makes {} of this {}, and its text has {} for them",
+                  counted(features, "row"),
+                  image.is_of_video() ? "pair of frames"
+                                      : fmt::format("image ({} x {})", image.width, image.height),
+                  counted(image.num_tokens, "place")),
+      data::name_of(image.media),
+      "copy preprocessor_config.json, processor_config.json and config.json from the same "
+      "repository");
+  throw data::MediaError(error, data::document_key_of(batch, image.begin), /*is_of_file=*/false);
 }
 
 /// @param values the patches of the image
@@ -87,7 +104,10 @@ ImageLoader::~ImageLoader() = default;
 layers::TowerInput ImageLoader::load(const data::Batch& batch, data::MediaFaults* faults) {
   const kernels::WorkRange loading(activity_, Work::kDataLoader);
   std::vector<images::ImagePlan> plans;
-  for (const data::SequenceMedia& image : batch.images) plans.push_back(plan_of(image, *input_));
+  for (const data::SequenceMedia& image : batch.images) {
+    plans.push_back(plan_of(image, *input_));
+    require_places(batch, image, plans.back().num_tokens);
+  }
   std::vector<model::PlannedRows> rows;
   for (size_t i = 0; i < plans.size(); ++i)
     rows.push_back(

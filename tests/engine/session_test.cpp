@@ -101,7 +101,9 @@ TEST(TextOfAModel, HasTheTemplateVariablesOfItsTraining) {
   EXPECT_EQ(
       variables({.model = directory.path(), .chat_template_kwargs = R"({"c": "x", "b": true})"}),
       R"({"b":true,"a":1,"c":"x"})");
-  EXPECT_EQ(variables({.model = directory.path(), .takes_trained_variables = false}), "{}")
+  EXPECT_EQ(variables({.model = directory.path(),
+                       .read_as = std::make_shared<const config::RunConfig>()}),
+            "{}")
       << "the configuration says what they are";
   EXPECT_EQ(variables({.model = test::kModels / "tied-gqa"}), "{}");
   for (const char* damaged : {"[]", "{", R"({"chat_template_kwargs": 3})"}) {

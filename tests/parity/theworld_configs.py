@@ -2,7 +2,8 @@
 
     python tests/parity/theworld_configs.py --sftrun build/bin/sftrun
 
-Which tensors changed is what each file says, by names that transformers gives them; and transformers loads what was written.
+Which tensors changed is what each file says, by names that transformers gives them; transformers loads what was written; and `sftrun eval` gives
+the validation loss of training.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ CASES = {
     "full_fsdp": ({"projector", "vision", "language"}, ACCELERATE.format("fsdp")),
 }
 STEPS, RECORDS = 2, 24
+LOSS = 1e-4  # ranks of fsdp add in another order
 
 
 def write_records(folder: Path) -> Path:
@@ -76,9 +78,10 @@ def changed_parts(before: Path, after: Path) -> set[str]:
 def check(name: str, sftrun: str, folder: Path, records: Path, verdicts: Measured) -> None:
     parts, accelerate = CASES[name]
     output = folder / name
-    command = [sftrun, "train", "--config", f"configs/theworld/{name}.yaml", "--accelerate-config", accelerate, "--device", "cpu",
-               f"model.name={folder / 'base'}", "model.dtype=fp32", "train.bf16=false", "model.max_seq_len=512", f"data.train={records}",
-               "train.batch_size=2", "train.grad_accum=2", f"train.max_steps={STEPS}", f"output.dir={output}"]
+    settings = [f"model.name={folder / 'base'}", "model.dtype=fp32", "train.bf16=false", "model.max_seq_len=512", f"data.train={records}",
+                "data.val_split=4", f"output.dir={output}"]
+    command = [sftrun, "train", "--config", f"configs/theworld/{name}.yaml", "--accelerate-config", accelerate, "--device", "cpu", *settings,
+               "train.batch_size=2", "train.grad_accum=2", f"train.max_steps={STEPS}"]
     run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     verdicts.expect(f"{name}: trains", run.returncode == 0, "" if run.returncode == 0 else run.stderr[-1500:])
     if run.returncode != 0:
@@ -88,6 +91,17 @@ def check(name: str, sftrun: str, folder: Path, records: Path, verdicts: Measure
     changed = changed_parts(folder / "base", output / "model")
     verdicts.expect(f"{name}: what changed", changed == parts, ", ".join(sorted(changed)))
     load(output / "model")  # raises for tensors that do not fit
+    check_eval(name, sftrun, output, settings, lines, verdicts)
+
+
+def check_eval(name: str, sftrun: str, output: Path, settings: list[str], lines: list[dict], verdicts: Measured) -> None:
+    """The same file and settings, for `sftrun eval`."""
+    command = [sftrun, "eval", "--config", f"configs/theworld/{name}.yaml", "--device", "cpu", "--no-generate", "--json", *settings]
+    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    verdicts.expect(f"{name}: eval", run.returncode == 0, "" if run.returncode == 0 else run.stderr[-1500:])
+    if run.returncode == 0:
+        trained = [line["eval_loss"] for line in lines if "eval_loss" in line][-1]
+        verdicts.below(f"{name}: the validation loss of training", abs(json.loads(run.stdout)["model"]["loss"] - trained) / trained, LOSS)
 
 
 def main() -> int:

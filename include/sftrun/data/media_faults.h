@@ -15,14 +15,18 @@ namespace sftrun::data {
 class MediaError : public DataError {
  public:
   /// @param document its key in the batch (`Batch::document_keys`)
-  MediaError(const DataError& error, int64_t document)
+  /// @param is_of_file false: the model's files are at fault, so that other records are no better
+  MediaError(const DataError& error, int64_t document, bool is_of_file = true)
       : DataError(error.message(), error.where(),
                   error.fix().empty() ? "restore the file" : error.fix()),
-        document_(document) {}
+        document_(document),
+        is_of_file_(is_of_file) {}
   int64_t document() const { return document_; }
+  bool is_of_file() const { return is_of_file_; }
 
  private:
   int64_t document_;
+  bool is_of_file_;
 };
 
 /// The error with its record, and what to do.

@@ -10,6 +10,7 @@
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/core/presence.h"
+#include "sftrun/images/processor.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/weights/checkpoint.h"
@@ -28,6 +29,7 @@ struct RunResult {
   /// The template that was trained with, where it is not the base's own.
   std::optional<std::string> chat_template = {};
   nlohmann::ordered_json template_variables = {};  ///< of the chat template, in training
+  images::ImageCaps image_caps = {};  ///< of images in training; none if the model reads none
 
   std::filesystem::path target() const { return run_dir / (adapter ? "adapter" : "model"); }
   bool exists() const { return leads_to_file(target()); }

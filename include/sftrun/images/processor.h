@@ -291,6 +291,8 @@ ImageProcessor read_processor(const std::filesystem::path& folder);
 struct ImageCaps {
   int64_t max_pixels = 0;  ///< of an image after resizing, or of its tiles without the whole image
   int64_t longest_edge = 0;  ///< pixels of the longer side after resizing
+  bool any() const { return max_pixels > 0 || longest_edge > 0; }
+  bool operator==(const ImageCaps&) const = default;
 };
 /// The limits in messages. What sets them is named where it is known.
 inline constexpr std::string_view kMaxPixelsCap = "the limit of pixels";

@@ -33,4 +33,7 @@ struct PackedFeatures {
   at::Tensor rows;        ///< [N] int64
 };
 
+/// hidden[rows] = features.   @pre there are as many (ImageSource::load has checked images, data::read_features features)
+void put_rows(at::Tensor& hidden, const at::Tensor& rows, const at::Tensor& features);
+
 }  // namespace sftrun::model

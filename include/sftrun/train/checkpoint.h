@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/images/processor.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/parallel/strategy.h"
 #include "sftrun/train/best_evaluation.h"
@@ -68,6 +69,7 @@ struct CheckpointContents {
 
   std::optional<std::string> chat_template;   ///< of the run; nullopt: the model's own
   nlohmann::ordered_json template_variables;  ///< of the run; null or empty: none
+  images::ImageCaps image_caps;               ///< of the run's images
   std::vector<FeatureProjector> projectors;   ///< of the model
 
   /// Where base weights train and ranks own parts of them: each rank writes its own part, and

@@ -13,6 +13,7 @@
 #include "sftrun/core/activity.h"
 #include "sftrun/core/step_range.h"
 #include "sftrun/data/dataset.h"
+#include "sftrun/images/processor.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/parallel/communicator.h"
 #include "sftrun/parallel/strategy.h"
@@ -68,6 +69,7 @@ struct TrainerInputs {
   /// Chat template of the run, which checkpoints hold; nullopt: the model's own.
   std::optional<std::string> chat_template;
   nlohmann::ordered_json template_variables;  ///< of the run, which checkpoints hold, too
+  images::ImageCaps image_caps;               ///< the same
   std::optional<std::filesystem::path> resume_from;
   StepRange profiled_steps = {};     ///< of which profile/ gets traces
   bool longest_batch_first = false;  ///< train.longest_batch_first, resolved

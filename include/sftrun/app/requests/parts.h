@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "sftrun/app/request_json.h"
 #include "sftrun/config/places.h"
+#include "sftrun/config/run_config.h"
 
 /// Parts of the requests of several commands. Their keys are among those of the request.
 namespace sftrun::app {
@@ -55,8 +57,8 @@ struct ModelRequest {
   bool as_stored = false;  ///< the base in the format of its files, not as it was trained
   /// JSON text: variables of the chat template, over those of the training run
   std::optional<std::string> chat_template_kwargs;
-  /// No key: eval takes the variables of its configuration in place of both.
-  bool takes_trained_variables = true;
+  /// No key: eval reads texts and images as this configuration says, and not as the adapter or model was trained.
+  std::shared_ptr<const config::RunConfig> read_as;
   /// No key: the command knows whether its prompts have images. A model that reads none has no tower.
   bool takes_images = false;
 
