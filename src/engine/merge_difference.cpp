@@ -18,6 +18,7 @@
 #include "sftrun/data/dataset.h"
 #include "sftrun/data/sample.h"
 #include "sftrun/foreign/load.h"
+#include "sftrun/images/caps_file.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/model/base_form.h"
 #include "sftrun/model/stage.h"
@@ -142,6 +143,7 @@ std::vector<data::Example> sample_of(Training& training, const data::TextModel& 
       example.tokens.push_back(view.token(at));
       example.labels.push_back(view.label(at));
     }
+    example.media = val.examples().media_of(i);
   }
   return examples;
 }
@@ -159,8 +161,28 @@ int64_t limit_tokens(std::vector<data::Example>& examples, int64_t most) {
   return tokens;
 }
 
+bool sees_images(const data::Example& example) {
+  return std::any_of(example.media.begin(), example.media.end(),
+                     [](const data::SequenceMedia& media) { return media.is_image(); });
+}
+
+bool have_images(const std::vector<data::Example>& examples) {
+  return std::any_of(examples.begin(), examples.end(), sees_images);
+}
+
+/// The image side is loaded where the sample has images.
+std::unique_ptr<model::Decoder> loaded_decoder(
+    const std::shared_ptr<const weights::Checkpoint>& checkpoint, model::DecoderOptions options,
+    const data::TextModel& text, const std::vector<data::Example>& examples) {
+  options.with_vision = have_images(examples);
+  auto decoder = model::Decoder::load(checkpoint, options);
+  if (options.with_vision) read_images(*decoder, text, at::get_num_threads());
+  return decoder;
+}
+
 std::unique_ptr<model::Decoder> adapted_decoder(const Training& training, const fs::path& adapter,
-                                                const Compute& compute) {
+                                                const Compute& compute, const data::TextModel& text,
+                                                const std::vector<data::Example>& examples) {
   const auto config = weights::load_adapter_config(adapter, training.base->arch());
   model::DecoderOptions options;
   if (training.config.tuning.trains_adapter())
@@ -169,19 +191,22 @@ std::unique_ptr<model::Decoder> adapted_decoder(const Training& training, const 
   options.device = compute.device;
   options.trains = model::Trains::kLora;
   options.lora = config.lora;
+  options.parts = config.lora.parts;
   if (config.lora.pissa) options.base = {};  // as PEFT takes the principal part, from the values
-  auto decoder = model::Decoder::load(training.base, options);
+  auto decoder = loaded_decoder(training.base, options, text, examples);
   model::load_adapter_weights(*decoder, adapter);
   decoder->freeze_adapters();
   return decoder;
 }
 
-std::unique_ptr<model::Decoder> merged_decoder(const fs::path& written, const Compute& compute) {
+std::unique_ptr<model::Decoder> merged_decoder(const fs::path& written, const Compute& compute,
+                                               const data::TextModel& text,
+                                               const std::vector<data::Example>& examples) {
   model::DecoderOptions options;
   options.dtype = compute.dtype;
   options.device = compute.device;
   options.base.keep_stored = true;
-  return model::Decoder::load(weights::Checkpoint::open(written), options);
+  return loaded_decoder(weights::Checkpoint::open(written), options, text, examples);
 }
 
 /// Sums over labelled tokens.
@@ -230,10 +255,10 @@ Difference difference_of(model::Decoder& adapted, model::Decoder& merged,
 
 /// Both models at once, unquantised tensors in fp32.
 void require_memory(const Training& training, const weights::Checkpoint& merged,
-                    const Compute& compute) {
+                    const Compute& compute, const plan::TowerUse& tower) {
   if (!compute.device.is_cpu()) return;
-  const auto bytes = [](const weights::Checkpoint& base, const config::TuningConfig& tuning) {
-    return plan::base_bytes(base.arch(), tuning, sizeof(float), weights::packed_bytes(base));
+  const auto bytes = [&](const weights::Checkpoint& base, const config::TuningConfig& tuning) {
+    return plan::base_bytes(base.arch(), tuning, sizeof(float), weights::packed_bytes(base), tower);
   };
   // Both are whole: what an adapter trained in full, too.
   config::TuningConfig whole = training.config.tuning;
@@ -289,17 +314,23 @@ ordered_json measure(const MergedModel& model, Training& training,
   if (training.config.tuning.lora.init == config::LoraInit::kPissa && !training.format.empty())
     throw DataError("the PiSSA residual of the base was quantised and not saved");
   const Compute compute = choose_compute(request.device, kDtype, 0);
-  data::TextModel text =
-      text_model_of(*training.base, tokenizer::chat_template_in(model.adapter).value_or(""));
+  data::TextModel text = full_text_model(*training.base, model.base_path,
+                                         tokenizer::chat_template_in(model.adapter).value_or(""),
+                                         images::read_caps(model.adapter));
   text.render_defaults.kwargs = weights::read_template_variables(model.adapter);
   std::vector<data::Example> examples = sample_of(training, text, count);
+  const auto written = weights::Checkpoint::open(model.written);
+  if (!written->arch().vision)
+    std::erase_if(examples, sees_images);  // GGUF files are read as texts
+  if (examples.empty() && text.images != nullptr)
+    throw DataError(fmt::format("{} has no examples of text alone", training.data));
   if (examples.empty()) throw DataError(fmt::format("{} has no examples", training.data));
   const int64_t tokens = limit_tokens(examples, count * kTokensOfASequence);
-  require_memory(training, *weights::Checkpoint::open(model.written), compute);
+  require_memory(training, *written, compute, {.is_loaded = have_images(examples)});
   log::info("measuring what merging changes, on {} of {} ({})",
             counted(examples.size(), "sequence"), training.data, counted(tokens, "token"));
-  const auto adapted = adapted_decoder(training, model.adapter, compute),
-             merged = merged_decoder(model.written, compute);
+  const auto adapted = adapted_decoder(training, model.adapter, compute, text, examples),
+             merged = merged_decoder(model.written, compute, text, examples);
   const Difference difference = difference_of(*adapted, *merged, examples);
   ordered_json report = report_of(model, training, difference);
   std::string place;

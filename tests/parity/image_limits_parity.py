@@ -5,6 +5,7 @@
 files      the image processor of transformers, loaded from the adapter, the model, the merged and the quantised model, and for vLLM: the tokens that training had,
            which are fewer than without the limit
 prompts    `generate` and `score` with the adapter, a checkpoint, the merged and the whole model have these tokens
+merge      what merging changes is measured with images
 eval       `sftrun eval` gives the validation loss of training, by the same configuration
 features   the same for a run with a projector of features, in full and with an adapter
 card       the code of the model card answers a question about an image, where AutoProcessor can be loaded without torchvision
@@ -31,7 +32,7 @@ import yaml
 from image_processors_parity import token_counter
 from vision_models import MODELS, Reader, VisionModel, turn, write_folder, write_pictures
 
-LOSS, SCORE = 1e-5, 1e-4
+LOSS, SCORE, DIVERGENCE = 1e-5, 1e-4, 1e-6
 # A limit of each family that has one, by the key of `data`.
 PIXELS, EDGE = "max_image_pixels", "image_longest_edge"
 LIMITS = {
@@ -113,7 +114,9 @@ def prompt_tokens(case: ModelCase, *model: str) -> int:
 def written_results(case: ModelCase, run: Path, whole: Path) -> dict[str, list[str]]:
     """Flags by what they name, with the folders that have files of an image processor first."""
     merged, packed = case.directory / "merged", case.directory / "packed"
-    case.sftrun.run("merge", "--adapter", str(run / "adapter"), "--output", str(merged), "--dtype", "f32")
+    case.sftrun.run("merge", "--adapter", str(run / "adapter"), "--output", str(merged), "--dtype", "f32", "--sample", "4", "--device", "cpu")
+    report = json.loads((merged / "merge_report.json").read_text())
+    case.below("merge, measured on records with images: divergence", abs(report["kl_divergence"]), DIVERGENCE)
     case.sftrun.run("quantize", "--model", str(merged), "--output", str(packed), "--method", "int8")
     return {"adapter": ["--adapter", str(run / "adapter")], "model": ["--model", str(whole / "model")], "merged": ["--model", str(merged)],
             "quantised": ["--model", str(packed)], "checkpoint": ["--adapter", str(run / "checkpoints/step-000002")]}
