@@ -229,6 +229,12 @@ int say_written(const MergeOptions& options, weights::TemplateReader reader,
   const std::string unread =
       weights::variables_warning(weights::read_template_variables(options.adapter), reader);
   if (!unread.empty()) log::warn("{}", unread);
+  const images::ImageCaps caps = images::read_caps(options.adapter);
+  if (caps.any() && reader == weights::TemplateReader::kVllm)
+    log::warn(
+        "trained with limits of images ({}), which vLLM reads from the base's files, not from an "
+        "adapter's: serve the merged model, or give them in --mm-processor-kwargs",
+        images::words_of(caps));
   log::info("wrote the adapter {} in the format of {}: {}", options.adapter,
             reader == weights::TemplateReader::kVllm ? "vLLM" : "llama.cpp", path.string());
   if (options.output.json) {

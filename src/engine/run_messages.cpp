@@ -159,20 +159,30 @@ std::string memory_line(const observe::RunReport& report) {
                      join(parts, ", "));
 }
 
+namespace {
+
+const char* where_limit_is(bool is_unwritten, bool is_adapter) {
+  if (is_unwritten)
+    return "sftrun uses it with this result (sftrun_images.json); the image processors of "
+           "transformers and vLLM have no such limit, so give them images of that size";
+  return is_adapter
+             ? "in the adapter's files of the image processor, for AutoProcessor; vLLM reads "
+               "those of the base, so serve the merged model there"
+             : "in the model's files of the image processor, which transformers and vLLM "
+               "read";
+}
+
+}  // namespace
+
 std::vector<std::string> lines_of_limits(const images::ImageCaps& caps,
-                                         const std::filesystem::path& model) {
+                                         const std::filesystem::path& model, bool is_adapter) {
   if (!caps.any()) return {};
   const images::CapUse unwritten = images::unwritten_limits(images::read_processor(model), caps);
   std::vector<std::string> lines;
   const auto add = [&](images::ImageCaps limit, bool is_unwritten) {
-    if (!limit.any()) return;
-    const char* where =
-        is_unwritten
-            ? "sftrun uses it with this result (sftrun_images.json); the image processors "
-              "of transformers and vLLM have no such limit, so give them images of that size"
-            : "in the files of the image processor, so that transformers and vLLM use it, "
-              "too";
-    lines.push_back(fmt::format("{}: {}", images::words_of(limit), where));
+    if (limit.any())
+      lines.push_back(
+          fmt::format("{}: {}", images::words_of(limit), where_limit_is(is_unwritten, is_adapter)));
   };
   add({.max_pixels = caps.max_pixels}, unwritten.max_pixels);
   add({.longest_edge = caps.longest_edge}, unwritten.longest_edge);
@@ -198,7 +208,8 @@ void log_result(const exporting::RunResult& result, const config::BaseRecord* ba
             result.adapter ? "--adapter" : "--model", shell_word(result.run_dir.string()),
             leaves_template_unused ? " --no-chat" : "",
             decoder.options().with_vision ? " --image FILE" : "");
-  for (const std::string& line : lines_of_limits(result.image_caps, result.base_path))
+  for (const std::string& line :
+       lines_of_limits(result.image_caps, result.base_path, result.adapter.has_value()))
     log::info("  {}", line);
   if (!result.template_variables.empty()) {
     log::info(

@@ -43,7 +43,7 @@ std::string memory_line(const observe::RunReport& report);
 /// Where a run's limits of images are kept, and who reads them.
 /// @param model the folder of its image processor
 std::vector<std::string> lines_of_limits(const images::ImageCaps& caps,
-                                         const std::filesystem::path& model);
+                                         const std::filesystem::path& model, bool is_adapter);
 
 /// Records that cannot be used, with data.bad_records: skip.
 struct SkippedRecords {

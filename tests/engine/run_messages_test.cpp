@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "sftrun/core/file.h"
 #include "support/packed_run.h"
+#include "support/temporary_directory.h"
 
 namespace sftrun::engine {
 namespace {
@@ -18,6 +20,25 @@ TEST(RunMessages, TrainableParametersAreAShareOfAll) {
             "trainable parameters: 1000 of 10.0k (10.00%) in 4 tensors (lora)");
   EXPECT_EQ(trainable_line(9000, 9000, /*is_frozen=*/false, 7, "full"),
             "trainable parameters: 9000 of 9000 (100.00%) in 7 tensors (full)");
+}
+
+TEST(RunMessages, LimitsOfImagesNameWhoReadsThem) {
+  const test::TemporaryDirectory model;
+  write_file_atomically(model / "preprocessor_config.json",
+                        R"({"image_processor_type": "Qwen2VLImageProcessor"})");
+  const auto lines = [&](const images::ImageCaps& caps, bool is_adapter) {
+    return lines_of_limits(caps, model.path(), is_adapter);
+  };
+  EXPECT_TRUE(lines({}, true).empty());
+  const auto both = lines({.max_pixels = 200704, .longest_edge = 448}, /*is_adapter=*/true);
+  ASSERT_EQ(both.size(), 2U);
+  EXPECT_TRUE(both[0].starts_with("data.max_image_pixels 200704: in the adapter's files"))
+      << both[0];
+  EXPECT_TRUE(both[1].starts_with("data.image_longest_edge 448: sftrun uses it")) << both[1];
+  EXPECT_NE(both[1].find("have no such limit"), std::string::npos) << both[1];
+  const auto of_model = lines({.max_pixels = 200704}, /*is_adapter=*/false);
+  ASSERT_EQ(of_model.size(), 1U);
+  EXPECT_NE(of_model[0].find("which transformers and vLLM read"), std::string::npos);
 }
 
 TEST(RunMessages, StepsNameWhatAStepHolds) {

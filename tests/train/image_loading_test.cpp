@@ -83,7 +83,10 @@ TEST(ImageLoading, NamesAnImageThatChanged) {
   const test::TemporaryDirectory dir;
   fs::copy_file(picture("0-8.png"), dir / "a.png");
   data::Batch batch = batch_of({{dir / "a.png", 1}}, model.images->processor);
-  batch.images[0].width += 1;
+  data::SequenceMedia& image = batch.images[0];
+  image.width += 1;
+  image.num_tokens =
+      images::plan_image(model.images->processor, image.width, image.height).num_tokens;
   test::expect_error<DataError>([&] { ImageLoader(model.images, vision_of_toy(), 1).load(batch); },
                                 {"when the data were tokenised"});
   fs::remove(dir / "a.png");
