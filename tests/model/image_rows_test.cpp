@@ -42,7 +42,6 @@ class UnpaddedRows : public ::testing::Test {
     for (const images::ImagePlan& plan : plans) {
       rows.push_back({.plan = &plan});
       num_tokens += plan.num_tokens;
-      EXPECT_EQ(num_features(processor_, vision_, plan), plan.num_tokens);
     }
     const at::Tensor places = tower_input(processor_, vision_, rows).feature_rows;
     EXPECT_EQ(places.size(0), num_tokens);
@@ -68,21 +67,6 @@ TEST_F(UnpaddedRows, OfAnImageAfterAnotherCountOn) {
 // Two of the canvas's four columns of patches are margins.
 TEST_F(UnpaddedRows, LeaveOutMargins) {
   EXPECT_EQ(rows_of({{8, 7}}), (std::vector<int64_t>{0, 1, 2, 3, 5, 8, -1, 7, 10, -1}));
-}
-
-/// A tile of 8 pixels has 2 x 2 patches.
-TEST_F(UnpaddedRows, AreNotWhatOtherTowersGive) {
-  const images::ImagePlan plan = images::plan_image(processor_, 16, 8);
-  ASSERT_EQ(plan.rows, 3) << "tiles";
-  vision_.newline.clear();
-  EXPECT_EQ(num_features(processor_, vision_, plan), 3 * 4);
-  vision_.class_token = "class_embedding";
-  EXPECT_EQ(num_features(processor_, vision_, plan), 3 * 4) << "the class token is left out";
-  vision_.drops_class_token = false;
-  EXPECT_EQ(num_features(processor_, vision_, plan), 3 * (4 + 1));
-  vision_.class_token.clear();
-  vision_.merger.side = 2;
-  EXPECT_EQ(num_features(processor_, vision_, plan), 3);
 }
 
 TEST_F(UnpaddedRows, NeedTheModelsCanvases) {
