@@ -51,6 +51,8 @@ void log_parts(const config::RunConfig& config, model::Decoder& decoder) {
   for (const layers::Parameter& parameter : decoder.parameters().parameters())
     trained[parameter.part] += parameter.numel;
   const plan::TowerUse use{.is_loaded = decoder.options().with_vision};
+  if (config.parallel.axes.divides_model())  // this rank has parts of the matrices, or some layers
+    trained = plan::part_trained(decoder.arch(), config.tuning, use);
   const std::string parts = plan::describe_parts(decoder.arch(), config, use, trained);
   if (!parts.empty()) log::info("{}", parts);
 }

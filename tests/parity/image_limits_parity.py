@@ -6,6 +6,7 @@ files      the image processor of transformers, loaded from the adapter, the mod
            which are fewer than without the limit
 prompts    `generate` and `score` with the adapter, a checkpoint, the merged and the whole model have these tokens
 merge      what merging changes is measured with images
+parts      what `--dry-run` says of each part's parameters, and of those that train, is what the run counts
 eval       `sftrun eval` gives the validation loss of training, by the same configuration
 features   the same for a run with a projector of features, in full and with an adapter
 card       the code of the model card answers a question about an image, where AutoProcessor can be loaded without torchvision
@@ -101,6 +102,14 @@ def check_eval(case: ModelCase, run: Path) -> None:
     case.below(f"eval, {run.name}: the validation loss of training", abs(measured - trained) / trained, LOSS)
 
 
+def check_parts(case: ModelCase, run: Path) -> None:
+    """A dry run counts by the model's configuration, a run its parameters."""
+    lines = case.sftrun.run("train", "--config", f"{run}.yaml", "--dry-run", "--device", "cpu").splitlines()
+    planned = [line.removeprefix("# ") for line in lines if line.startswith("# parts: ")]
+    counted = [line[line.index("parts: "):] for line in (run / "logs/rank-0.log").read_text().splitlines() if " parts: language" in line]
+    case.expect(f"parts, {run.name}: the same in plan and log", len(planned) == 1 and planned == counted, f"{planned} and {counted}")
+
+
 def tokens_of_previews(case: ModelCase, config: Path, count: int) -> list[int]:
     printed = json.loads(case.sftrun.run("preview", "--config", str(config), "-n", str(count), "--json", "data.packing=false"))
     return [len(sequence["input_ids"]) for sequence in printed["data_sets"][0]["sequences"]]
@@ -149,7 +158,8 @@ def check_limits(case: ModelCase, conversations: list[list[dict]]) -> None:
     for what in ("merged", "checkpoint"):
         off = max(abs(a - b) for a, b in zip(scores["adapter"], scores[what], strict=True))
         case.below(f"score, {what}: as the adapter", off, SCORE)
-    check_eval(case, run), check_eval(case, whole)
+    for directory in (run, whole):
+        check_eval(case, directory), check_parts(case, directory)
 
 
 def check_features(case: ModelCase, conversations: list[list[dict]]) -> None:
@@ -162,7 +172,8 @@ def check_features(case: ModelCase, conversations: list[list[dict]]) -> None:
     (case.directory / "records.jsonl").write_text("".join(lines))
     projectors = {"world": {"input_width": 5, "tokens": 3}}
     for name, tuning in (("projector", FULL | {"train_parts": ["projector"]}), ("both", LORA | {"train_parts": {"language": "lora", "projector": "full"}})):
-        check_eval(case, train(case, name, tuning, {}, projectors=projectors))
+        run = train(case, name, tuning, {}, projectors=projectors)
+        check_eval(case, run), check_parts(case, run)
 
 
 def code_of_card(folder: Path, base: Path) -> str:
