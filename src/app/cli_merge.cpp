@@ -233,7 +233,7 @@ int say_written(const MergeOptions& options, weights::TemplateReader reader,
   if (caps.any() && reader == weights::TemplateReader::kVllm)
     log::warn(
         "trained with limits of images ({}), which vLLM reads from the base's files, not from an "
-        "adapter's: serve the merged model, or give them in --mm-processor-kwargs",
+        "adapter's: serve the merged model",
         images::words_of(caps));
   log::info("wrote the adapter {} in the format of {}: {}", options.adapter,
             reader == weights::TemplateReader::kVllm ? "vLLM" : "llama.cpp", path.string());
