@@ -134,6 +134,9 @@ class FactoryEntry {
       note(what);
     source["format"] = std::string(format());
     if (const Json names = fields(); !names.empty()) source["fields"] = names;
+    if (has_media() && !conversion_.find("media_dir") &&
+        std::filesystem::path(text("file_name")).has_parent_path())
+      source["image_root"] = folder.string();  // the default of media_dir
     if (const auto limit = max_samples()) source["max_samples"] = *limit;
     note_unread();
     return source;
@@ -152,6 +155,9 @@ class FactoryEntry {
   bool has_turns() const { return text("formatting") == "sharegpt" || is_openai(); }
   bool has_columns() const { return value_at(entry_, "columns") != nullptr; }
   bool is_openai() const { return text("formatting") == "openai"; }
+  bool has_media() const {
+    return !text("columns.images").empty() || !text("columns.videos").empty();
+  }
 
   std::string_view format() const {
     if (is_stage(conversion_, "pt")) return "text";
@@ -167,6 +173,8 @@ class FactoryEntry {
       const std::string name = own.empty() ? std::string(usual) : own;
       if (!name.empty() && name != ours) fields[std::string(ours)] = name;
     };
+    take("images", "columns.images", "");
+    take("videos", "columns.videos", "");
     if (format() == "text") {
       take("text", "columns.prompt", "instruction");
       return fields;
@@ -238,9 +246,13 @@ class FactoryEntry {
   }
 
   void note_unread() const {
-    for (const char* column : {"history", "images", "videos", "audios", "kto_tag"})
+    for (const char* column : {"history", "audios", "kto_tag"})
       if (!text(fmt::format("columns.{}", column)).empty())
         note(fmt::format("columns.{} is not read", column));
+    if (!text("columns.images").empty() && !conversion_.find("image_max_pixels"))
+      note(
+          "LLaMA-Factory shrinks images to 589824 pixels (image_max_pixels), here to the limit of "
+          "the model: `data.max_image_pixels` lowers that of Qwen, Gemma 4 and InternVL");
     if (is_pair() && !text("columns.query").empty()) note("columns.query is not read");
     const bool reads_input = !has_columns() || !text("columns.query").empty();
     if (!is_pair() && format() == "alpaca" && reads_input)
@@ -278,6 +290,13 @@ std::vector<std::string> factory_names(const Value& value) {
 std::filesystem::path factory_info(const Conversion& conversion) {
   const auto given = conversion.find("dataset_dir");
   return conversion.source().path_beside(given ? given->value.text : "data") / "dataset_info.json";
+}
+
+/// The folder of relative paths of images and videos.
+void factory_media_dir(Conversion& conversion, const SourceKey& key) {
+  if (!is_off(key.value))
+    conversion.set(key, "data.image_root",
+                   conversion.source().path_beside(key.value.text).string());
 }
 
 void factory_max_samples(Conversion& conversion, const SourceKey& key) {
@@ -482,6 +501,7 @@ constexpr auto kLlamaFactoryConverters = std::to_array<Converter>({
     {"neat_packing", factory_neat_packing},
     {"preference", factory_preference},
     {"max_samples", factory_max_samples},
+    {"media_dir", factory_media_dir},
     {"named_template", factory_template},
     {"thinking", factory_thinking},
     {"deepspeed", factory_deepspeed},

@@ -101,6 +101,35 @@ TEST_F(DataSetsTest, OnlyColumnsThatLlamaFactoryReadsAreRead) {
   EXPECT_EQ(fields_of_factory(R"(, "formatting": "sharegpt")"), R"({"system":"","tools":""})");
 }
 
+TEST_F(DataSetsTest, ImagesOfLlamaFactory) {
+  const auto run = [&](const std::string& file, const std::string& keys) {
+    write("data/dataset_info.json",
+          R"({"mine": {"file_name": ")" + file +
+              R"(", "formatting": "sharegpt", "columns": {"messages": "messages", )"
+              R"("images": "pictures", "videos": "videos"}}})");
+    return import(
+        "model_name_or_path: m\nstage: sft\nfinetuning_type: lora\ndataset: mine\n" + keys,
+        Tool::kLlamaFactory);
+  };
+  const auto source = [&](const Import& import) {
+    return nlohmann::ordered_json::parse(value_of(import, "data.train"))[0];
+  };
+  const Import plain = run("a.jsonl", "");
+  EXPECT_EQ(source(plain)["fields"].value("images", ""), "pictures");
+  EXPECT_FALSE(source(plain)["fields"].contains("videos"));
+  EXPECT_FALSE(source(plain).contains("image_root"));
+  EXPECT_EQ(value_of(plain, "data.image_root"), "none");
+  EXPECT_EQ(notes_of(plain, "dataset").find("is not read"), std::string::npos);
+  expect_part(notes_of(plain, "dataset"), "589824 pixels");
+  const Import inside = run("sets/a.jsonl", "image_max_pixels: 1000\n");
+  const std::string root = source(inside).value("image_root", "");
+  EXPECT_TRUE(root.ends_with("/data")) << root;
+  EXPECT_EQ(notes_of(inside, "dataset").find("589824"), std::string::npos);
+  const Import rooted = run("sets/a.jsonl", "media_dir: pictures\n");
+  EXPECT_EQ(value_of(rooted, "data.image_root"), R"("pictures")");
+  EXPECT_FALSE(source(rooted).contains("image_root"));
+}
+
 TEST_F(DataSetsTest, ColumnsWithoutAPromptAreListed) {
   write("data/dataset_info.json",
         R"({"mine": {"file_name": "a.jsonl", "columns": {"response": "output"}}})");
