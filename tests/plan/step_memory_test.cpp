@@ -131,11 +131,11 @@ TEST(StepMemory, OfBiasesWithoutAdapters) {
   spec::ArchSpec arch = test::llama_70b();
   config::RunConfig config;
   const auto workspace = [&] { return step_memory(arch, config, {kTokens, 2, true}).workspace; };
-  config.tuning.lora.target_modules = {"gate_proj"};
+  config.tuning.lora.target_modules.names = {"gate_proj"};
   const int64_t without = workspace();
   arch.qkv_bias = true;
   EXPECT_EQ(workspace() - without, 32 << 20);
-  config.tuning.lora.target_modules = {"q_proj"};
+  config.tuning.lora.target_modules.names = {"q_proj"};
   EXPECT_EQ(workspace(), without);
 }
 
