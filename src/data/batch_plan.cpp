@@ -353,4 +353,18 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
   return make_batch(examples, global_batch, places, lost);
 }
 
+BinCounts counts_among(const ExampleStore& examples, const std::vector<Bin>& bins,
+                       const std::set<int64_t>& some) {
+  BinCounts counts;
+  if (some.empty()) return counts;
+  for (const Bin& bin : bins) {
+    for (const int64_t example : bin) {
+      if (!some.contains(example)) continue;
+      ++counts.documents;
+      counts.label_tokens += examples.stored(example).label_tokens;
+    }
+  }
+  return counts;
+}
+
 }  // namespace sftrun::data

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
@@ -53,6 +54,15 @@ std::vector<data::MediaError> exchanged(parallel::Communicator& comm,
   return all;
 }
 
+/// Adds examples to those that are lost; the batch may have each several times.
+void lose(const MediaRecords& records, std::set<int64_t> examples) {
+  std::erase_if(examples, [&](int64_t example) { return records.lost.contains(example); });
+  if (records.label_tokens != nullptr)
+    *records.label_tokens -=
+        data::counts_among(records.examples, records.bins, examples).label_tokens;
+  records.lost.merge(examples);
+}
+
 }  // namespace
 
 DataError LostMedia::error_of(const data::MediaError& error, const MediaRecords& records) const {
@@ -60,18 +70,19 @@ DataError LostMedia::error_of(const data::MediaError& error, const MediaRecords&
   return data::error_in_record(error, records.place_of(example), !is_tolerant_);
 }
 
-void LostMedia::lose(const MediaRecords& records, int64_t example) const {
-  if (!records.lost.insert(example).second || records.label_tokens == nullptr) return;
-  *records.label_tokens -= records.examples.stored(example).label_tokens;
-}
-
-void LostMedia::add_known(const MediaRecords& records) const {
-  if (known_.empty()) return;
+std::set<int64_t> LostMedia::known_of(const MediaRecords& records) const {
+  std::set<int64_t> examples;
+  if (known_.empty()) return examples;
   for (const data::Bin& bin : records.bins)
     for (const int64_t example : bin)
       if (records.examples.stored(example).num_media > 0 &&
           known_.contains(records.place_of(example)))
-        lose(records, example);
+        examples.insert(example);
+  return examples;
+}
+
+void LostMedia::add_known(const MediaRecords& records) const {
+  lose(records, known_of(records));
 }
 
 void LostMedia::warn(const data::MediaError& error, const std::string& place,
@@ -116,10 +127,11 @@ bool LostMedia::agree(const MediaRecords& records, const std::string& when) {
     count_in_a_row(records);
     return false;
   }
-  add_known(records);
+  std::set<int64_t> examples = known_of(records);
   // Not every sequence of a record with images has one.
   for (const data::MediaError& error : errors)
-    lose(records, example_of_document(records, error.document()));
+    examples.insert(example_of_document(records, error.document()));
+  lose(records, std::move(examples));
   return true;
 }
 

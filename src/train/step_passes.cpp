@@ -94,7 +94,8 @@ double StepPasses::num_micro_batches(const data::StepBatch& global_batch) const 
 int64_t StepPasses::num_terms(const data::StepBatch& global_batch) const {
   int64_t documents = 0;
   for (const data::Bin& bin : global_batch.bins) documents += static_cast<int64_t>(bin.size());
-  documents -= std::ssize(global_batch.lost);
+  documents -=
+      data::counts_among(global_batch.examples, global_batch.bins, global_batch.lost).documents;
   // 1: of a batch that lost all its labels, whose loss is 0.
   return std::max<int64_t>(1, objective_.count_terms({global_batch.label_tokens, documents}));
 }

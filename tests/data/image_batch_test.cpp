@@ -163,6 +163,24 @@ TEST_F(ImagesOfStores, OfLostExamplesAreBlankAndTheirTokensHaveNoLabels) {
   EXPECT_EQ(document_key_of(make_batch(store, bins, 1, 1), 3), 2);
 }
 
+/// Of data sets with a weight, and of epochs that are shorter than a batch.
+TEST_F(ImagesOfStores, ExamplesThatOccurTwiceCountTwice) {
+  Example pictured = pictured_example({1, 7, 7, 2, 3}, {stored_at(1, 2, {.path = "a.png"})});
+  pictured.labels[2] = 2, pictured.labels[3] = 3;
+  Example other = pictured_example({4, 7, 5}, {stored_at(1, 1, {.path = "b.png"})});
+  other.labels[1] = 5;
+  const ExampleStore store = ExampleStore::open(write({pictured, other}));
+  const std::vector<Bin> bins = {{0, 1}, {0}, {1, 1, 0}};
+  for (const std::set<int64_t>& lost : {std::set<int64_t>{}, {0}, {1}, {0, 1}}) {
+    const BinCounts counts = counts_among(store, bins, lost);
+    const Batch whole = make_batch(store, bins, 0, 3), rest = make_batch(store, bins, 0, 3, lost);
+    EXPECT_EQ(counts.documents, rest.num_lost);
+    EXPECT_EQ(counts.label_tokens, whole.label_tokens - rest.label_tokens);
+  }
+  EXPECT_EQ(counts_among(store, bins, {0}).documents, 3);
+  EXPECT_EQ(counts_among(store, bins, {0}).label_tokens, 6);
+}
+
 TEST_F(ImagesOfStores, ErrorsNameTheirRecord) {
   const MediaError error(DataError("the PNG file is damaged", "a.png"), 3);
   const DataError in_record = error_in_record(error, "data.jsonl:7", /*may_be_left_out=*/true);

@@ -52,8 +52,11 @@ BATCHES = {
     "tensor": UNPACKED | {"processes": 2, "parallel__strategy": "tensor"},
     "pipeline": UNPACKED | {"processes": 2, "parallel__strategy": "pipeline"},
     "pipeline, packed": PACKED | {"processes": 2, "parallel__strategy": "pipeline"},
+    # Each record several times in a step, which makes the same loss
+    "weight 2": {"data__packing": False, "train__batch_size": 4, "train__grad_accum": 6, "weight": 2},
+    "weight 3, fsdp": PACKED | {"processes": 2, "parallel__strategy": "fsdp", "weight": 3},
 }
-QUICK = ("unpacked, one record a micro-batch", "packed", "fsdp", "tensor", "pipeline")
+QUICK = ("unpacked, one record a micro-batch", "packed", "fsdp", "tensor", "pipeline", "weight 2")
 
 
 def damage(path: Path) -> None:
@@ -117,8 +120,15 @@ class Case:
         path.write_text(yaml.safe_dump(run))
         return path
 
+    def train(self, records: str, run: Path, batches: dict, **train) -> list[dict]:
+        settings = dict(batches)
+        if weight := settings.pop("weight", None):
+            settings["data__train"] = [{"path": str(self.directory / f"{records}.jsonl"), "weight": weight}]
+        return self.sftrun.train(self.config(records, **train), run, **settings)
+
     def reference(self, records: str, batches: dict, **train) -> list[dict]:
-        """Of the records that can be used, one at a time, in one process; with tensor parallelism in two, since adapters begin with other values."""
+        """Of the records that can be used, one at a time, in one process; with tensor parallelism in two, since adapters begin with other values. A weight
+        multiplies the labels alone."""
         is_tensor = batches.get("parallel__strategy") == "tensor"
         name = f"{records}-reference-{is_tensor}"
         if name not in self.expected:
@@ -126,7 +136,7 @@ class Case:
             alone = {"data__packing": False, "train__batch_size": 1, "train__grad_accum": count}
             divided = {"processes": 2, "parallel__strategy": "tensor"} if is_tensor else {}
             self.expected[name] = self.sftrun.train(self.config(f"{records}-whole", **train), self.directory / name, **alone, **divided)
-        return [dict(line) for line in self.expected[name]]
+        return [line | {"label_tokens": line["label_tokens"] * batches.get("weight", 1)} for line in self.expected[name]]
 
     def compare(self, what: str, ours: list[dict], theirs: list[dict]) -> None:
         for lines in (ours, theirs):
@@ -170,14 +180,14 @@ def case_of_features(sftrun: Sftrun, verdicts: Measured, scratch: Path) -> Case:
 def check_training(case: Case, quick: bool) -> None:
     for batches in QUICK if quick else BATCHES:
         run = case.directory / batches.replace(",", "").replace(" ", "-")
-        ours = case.sftrun.train(case.config("records"), run, **BATCHES[batches])
+        ours = case.train("records", run, BATCHES[batches])
         case.compare(batches, ours, case.reference("records", BATCHES[batches]))
 
 
 def check_dpo(case: Case, quick: bool) -> None:
     train = {"objective": "dpo", "beta": 0.3}
-    for batches in ("packed", "pipeline") if quick else ("unpacked", "packed", "ddp", "tensor", "pipeline"):
-        ours = case.sftrun.train(case.config("pairs", **train), case.directory / f"dpo-{batches}", **BATCHES[batches])
+    for batches in ("packed", "pipeline", "weight 2") if quick else ("unpacked", "packed", "ddp", "tensor", "pipeline", "weight 2"):
+        ours = case.train("pairs", case.directory / f"dpo-{batches}", BATCHES[batches], **train)
         reference = case.reference("pairs", BATCHES[batches], **train)
         case.compare(f"dpo, {batches}", ours, reference)
         for metric in ("rewards/margins", "rewards/accuracies", "logps/chosen"):

@@ -91,4 +91,12 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
 Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,
                  int64_t first_bin, int64_t num_bins, const std::set<int64_t>& lost = {});
 
+/// What a loss is divided by. An example counts as often as the bins have it.
+struct BinCounts {
+  int64_t documents = 0, label_tokens = 0;
+};
+/// Of the documents whose examples are among `some`.
+BinCounts counts_among(const ExampleStore& examples, const std::vector<Bin>& bins,
+                       const std::set<int64_t>& some);
+
 }  // namespace sftrun::data

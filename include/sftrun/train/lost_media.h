@@ -68,7 +68,7 @@ class LostMedia {
 
  private:
   DataError error_of(const data::MediaError& error, const MediaRecords& records) const;
-  void lose(const MediaRecords& records, int64_t example) const;
+  std::set<int64_t> known_of(const MediaRecords& records) const;
   void warn(const data::MediaError& error, const std::string& place, const std::string& when);
   void count_in_a_row(const MediaRecords& records);
 
