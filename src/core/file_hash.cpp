@@ -1,20 +1,18 @@
 #include "sftrun/core/file_hash.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
+#include "sftrun/core/input_file.h"
 #include "sftrun/core/interruption.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/presence.h"
@@ -30,39 +28,6 @@ constexpr int64_t kMaxThreads = 8;  // more threads do not read faster from any 
 int64_t nanoseconds(const timespec& time) {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
-
-class OpenFile {
- public:
-  explicit OpenFile(const fs::path& path) : path_(path), fd_(open_for_reading(path)) {}
-  ~OpenFile() { ::close(fd_); }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-
-  struct stat status() const {
-    struct stat info {};
-    if (::fstat(fd_, &info) != 0) fail();
-    return info;
-  }
-
-  void read(uint64_t offset, std::span<std::byte> into) const {
-    for (size_t done = 0; done < into.size();) {
-      const ssize_t got =
-          ::pread(fd_, into.data() + done, into.size() - done, static_cast<off_t>(offset + done));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) fail();
-      if (got == 0) throw DataError("the file became shorter while it was read", path_.string());
-      done += static_cast<size_t>(got);
-    }
-  }
-
- private:
-  [[noreturn]] void fail() const {
-    throw DataError(fmt::format("cannot read file: {}", std::strerror(errno)), path_.string());
-  }
-
-  fs::path path_;
-  int fd_;
-};
 
 /// The properties by which a change of a file is detected. Unlike mtime, which `cp -p`, rsync and
 /// editors set, ctime cannot be set by programs.
@@ -115,7 +80,7 @@ void remember(const fs::path& entry, const std::string& text) {
 
 class Hashing {
  public:
-  Hashing(const OpenFile& file, uint64_t begin, uint64_t end, std::stop_token stop)
+  Hashing(const InputFile& file, uint64_t begin, uint64_t end, std::stop_token stop)
       : file_(file),
         begin_(begin),
         end_(end),
@@ -157,7 +122,7 @@ class Hashing {
     }
   }
 
-  const OpenFile& file_;
+  const InputFile& file_;
   uint64_t begin_, end_;
   std::vector<std::string> pieces_;
   std::stop_token stop_;
@@ -178,7 +143,7 @@ fs::path user_cache() {  // XDG Base Directory Specification
 
 std::string FileHashes::of(const fs::path& path, uint64_t begin,
                            const std::stop_token& stop) const {
-  const OpenFile file(path);
+  const InputFile file(path);
   const struct stat before = file.status();
   const bool settled = is_settled(before);
   const std::string state = state_of(path, begin, before);

@@ -5,14 +5,13 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <optional>
 
 #include "sftrun/core/error.h"
-#include "sftrun/core/file.h"
+#include "sftrun/core/input_file.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/convert.h"
-#include "sftrun/weights/safetensors.h"
+#include "sftrun/weights/safetensors_header.h"
 
 namespace sftrun::data {
 namespace {
@@ -34,11 +33,11 @@ int64_t size_of_type(FeatureType type) {
   return kFeatureBytes[static_cast<size_t>(type)];
 }
 
-/// The values of a file, and their shape.
+/// Where the values of a file are, and their shape.
 struct FeatureValues {
   FeatureType type = FeatureType::kF32;
   std::vector<int64_t> shape;
-  std::span<const std::byte> bytes;
+  uint64_t begin = 0, size = 0;  // in bytes
 };
 
 // ---- NumPy's format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
@@ -100,31 +99,41 @@ class NpyHeader {
   const fs::path& path_;
 };
 
-FeatureValues npy_values(std::span<const std::byte> bytes, const fs::path& path) {
+FeatureValues npy_values(const InputFile& file) {
   constexpr size_t kVersion = 6, kShortLength = 8, kShortBegin = 10, kLongBegin = 12;
-  const auto byte = [&](size_t at) { return static_cast<size_t>(bytes[at]); };
-  if (bytes.size() < kLongBegin) refuse_file(path, "the file ends within its header");
+  constexpr uint64_t kMaxHeaderBytes = 1 << 20;  // those of plain arrays have some 100 bytes
+  const std::filesystem::path& path = file.path();
+  const std::string start = file.read(0, std::min<uint64_t>(file.size(), kLongBegin));
+  if (!start.starts_with(kNpyMagic)) refuse_file(path, "the file is neither .npy nor .safetensors");
+  if (start.size() < kLongBegin) refuse_file(path, "the file ends within its header");
+  const auto byte = [&](size_t at) { return size_t{static_cast<uint8_t>(start[at])}; };
   const bool is_long = byte(kVersion) > 1;  // version 1 has two bytes of length, later ones four
   size_t length = byte(kShortLength) | byte(kShortLength + 1) << 8;
   if (is_long) length |= byte(kShortLength + 2) << 16 | byte(kShortLength + 3) << 24;
   const size_t begin = is_long ? kLongBegin : kShortBegin;
-  if (length > bytes.size() - begin) refuse_file(path, "the file ends within its header");
-  const NpyHeader header({reinterpret_cast<const char*>(bytes.data()) + begin, length}, path);
+  if (length > file.size() - begin) refuse_file(path, "the file ends within its header");
+  if (length > kMaxHeaderBytes) refuse_file(path, "the header of the array is damaged");
+  const std::string text = file.read(begin, length);
+  const NpyHeader header(text, path);
   if (header.is_fortran())
     refuse_file(path, "the array is in Fortran's order",
                 "save it in C's order: numpy.save(path, numpy.ascontiguousarray(features))");
-  return {header.type(), header.shape(), bytes.subspan(begin + length)};
+  return {header.type(), header.shape(), begin + length, file.size() - begin - length};
 }
 
 // ---- safetensors
 
-FeatureValues safetensors_values(const weights::SafetensorsFile& file, const fs::path& path) {
-  const weights::SafetensorsEntry* entry = file.find("features");
-  if (entry == nullptr && file.entries().size() == 1) entry = file.entries().data();
-  if (entry == nullptr)
+FeatureValues safetensors_values(const InputFile& file) {
+  const std::filesystem::path& path = file.path();
+  const weights::SafetensorsHeader header = weights::read_safetensors_header(file);
+  const auto& tensors = header.tensors;
+  auto found = std::find_if(tensors.begin(), tensors.end(),
+                            [](const auto& tensor) { return tensor.name == "features"; });
+  if (found == tensors.end() && tensors.size() == 1) found = tensors.begin();
+  if (found == tensors.end())
     refuse_file(path,
                 fmt::format("the file has {}, and none is named `features`",
-                            counted(std::ssize(file.entries()), "tensor")),
+                            counted(std::ssize(tensors), "tensor")),
                 "name the tensor of the features `features`");
   constexpr std::array<std::pair<std::string_view, FeatureType>, 4> kTypes = {
       {{"F16", FeatureType::kF16},
@@ -132,33 +141,42 @@ FeatureValues safetensors_values(const weights::SafetensorsFile& file, const fs:
        {"F32", FeatureType::kF32},
        {"F64", FeatureType::kF64}}};
   for (const auto& [name, type] : kTypes)
-    if (entry->dtype == name) return {type, entry->shape, entry->bytes};
-  refuse_file(path, fmt::format("the tensor has values of type {}", entry->dtype),
+    if (found->dtype == name)
+      return {type, found->shape, header.data_begin + found->begin, found->size};
+  refuse_file(path, fmt::format("the tensor has values of type {}", found->dtype),
               "save it as float32");
+}
+
+/// @param bytes of values of `type`   @param to [values of `bytes`]
+void convert_features(FeatureType type, std::span<const std::byte> bytes, std::span<float> to) {
+  if (type == FeatureType::kF64) {
+    for (size_t i = 0; i < to.size(); ++i) {
+      double wide = 0;
+      std::memcpy(&wide, bytes.data() + i * sizeof(wide), sizeof(wide));
+      to[i] = static_cast<float>(wide);
+    }
+    return;
+  }
+  const DType from = type == FeatureType::kF16    ? DType::kF16
+                     : type == FeatureType::kBF16 ? DType::kBF16
+                                                  : DType::kF32;
+  weights::convert(from, bytes.data(), DType::kF32, reinterpret_cast<std::byte*>(to.data()),
+                   std::ssize(to));
 }
 
 /// An opened file of features.
 class FeatureFile {
  public:
-  explicit FeatureFile(const fs::path& path) : path_(path) {
-    if (path.extension() == ".safetensors") {
-      safetensors_.emplace(path);
-      values_ = safetensors_values(*safetensors_, path);
-    } else {
-      file_ = MappedFile(path);
-      const auto bytes = file_.bytes();
-      const bool is_npy = bytes.size() > kNpyMagic.size() &&
-                          std::memcmp(bytes.data(), kNpyMagic.data(), kNpyMagic.size()) == 0;
-      if (!is_npy) refuse_file(path, "the file is neither .npy nor .safetensors");
-      values_ = npy_values(bytes, path);
-    }
-  }
+  explicit FeatureFile(const fs::path& path)
+      : file_(path),
+        values_(path.extension() == ".safetensors" ? safetensors_values(file_)
+                                                   : npy_values(file_)) {}
 
   /// @throws DataError unless the file fits the projector
   int64_t num_rows(const FeatureProjector& projector) const {
     const std::vector<int64_t>& shape = values_.shape;
     if (shape.empty() || shape.back() != projector.input_width)
-      refuse_file(path_,
+      refuse_file(file_.path(),
                   fmt::format("the features have the shape [{}], and the projector {} takes a "
                               "width of {}",
                               fmt::join(shape, ", "), projector.name, projector.input_width),
@@ -168,14 +186,16 @@ class FeatureFile {
     for (size_t i = 0; i + 1 < shape.size(); ++i)
       rows = shape[i] > kMaxRows ? kMaxRows + 1 : std::min(rows * shape[i], kMaxRows + 1);
     if (rows == 0 || rows > kMaxRows)
-      refuse_file(path_, fmt::format("the features have the shape [{}]", fmt::join(shape, ", ")));
+      refuse_file(file_.path(),
+                  fmt::format("the features have the shape [{}]", fmt::join(shape, ", ")));
     const int64_t bytes = rows * projector.input_width * size_of_type(values_.type);
-    if (std::ssize(values_.bytes) != bytes)
-      refuse_file(path_, fmt::format("the file has {} bytes of values, and its shape asks for {}",
-                                     values_.bytes.size(), bytes));
+    if (static_cast<int64_t>(values_.size) != bytes)
+      refuse_file(file_.path(),
+                  fmt::format("the file has {} bytes of values, and its shape asks for {}",
+                              values_.size, bytes));
     if (rows < projector.tokens)
       refuse_file(
-          path_,
+          file_.path(),
           fmt::format("the features have {}, and the projector {} makes {} of them",
                       counted(rows, "row"), projector.name, counted(projector.tokens, "token")),
           fmt::format("set its `tokens` to at most {}", rows));
@@ -183,29 +203,24 @@ class FeatureFile {
   }
 
   std::vector<float> values(int64_t count) const {
+    constexpr size_t kPiece = size_t{1} << 18;  // values that are converted together
+    const auto width = static_cast<size_t>(size_of_type(values_.type));
     std::vector<float> all(static_cast<size_t>(count));
-    if (values_.type == FeatureType::kF64) {
-      for (size_t i = 0; i < all.size(); ++i) {
-        double wide = 0;
-        std::memcpy(&wide, values_.bytes.data() + i * sizeof(wide), sizeof(wide));
-        all[i] = static_cast<float>(wide);
-      }
-    } else {
-      const DType from = values_.type == FeatureType::kF16    ? DType::kF16
-                         : values_.type == FeatureType::kBF16 ? DType::kBF16
-                                                              : DType::kF32;
-      weights::convert(from, values_.bytes.data(), DType::kF32,
-                       reinterpret_cast<std::byte*>(all.data()), count);
+    std::vector<std::byte> buffer(std::min(kPiece, all.size()) * width);
+    for (size_t begin = 0; begin < all.size(); begin += kPiece) {
+      const std::span<float> piece =
+          std::span(all).subspan(begin, std::min(kPiece, all.size() - begin));
+      const std::span<std::byte> bytes = std::span(buffer).first(piece.size() * width);
+      file_.read(values_.begin + begin * width, bytes);
+      convert_features(values_.type, bytes, piece);
     }
     if (!std::all_of(all.begin(), all.end(), [](float value) { return std::isfinite(value); }))
-      refuse_file(path_, "the features have NaN or infinite values", "compute them again");
+      refuse_file(file_.path(), "the features have NaN or infinite values", "compute them again");
     return all;
   }
 
  private:
-  fs::path path_;
-  MappedFile file_;
-  std::optional<weights::SafetensorsFile> safetensors_;
+  InputFile file_;
   FeatureValues values_;
 };
 

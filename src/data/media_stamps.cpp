@@ -28,13 +28,14 @@ MediaStamp stamp_of(const std::string& path, bool is_image) {
 }
 
 /// Parts of a file, which images that differ have differently: headers, compressed data, checksums.
-std::string contents_of(std::span<const std::byte> bytes) {
-  constexpr size_t kPart = 4096;
+std::string contents_of(const InputFile& file) {
+  constexpr uint64_t kPart = 4096;
+  const uint64_t size = file.size();
   Fingerprint fingerprint;
-  fingerprint.add(uint64_t{bytes.size()});
-  if (bytes.size() <= 3 * kPart) return fingerprint.add(xxh3_128(bytes)).hex();
-  for (const size_t begin : {size_t{0}, bytes.size() / 2, bytes.size() - kPart})
-    fingerprint.add(xxh3_128(bytes.subspan(begin, kPart)));
+  fingerprint.add(size);
+  if (size <= 3 * kPart) return fingerprint.add(xxh3_128(file.read(0, size))).hex();
+  for (const uint64_t begin : {uint64_t{0}, size / 2, size - kPart})
+    fingerprint.add(xxh3_128(file.read(begin, kPart)));
   return fingerprint.hex();
 }
 
@@ -84,11 +85,10 @@ bool MediaStamps::note(const std::string& path, bool is_image) {
   return files_.try_emplace(path, Noted{.stamp = stamp}).second;
 }
 
-void MediaStamps::note_contents(const std::string& path, const std::string& written,
-                                std::span<const std::byte> bytes) {
-  const std::string contents = contents_of(bytes);
+void MediaStamps::note_contents(const std::string& written, const InputFile& file) {
+  const std::string contents = contents_of(file);
   const std::scoped_lock lock(mutex_);
-  Noted& noted = files_.at(path);
+  Noted& noted = files_.at(file.path().string());
   noted.contents = contents;
   noted.written = written;
 }

@@ -4,9 +4,10 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
+
+#include "sftrun/core/input_file.h"
 
 /// The files of images and features that records were made from: what tells later whether they have changed.
 namespace sftrun::data {
@@ -25,10 +26,10 @@ class MediaStamps {
   /// Looks at a file that was not noted yet. Call it before the file is read: a change in between is then seen as one.
   /// @return whether it is new
   bool note(const std::string& path, bool is_image);
-  /// Adds to the fingerprint: the file's size, beginning, middle and end.
+  /// Adds to the fingerprint of a file that was noted: its size, beginning, middle and end.
   /// @param written the path as the record has it, so that moved data have the same fingerprint
-  void note_contents(const std::string& path, const std::string& written,
-                     std::span<const std::byte> bytes);
+  /// @throws DataError naming the file if it became shorter since it was opened, or cannot be read
+  void note_contents(const std::string& written, const InputFile& file);
 
   /// For `find_media_change`; empty: no record names a file.
   std::string packed() const;

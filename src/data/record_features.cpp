@@ -9,7 +9,7 @@
 #include "nulls.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
-#include "sftrun/core/file.h"
+#include "sftrun/core/input_file.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/data/record_error.h"
 
@@ -105,7 +105,7 @@ std::string RecordFeatures::mark_of(const Json& path, const std::string& project
   const bool is_new =
       place_.stamps != nullptr && place_.stamps->note(file.string(), /*is_image=*/false);
   try {
-    if (is_new) place_.stamps->note_contents(file.string(), written, MappedFile(file).bytes());
+    if (is_new) place_.stamps->note_contents(written, InputFile(file));
     read.media.rows = num_feature_rows(file, projector);
   } catch (const DataError& error) {
     const std::string message = fmt::format("{}: {}", name, error.message()),

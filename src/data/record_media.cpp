@@ -9,7 +9,7 @@
 #include "sftrun/core/base64.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
-#include "sftrun/core/file.h"
+#include "sftrun/core/input_file.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/data/tower_grid.h"
@@ -275,13 +275,14 @@ SequenceMedia RecordMedia::read_header(const Media& media) const {
   const bool is_file = media.bytes == nullptr;
   const bool is_new =
       is_file && place_.stamps != nullptr && place_.stamps->note(media.path, /*is_image=*/true);
-  const MappedFile file = is_file ? MappedFile(std::filesystem::path(media.path)) : MappedFile();
-  const std::span<const std::byte> bytes =
-      is_file ? file.bytes() : std::as_bytes(std::span(*media.bytes));
-  if (is_new) place_.stamps->note_contents(media.path, written_path(media.path), bytes);
-  const images::ImageHeader header = images::read_header_within(bytes, {}, media.path);
-  // Only pixels tell whether a file without its end is truncated.
-  if (!images::has_end(bytes)) images::decode(bytes, {}, media.path);
+  const auto header_of_file = [&] {
+    const InputFile file(media.path);
+    if (is_new) place_.stamps->note_contents(written_path(media.path), file);
+    return images::header_of_complete(file, {}, media.path);
+  };
+  const images::ImageHeader header =
+      is_file ? header_of_file()
+              : images::header_of_complete(std::as_bytes(std::span(*media.bytes)));
   return {.media = media, .width = header.width(), .height = header.height()};
 }
 

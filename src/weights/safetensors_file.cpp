@@ -6,6 +6,7 @@
 #include "json_text.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/safetensors.h"
+#include "sftrun/weights/safetensors_header.h"
 #include "shape_math.h"
 
 namespace sftrun::weights {
@@ -36,16 +37,16 @@ int64_t bits_of(const std::string& dtype) {
 /// Parses a file's header. Each error names the tensor.
 class HeaderReader {
  public:
-  HeaderReader(std::span<const std::byte> data, const std::string& where)
-      : data_(data), where_(where) {}
+  HeaderReader(uint64_t data_size, const std::string& where)
+      : data_size_(data_size), where_(where) {}
 
-  SafetensorsEntry read(const std::string& name, const json& description) {
+  SafetensorsPlace read(const std::string& name, const json& description) {
     if (!description.is_object()) fail(name, "has a description that is not a JSON object");
     for (const auto& [key, unused] : description.items()) {
       if (key != "dtype" && key != "shape" && key != "data_offsets")
         fail(name, fmt::format("has the unknown key `{}`", key));
     }
-    SafetensorsEntry entry;
+    SafetensorsPlace entry;
     entry.name = name;
     const auto dtype = description.find("dtype");
     if (dtype == description.end() || !dtype->is_string()) fail(name, "has no dtype");
@@ -54,25 +55,24 @@ class HeaderReader {
       entry.shape.push_back(static_cast<int64_t>(size));
     const std::vector<uint64_t> offsets = numbers(name, description, "data_offsets");
     if (offsets.size() != 2 || offsets[0] > offsets[1]) fail(name, "has invalid data_offsets");
-    if (offsets[1] > data_.size()) {
-      fail(name,
-           fmt::format("ends at byte {}, but the data has {} bytes", offsets[1], data_.size()),
+    if (offsets[1] > data_size_) {
+      fail(name, fmt::format("ends at byte {}, but the data has {} bytes", offsets[1], data_size_),
            kFixTruncated);
     }
-    entry.bytes = data_.subspan(offsets[0], offsets[1] - offsets[0]);
+    entry.begin = offsets[0], entry.size = offsets[1] - offsets[0];
     check_size(entry);
     return entry;
   }
 
   /// The format requires that the tensors cover the data without gaps or overlaps.
-  void check_cover(const std::vector<SafetensorsEntry>& entries) const {
-    const std::byte* position = data_.data();
-    for (const SafetensorsEntry& entry : entries) {
-      if (entry.bytes.data() < position) fail(entry.name, "overlaps the tensor before it");
-      if (entry.bytes.data() > position) fail(entry.name, "begins after a gap in the data");
-      position += entry.bytes.size();
+  void check_cover(const std::vector<SafetensorsPlace>& entries) const {
+    uint64_t position = 0;
+    for (const SafetensorsPlace& entry : entries) {
+      if (entry.begin < position) fail(entry.name, "overlaps the tensor before it");
+      if (entry.begin > position) fail(entry.name, "begins after a gap in the data");
+      position += entry.size;
     }
-    const auto unused = static_cast<uint64_t>(data_.data() + data_.size() - position);
+    const uint64_t unused = data_size_ - position;
     if (unused > 0)
       throw DataError(fmt::format("{} bytes at the end belong to no tensor", unused), where_,
                       kFixHeader);
@@ -97,7 +97,7 @@ class HeaderReader {
     return result;
   }
 
-  void check_size(const SafetensorsEntry& entry) const {
+  void check_size(const SafetensorsPlace& entry) const {
     const int64_t bits = bits_of(entry.dtype);
     if (bits == 0) fail(entry.name, fmt::format("has the unknown dtype \"{}\"", entry.dtype));
     const std::optional<int64_t> numel = checked_numel(entry.shape);
@@ -106,18 +106,18 @@ class HeaderReader {
       fail(entry.name,
            fmt::format("has the shape {}, which is too large", shape_text(entry.shape)));
     }
-    if (total_bits % 8 != 0 || static_cast<uint64_t>(total_bits / 8) != entry.bytes.size()) {
+    if (total_bits % 8 != 0 || static_cast<uint64_t>(total_bits / 8) != entry.size) {
       fail(entry.name,
            fmt::format("of shape {} in {} takes {} bytes, but its data_offsets span {}",
-                       shape_text(entry.shape), entry.dtype, total_bits / 8, entry.bytes.size()));
+                       shape_text(entry.shape), entry.dtype, total_bits / 8, entry.size));
     }
   }
 
-  std::span<const std::byte> data_;
+  uint64_t data_size_;
   const std::string& where_;
 };
 
-json read_header(ByteCursor& cursor, const std::string& where) {
+uint64_t read_header_length(ByteCursor& cursor, const std::string& where) {
   const auto length = cursor.read<uint64_t>("the header length");
   if (length > kMaxHeaderBytes) {
     throw DataError(
@@ -125,6 +125,11 @@ json read_header(ByteCursor& cursor, const std::string& where) {
                     length, kMaxHeaderBytes),
         where, "name a safetensors file; if it is one, download it again");
   }
+  return length;
+}
+
+json read_header(ByteCursor& cursor, const std::string& where) {
+  const uint64_t length = read_header_length(cursor, where);
   const std::span<const std::byte> bytes = cursor.take(length, "the header");
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (!text.starts_with('{'))
@@ -143,22 +148,44 @@ SafetensorsFile::SafetensorsFile(std::span<const std::byte> bytes, const std::st
   parse(bytes, where);
 }
 
-void SafetensorsFile::parse(std::span<const std::byte> bytes, const std::string& where) {
-  ByteCursor cursor(bytes, where);
-  const json header = read_header(cursor, where);
-  data_begin_ = bytes.size() - cursor.rest().size();
-  HeaderReader reader(cursor.rest(), where);
-  for (const auto& [name, description] : header.items()) {
+SafetensorsHeader parse_safetensors_header(std::span<const std::byte> beginning, uint64_t file_size,
+                                           const std::string& where) {
+  ByteCursor cursor(beginning, where);
+  const json description_of = read_header(cursor, where);
+  SafetensorsHeader header{.data_begin = cursor.offset()};
+  HeaderReader reader(file_size - header.data_begin, where);
+  for (const auto& [name, description] : description_of.items()) {
     if (name == "__metadata__") {
-      metadata_ = description;
+      header.metadata = description;
     } else {
-      entries_.push_back(reader.read(name, description));
+      header.tensors.push_back(reader.read(name, description));
     }
   }
-  std::sort(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.bytes.data(), a.bytes.size()) < std::pair(b.bytes.data(), b.bytes.size());
+  std::sort(header.tensors.begin(), header.tensors.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.begin, a.size) < std::pair(b.begin, b.size);
   });
-  reader.check_cover(entries_);
+  reader.check_cover(header.tensors);
+  return header;
+}
+
+SafetensorsHeader read_safetensors_header(const InputFile& file) {
+  const std::string where = file.path().string();
+  const uint64_t size = file.size();
+  std::string beginning = file.read(0, std::min<uint64_t>(size, sizeof(uint64_t)));
+  ByteCursor cursor(std::as_bytes(std::span(beginning)), where);
+  const uint64_t length = read_header_length(cursor, where);
+  beginning = file.read(0, cursor.offset() + std::min(length, size - cursor.offset()));
+  return parse_safetensors_header(std::as_bytes(std::span(beginning)), size, where);
+}
+
+void SafetensorsFile::parse(std::span<const std::byte> bytes, const std::string& where) {
+  SafetensorsHeader header = parse_safetensors_header(bytes, bytes.size(), where);
+  data_begin_ = header.data_begin;
+  metadata_ = std::move(header.metadata);
+  const std::span<const std::byte> data = bytes.subspan(data_begin_);
+  for (SafetensorsPlace& tensor : header.tensors)
+    entries_.push_back({std::move(tensor.name), std::move(tensor.dtype), std::move(tensor.shape),
+                        data.subspan(tensor.begin, tensor.size)});
   for (size_t i = 0; i < entries_.size(); ++i) index_[entries_[i].name] = i;
 }
 

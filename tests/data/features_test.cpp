@@ -2,14 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <fstream>
 #include <limits>
+#include <thread>
 
 #include "media_text.h"
 #include "sftrun/core/file.h"
 #include "sftrun/data/batch_plan.h"
 #include "sftrun/data/prompt.h"
 #include "sftrun/data/sequence.h"
+#include "sftrun/weights/safetensors.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 #include "toy_model.h"
@@ -125,6 +130,72 @@ TEST_F(Features, AFileMayNotChangeAfterTokenising) {
   write("a.npy", npy(6, kFeatureWidth));
   EXPECT_NE(test::error_of([&] { read(before); }).find("they had 5 when the data were tokenised"),
             std::string::npos);
+}
+
+/// A mapping of a file that another program shortens would end the process.
+TEST_F(Features, AFileMayBecomeShorterWhileItIsRead) {
+  const int64_t rows = 200'000;
+  const std::string content = npy(rows, kFeatureWidth);
+  const auto path = write("a.npy", content);
+  const SequenceMedia whole = media(path);
+  std::atomic<bool> ends = false;
+  std::thread writer([&] {
+    while (!ends) {
+      std::filesystem::resize_file(path, 100);
+      std::ofstream(path, std::ios::binary) << content;
+    }
+  });
+  int num_errors = 0;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+  while (std::chrono::steady_clock::now() < end) {
+    try {
+      EXPECT_EQ(read(whole).back(), static_cast<float>(rows * kFeatureWidth - 1));
+    } catch (const DataError& error) {
+      EXPECT_NE(std::string(error.what()).find("a.npy"), std::string::npos) << error.what();
+      ++num_errors;
+    }
+  }
+  ends = true;
+  writer.join();
+  EXPECT_GT(num_errors, 0);
+}
+
+TEST_F(Features, OfSafetensorsHaveAName) {
+  const auto values = [](float first, int64_t rows) {
+    return [=](void* to) {
+      for (int64_t i = 0; i < rows * kFeatureWidth; ++i)
+        static_cast<float*>(to)[i] = first + static_cast<float>(i);
+    };
+  };
+  const auto path = dir_ / "a.safetensors";
+  weights::write_safetensors(path, {{"first", DType::kF32, {1, kFeatureWidth}, values(100, 1)},
+                                    {"features", DType::kF32, {2, kFeatureWidth}, values(7, 2)}});
+  EXPECT_EQ(read(media(path)), (std::vector<float>{7, 8, 9, 10, 11, 12}));
+  weights::write_safetensors(path, {{"one", DType::kF32, {1, kFeatureWidth}, values(5, 1)}});
+  EXPECT_EQ(read(media(path)), (std::vector<float>{5, 6, 7}));
+  weights::write_safetensors(path, {{"one", DType::kF32, {1, kFeatureWidth}, values(5, 1)},
+                                    {"two", DType::kF32, {1, kFeatureWidth}, values(5, 1)}});
+  EXPECT_NE(test::error_of([&] { media(path); }).find("2 tensors, and none is named `features`"),
+            std::string::npos);
+}
+
+/// Larger than what is converted together.
+TEST_F(Features, ManyRowsAreReadInPieces) {
+  const int64_t rows = 100'000;
+  std::string doubles;
+  for (int64_t i = 0; i < rows * kFeatureWidth; ++i) {
+    const auto value = static_cast<double>(i % 1000);
+    doubles.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  }
+  const auto path =
+      write("a.npy", npy(fmt::format("{{'descr': '<f8', 'fortran_order': False, 'shape': "
+                                     "({}, {}), }}",
+                                     rows, kFeatureWidth),
+                         {}) +
+                         doubles);
+  const std::vector<float> values = read(media(path));
+  for (size_t i = 0; i < values.size(); ++i)
+    ASSERT_EQ(values[i], static_cast<float>(i % 1000)) << i;
 }
 
 // ---- In records

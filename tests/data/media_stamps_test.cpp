@@ -39,7 +39,7 @@ class MediaFiles : public ::testing::Test {
   void note(MediaStamps& stamps, const std::string& name, bool is_image = true) const {
     const std::string path = (dir_ / name).string();
     if (!stamps.note(path, is_image) || !fs::exists(path)) return;
-    stamps.note_contents(path, name, MappedFile(path).bytes());
+    stamps.note_contents(name, InputFile(path));
   }
   test::TemporaryDirectory dir_;
 };

@@ -8,6 +8,7 @@
 
 #include "file_builders.h"
 #include "json_text.h"
+#include "sftrun/weights/safetensors_header.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
@@ -204,9 +205,37 @@ TEST(SafetensorsFile, RefusesWhatTheFormatForbids) {
       expect_error([&] { SafetensorsFile{directory / "bad.safetensors"}; },
                    {part, "bad.safetensors"});
     }
+    const std::string whole =
+        test::error_of([&] { SafetensorsFile{directory / "bad.safetensors"}; });
+    EXPECT_EQ(
+        test::error_of([&] { read_safetensors_header(InputFile(directory / "bad.safetensors")); }),
+        whole);
   }
   expect_error([&] { SafetensorsFile{directory / "absent.safetensors"}; },
                {"cannot open", "absent.safetensors"});
+}
+
+TEST(SafetensorsHeaders, SayWhereTensorsAre) {
+  const test::TemporaryDirectory directory;
+  const auto path = directory / "m.safetensors";
+  write_safetensors(
+      path, {counting("a", DType::kBF16, {3, 5}, 1), counting("b", DType::kF32, {2, 4}, 9)});
+  const SafetensorsFile file(path);
+  const InputFile input(path);
+  const SafetensorsHeader header = read_safetensors_header(input);
+  EXPECT_EQ(header.metadata, file.metadata());
+  EXPECT_EQ(header.data_begin, file.data_begin());
+  ASSERT_EQ(header.tensors.size(), 2U);
+  for (size_t i = 0; i < 2; ++i) {
+    const SafetensorsPlace& place = header.tensors[i];
+    const SafetensorsEntry& entry = file.entries()[i];
+    EXPECT_EQ(place.name, entry.name);
+    EXPECT_EQ(place.dtype, entry.dtype);
+    EXPECT_EQ(place.shape, entry.shape);
+    const std::string bytes = input.read(header.data_begin + place.begin, place.size);
+    EXPECT_EQ(bytes,
+              std::string(reinterpret_cast<const char*>(entry.bytes.data()), entry.bytes.size()));
+  }
 }
 
 /// As DeepSeek V3's model.safetensors.index.json has them.

@@ -3,6 +3,10 @@
 #include "sftrun/images/header.h"
 #include "sftrun/images/image.h"
 
+namespace sftrun {
+class InputFile;
+}
+
 namespace sftrun::images {
 
 /// What a file may ask for; checked by its header, before anything is decoded.
@@ -21,6 +25,15 @@ ImageHeader read_header_within(std::span<const std::byte> bytes, const DecodeLim
 /// Whether a file has what stands at the end of its format: JPEG's end marker, PNG's IEND, as many bytes as WebP's header says. A file
 /// without it is truncated, or has other bytes behind its end; `decode` tells. Reads the first and the last bytes only.
 bool has_end(std::span<const std::byte> bytes);
+
+/// The header of a file that is not truncated. Pixels are decoded only where the end of the format is missing.
+/// @throws DataError as `read_header_within`; if the file is truncated
+ImageHeader header_of_complete(std::span<const std::byte> bytes, const DecodeLimits& limits = {},
+                               std::string_view where = {});
+/// The same of a file, of which no more is read than that needs: of a large JPEG file its beginning and its end.
+/// @throws DataError also if the file becomes shorter meanwhile
+ImageHeader header_of_complete(const InputFile& file, const DecodeLimits& limits = {},
+                               std::string_view where = {});
 
 /// Decodes a JPEG, PNG or WebP file to what transformers' `load_image` makes of it, bit for bit:
 ///     PIL.ImageOps.exif_transpose(PIL.Image.open(file)).convert("RGB")
