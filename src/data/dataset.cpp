@@ -279,6 +279,10 @@ const SourceFile& Dataset::file_of(int64_t example) const {
   return part->files.at(static_cast<size_t>(examples_.stored(example).file));
 }
 
+std::string Dataset::place_of(int64_t example) const {
+  return file_of(example).where(examples_.stored(example).number);
+}
+
 int64_t documents_together(const config::RunConfig& config) {
   return config.train.objective_info().sequences();
 }

@@ -190,7 +190,9 @@ class Evaluation {
          .records = asked_,
          .prompt = [this](size_t example) { return questions_.at(example).prompt; },
          .on_answer = [&](size_t example,
-                          Answer&& answer) { own.emplace(example, std::move(answer)); }});
+                          Answer&& answer) { own.emplace(example, std::move(answer)); },
+         .place =
+             [this](size_t example) { return data_->place_of(static_cast<int64_t>(example)); }});
     if (code != 0) return code;
     measured.answers = answers_of_all_ranks(rank_.comm(), own);
     for (const auto& [example, answer] : measured.answers)

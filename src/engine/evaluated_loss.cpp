@@ -36,9 +36,7 @@ model::PackedBatch packed_bin(model::Decoder& decoder, const data::Dataset& data
     return model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {});
   } catch (const data::MediaError& error) {
     const int64_t example = bin[static_cast<size_t>(error.document())];
-    const std::string place =
-        dataset.file_of(example).where(dataset.examples().stored(example).number);
-    throw data::error_in_record(error, place, /*may_be_left_out=*/false);
+    throw data::error_in_record(error, dataset.place_of(example), /*may_be_left_out=*/false);
   }
 }
 

@@ -279,7 +279,15 @@ class FileAnswers {
                            .records = records,
                            .num_done = num_done,
                            .prompt = [this](size_t record) { return tokens_[record]; },
-                           .on_answer = on_answer});
+                           .on_answer = on_answer,
+                           .place = [this](size_t record) { return records_[record].where; },
+                           .after_errors = after_errors()});
+  }
+
+  std::string after_errors() const {
+    if (!request_.ranks.folder) return {};
+    return fmt::format("finished answers are kept in {}, and the same command goes on after them",
+                       *request_.ranks.folder);
   }
 
   /// The records in the order of the input.

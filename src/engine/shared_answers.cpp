@@ -11,6 +11,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/units.h"
+#include "sftrun/data/media_faults.h"
 
 namespace sftrun::engine {
 namespace {
@@ -34,12 +35,11 @@ class SharedRun {
   }
 
   int run() {
-    shared_.generator.run(
-        shared_.decoder, shared_.batch_size,
-        {.next_prompt = [this] { return next_prompt(); },
-         .on_answer = [this](size_t record, Answer&& answer) { take(record, std::move(answer)); },
-         .before_step = [this](size_t) { return before_step(); }},
-        shared_.copy);
+    try {
+      generate();
+    } catch (const data::MediaError& error) {
+      throw error_of_record(error);
+    }
     comm_.barrier(shared_.name + ": records answered");
     code_ = stop_code();
     if (code_ == 0 && shared_.rank.is_main()) report(/*is_end=*/true);
@@ -47,6 +47,23 @@ class SharedRun {
   }
 
  private:
+  void generate() {
+    shared_.generator.run(
+        shared_.decoder, shared_.batch_size,
+        {.next_prompt = [this] { return next_prompt(); },
+         .on_answer = [this](size_t record, Answer&& answer) { take(record, std::move(answer)); },
+         .before_step = [this](size_t) { return before_step(); }},
+        shared_.copy);
+  }
+
+  DataError error_of_record(const data::MediaError& error) const {
+    const std::string place = shared_.place(static_cast<size_t>(error.document()));
+    const DataError of_record = data::error_in_record(error, place, /*may_be_left_out=*/false);
+    if (shared_.after_errors.empty()) return of_record;
+    return DataError(of_record.message(), of_record.where(),
+                     fmt::format("{}; {}", of_record.fix(), shared_.after_errors));
+  }
+
   std::optional<model::Prompt> next_prompt() {
     if (code_ != 0) return std::nullopt;
     const auto place = static_cast<size_t>(comm_.add(taken_, 1) - 1);

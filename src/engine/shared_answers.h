@@ -26,12 +26,15 @@ struct SharedAnswers {
   /// The prompt of a record.
   std::function<data::PromptTokens(size_t)> prompt;
   std::function<void(size_t, Answer&&)> on_answer;
+  std::function<std::string(size_t)> place;  ///< "file:line" of a record, for errors
+  std::string after_errors = {};             ///< what helps then beside their own fix
 };
 
 /// Answers all records; rank 0 reports progress. All ranks call it, and return when every record is
 /// answered.
 /// The random numbers of an answer depend only on the seed and on its record.
 /// @return 0, or the exit code of a stop that any rank was asked for
+/// @throws DataError naming the record, for images and features that cannot be read
 int answer_records(const SharedAnswers& shared);
 
 /// The answers of all ranks, by record, on every rank.   @param own of this rank

@@ -280,7 +280,9 @@ int TrainingAnswers::answer(const std::vector<size_t>& examples, const std::stri
          .logs_end = false,
          .prompt = [this](size_t example) { return questions_.at(example).prompt; },
          .on_answer = [&](size_t example,
-                          Answer&& given) { turn.own.emplace(example, std::move(given)); }});
+                          Answer&& given) { turn.own.emplace(example, std::move(given)); },
+         .place =
+             [this](size_t example) { return in_.val.place_of(static_cast<int64_t>(example)); }});
   } catch (const model::NotFiniteError& error) {
     throw model::NotFiniteError(
         error.message(), error.where(),

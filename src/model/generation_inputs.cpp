@@ -9,6 +9,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/data/batch_plan.h"
 #include "sftrun/data/example_store.h"
+#include "sftrun/data/media_faults.h"
 
 namespace sftrun::model {
 namespace {
@@ -46,6 +47,17 @@ int64_t rope_shift(const data::Batch& batch, size_t document) {
   return batch.rope_positions[last] + 1 - (end - batch.cu_seqlens[document]);
 }
 
+/// @throws data::MediaError with the index of the prompt as its document
+PackedBatch pack_prompts(const data::Batch& batch, const std::vector<CachedSequence>& rows,
+                         const std::vector<size_t>& chosen, Decoder& decoder) {
+  try {
+    return prepare_batch(batch, decoder.rope(), decoder.batch_target(), {});
+  } catch (const data::MediaError& error) {
+    const size_t row = chosen[static_cast<size_t>(error.document())];
+    throw data::MediaError(error, static_cast<int64_t>(rows[row].request.prompt.index));
+  }
+}
+
 /// The given rows with their tokens so far.
 GenerationInputs::Prefill whole_sequences(std::vector<CachedSequence>& rows,
                                           const std::vector<size_t>& chosen, Decoder& decoder) {
@@ -70,7 +82,7 @@ GenerationInputs::Prefill whole_sequences(std::vector<CachedSequence>& rows,
       rows[chosen[i]].rope_shift = rope_shift(batch, i);
   }
   prefill.cu_seqlens = batch.cu_seqlens;
-  prefill.packed = prepare_batch(batch, decoder.rope(), decoder.batch_target(), {});
+  prefill.packed = pack_prompts(batch, rows, chosen, decoder);
   return prefill;
 }
 

@@ -115,14 +115,10 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
   LostMedia lost(comm, bad_records_);
   for (const Set& set : sets_) {
     const std::vector<data::Bin> bins = set.plan.global_batch(0, 0);
-    const MediaRecords records{
-        .bins = bins,
-        .examples = val_.examples(),
-        .place_of =
-            [&](int64_t example) {
-              return val_.file_of(example).where(val_.examples().stored(example).number);
-            },
-        .lost = lost_};
+    const MediaRecords records{.bins = bins,
+                               .examples = val_.examples(),
+                               .place_of = [&](int64_t example) { return val_.place_of(example); },
+                               .lost = lost_};
     StepSums sums;
     do {
       sums = lost.note_during(decoder, records, [&] {

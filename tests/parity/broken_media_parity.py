@@ -10,6 +10,7 @@ dpo         pairs of which one has a damaged image
 evaluation  the loss on validation data with damaged images
 messages    the warning of each file, once; the summary; without data.bad_records: skip the error, which names file, record and what to do
 answers     of evaluations, to the other questions
+generate    names the record; answers before it are kept, and the same command goes on after them
 resume      of a run whose image has changed
 all broken  the run ends
 """
@@ -238,6 +239,31 @@ def check_answers(case: Case) -> None:
     case.verdicts.expect(f"{case.name}, answers of evaluations", counts == [RECORDS - len(BROKEN)], str(counts))
 
 
+def check_generate(case: Case) -> None:
+    rng = random.Random(5)
+    questions, answers, parts = (case.directory / f"questions{end}" for end in (".jsonl", ".out", ".out.parts"))
+    records = [{"messages": [{"role": "user", "content": [{"type": "image", "path": f"images/{i}.png"}, {"type": "text", "text": words(rng, 2)}]}]}
+               for i in range(RECORDS)]
+    questions.write_text("".join(json.dumps(record) + "\n" for record in records))
+    command = ["generate", "--model", str(case.base), "--input", str(questions), "--output", str(answers), "--device", "cpu", "--max-new-tokens", "2"]
+    code, said = case.logged(*command, "--batch-size", "1")
+    named = all(part in said for part in (f"{questions}:{BROKEN[0] + 1}, {case.directory}/images/{BROKEN[0]}.png", f"kept in {parts}"))
+    case.verdicts.expect("generate, the error", code == 3 and named and not answers.exists(), said[-800:])
+    kept = [json.loads(line)["record"] for line in (parts / "rank-0.jsonl").read_text().splitlines()]
+    case.verdicts.expect("generate, answers before it", kept == list(range(BROKEN[0])), str(kept))
+    code, said = case.logged(*command, "--nproc-per-node", "2", "--strategy", "pipeline", "--overwrite")
+    case.verdicts.expect("generate, the error of a divided model", code == 3 and f"{questions}:{BROKEN[0] + 1}, " in said, said[-800:])
+    shutil.rmtree(parts)
+    before = {number: (case.directory / "images" / f"{number}.png").read_bytes() for number in BROKEN}
+    case.logged(*command, "--batch-size", "1")
+    for number in BROKEN:
+        shutil.copy(case.directory / "images" / "0.png", case.directory / "images" / f"{number}.png")
+    code, said = case.logged(*command)
+    case.verdicts.expect("generate, again", code == 0 and f"{BROKEN[0]} of {RECORDS} records already answered" in said and answers.read_bytes().count(b"\n") == RECORDS, said[-800:])
+    for number, data in before.items():
+        (case.directory / "images" / f"{number}.png").write_bytes(data)
+
+
 def check_all_broken(case: Case) -> None:
     """A run does not go on where nothing can be read any more."""
     for number in range(RECORDS):
@@ -284,6 +310,7 @@ def main() -> int:
                 check_dpo(case, options.quick)
                 check_evaluation(case)
                 check_answers(case)
+                check_generate(case)
                 check_resume(case)
                 check_all_broken(case)
     return verdicts.exit_code()

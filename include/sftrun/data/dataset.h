@@ -59,6 +59,7 @@ class Dataset {
   /// Of the files and the settings for reading them, not of tokenizer and template.
   const std::string& fingerprint() const { return fingerprint_; }
   const SourceFile& file_of(int64_t example) const;
+  std::string place_of(int64_t example) const;  ///< "file:line" of its record
 
  private:
   ExampleStore examples_;

@@ -14,7 +14,7 @@ namespace sftrun::data {
 /// Of an image or of features in a batch; it names the file.
 class MediaError : public DataError {
  public:
-  /// @param document its key in the batch (`Batch::document_keys`)
+  /// @param document its key in the batch (`Batch::document_keys`); of generation the index of its prompt
   /// @param is_of_file false: the model's files are at fault, so that other records are no better
   MediaError(const DataError& error, int64_t document, bool is_of_file = true)
       : DataError(error.message(), error.where(),
