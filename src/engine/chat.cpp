@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +28,9 @@
 #include "sftrun/core/user_path.h"
 #include "sftrun/core/utf8.h"
 #include "sftrun/data/image_input.h"
+#include "sftrun/data/media.h"
 #include "sftrun/data/prompt.h"
+#include "sftrun/images/decode.h"
 #include "sftrun/model/generate.h"
 #include "sftrun/serve/api.h"
 #include "text_generator.h"
@@ -146,6 +150,22 @@ class Models {
   SharedBases bases_;
   std::map<std::string, LoadedModel> loaded_;
 };
+
+/// Puts the files of images into the prompt, with which the other ranks of the model get them: a damaged one is found before they begin,
+/// and none that changes afterwards stops them.
+/// @throws DataError naming the file
+void hold_images(std::vector<data::SequenceMedia>& images) {
+  for (data::SequenceMedia& image : images) {
+    if (image.media.bytes != nullptr) continue;
+    const auto file = std::make_shared<const std::string>(data::read_media(image.media));
+    const images::Image pixels =
+        images::decode(std::as_bytes(std::span(*file)), {}, image.media.path);
+    if (pixels.width != image.width || pixels.height != image.height)
+      throw DataError("the image changed while it was read", image.media.path,
+                      "send the message again");
+    image.media = {.bytes = file};
+  }
+}
 
 class Conversation {
  public:
@@ -315,8 +335,9 @@ class Conversation {
 
   /// Prints the answer to the conversation as it comes, and adds it.
   void generate() {
-    const data::PromptTokens prompt = data::PromptBuilder(model_->text, true)
-                                          .build({{"messages", messages_}}, "the conversation");
+    data::PromptTokens prompt = data::PromptBuilder(model_->text, true)
+                                    .build({{"messages", messages_}}, "the conversation");
+    if (model_->copy) hold_images(prompt.media);
     model::SamplingOptions options = sampling_options(request_.sampling);
     limit_to_context(options, std::ssize(prompt.ids));
     std::string shown;

@@ -11,6 +11,7 @@ evaluation  the loss on validation data with damaged images
 messages    the warning of each file, once; the summary; without data.bad_records: skip the error, which names file, record and what to do
 answers     of evaluations, to the other questions
 generate    names the record; answers before it are kept, and the same command goes on after them
+chat        goes on after a damaged image, also with several processes
 resume      of a run whose image has changed
 all broken  the run ends
 """
@@ -264,6 +265,24 @@ def check_generate(case: Case) -> None:
         (case.directory / "images" / f"{number}.png").write_bytes(data)
 
 
+def check_chat(case: Case) -> None:
+    images, saved = case.directory / "images", case.directory / "saved.jsonl"
+    typed = [f"/image {images / '0.png'}", "a red cat", f"/image {images / f'{BROKEN[0]}.png'}", "blue", f"/image {images / '1.png'}", "sky", f"/save {saved}", "/quit"]
+    conversations = []
+    for divided in ([], ["--nproc-per-node", "2", "--strategy", "tensor"], ["--nproc-per-node", "2", "--strategy", "pipeline"]):
+        command = [case.sftrun.path, "chat", "--model", str(case.base), "--device", "cpu", "--dtype", "fp32", "--max-new-tokens", "3", *divided]
+        done = subprocess.run(command, input="\n".join(typed) + "\n", capture_output=True, text=True, timeout=600)
+        named = "is damaged" in done.stdout and f"{images}/{BROKEN[0]}.png" in done.stdout
+        name = f"chat, {' '.join(divided) or 'one process'}"
+        case.verdicts.expect(f"{name}: it goes on", done.returncode == 0 and named and saved.exists(), (done.stdout + done.stderr)[-800:])
+        if saved.exists():
+            conversations.append(json.loads(saved.read_text()))
+            saved.unlink()
+    turns = [[turn["role"] for turn in conversation["messages"]] for conversation in conversations]
+    case.verdicts.expect("chat: without the message of the damaged image", turns == 3 * [2 * ["user", "assistant"]], str(turns))
+    case.verdicts.expect("chat: the same conversation", all(one == conversations[0] for one in conversations), str(conversations)[:800])
+
+
 def check_all_broken(case: Case) -> None:
     """A run does not go on where nothing can be read any more."""
     for number in range(RECORDS):
@@ -311,6 +330,7 @@ def main() -> int:
                 check_evaluation(case)
                 check_answers(case)
                 check_generate(case)
+                check_chat(case)
                 check_resume(case)
                 check_all_broken(case)
     return verdicts.exit_code()
