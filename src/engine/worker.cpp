@@ -115,7 +115,8 @@ int prepare_and_train(const app::WorkerRequest& request, PreparedRun& run, Rank&
       train::identity_of(config, train::model_identity(*run.checkpoint, *run.text),
                          run.data.fingerprint, run.data.val_fingerprint(), run.data.parts);
   if (run.deals_by_cost) train::add_deal_by_cost(run.identity);
-  train::require_same_on_all_ranks(run.identity, config, rank.comm());
+  train::require_same_on_all_ranks(run.identity, config, rank.comm(),
+                                   rank.env().local_world_size == rank.env().world_size);
   if (run.resume_from) {
     train::require_resumable(*run.resume_from, *saved, run.identity, resume);
     train::require_length(*run.resume_from, *saved, config, run.data.train_or_null(), resume);

@@ -315,7 +315,7 @@ std::string describe_other_rank(const Json& own, const Json& first) {
 }  // namespace
 
 void require_same_on_all_ranks(const Json& identity, const config::RunConfig& config,
-                               parallel::Communicator& comm) {
+                               parallel::Communicator& comm, bool is_one_machine) {
   const Json own = {{"identity", identity}, {"config", config::to_json(config)}};
   const auto differs = parallel::find_disagreement(
       comm, "model-data-and-configuration", own.dump(),
@@ -323,7 +323,11 @@ void require_same_on_all_ranks(const Json& identity, const config::RunConfig& co
   if (!differs) return;
   throw ConfigError(
       fmt::format("rank {} has another run than rank 0: {}", differs->rank, differs->what), {},
-      "give every node the same files and flags");
+      is_one_machine
+          ? "files changed between the ranks' reads of them, or ranks have other flags: run the "
+            "command again when nothing writes to the files"
+          : "give every node the same files and flags; if they have them, files changed while the "
+            "run started: run the command again");
 }
 
 }  // namespace sftrun::train

@@ -14,6 +14,7 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -200,6 +201,26 @@ def check_resolved_quant(sftrun, folder):
     return failures
 
 
+def check_other_data(sftrun, folder):
+    """Two ranks of one machine that read other records, as from a file that changes meanwhile."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (folder / "run.yaml").write_text(RUN.format(model=MODEL, folder=folder, steps=2))
+    command = [sftrun, "train", "--config", folder / "run.yaml", "--device", "cpu", "data.train=data.jsonl", "data.val=data.jsonl", "data.cache_dir=none",
+               f"output.dir={folder}/other"]
+    ranks = []
+    for rank in range(2):
+        (folder / f"rank-{rank}").mkdir()
+        write_lines(folder / f"rank-{rank}/data.jsonl", [record(n + rank) for n in range(4)])
+        environment = os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        ranks.append(subprocess.Popen([str(part) for part in command], cwd=folder / f"rank-{rank}", env=environment, stderr=subprocess.PIPE, text=True))
+    said = [rank.communicate(timeout=240)[1] for rank in ranks]
+    named = "rank 1 has another run than rank 0: the data set differs from that of rank 0" in said[0] and "files changed between the ranks' reads of them" in said[0]
+    return [] if named and ranks[0].returncode == 2 else [f"other data on a rank of the same machine: {said}"]
+
+
 def check(sftrun, folder):
     failures = []
     expect = lambda what, holds: failures.append(what) if not holds else None  # noqa: E731
@@ -240,6 +261,7 @@ def main():
         for processes in (1, 2):
             failures += check_what_is_resolved(sftrun, pathlib.Path(folder), processes)
         failures += check_resolved_quant(sftrun, pathlib.Path(folder))
+        failures += check_other_data(sftrun, pathlib.Path(folder))
     for failure in failures:
         print(f"FAIL {failure}")
     print("smoke: failed" if failures else "smoke: ok")

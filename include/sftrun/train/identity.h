@@ -43,9 +43,11 @@ void add_deal_by_cost(nlohmann::ordered_json& identity);
 /// Whether a run does so, that began with this identity. Those of earlier versions deal in order.
 bool deals_by_cost(const nlohmann::ordered_json& identity);
 
+/// @param is_one_machine whether all ranks read the same files: then they may have changed in between
 /// @throws ConfigError naming a rank that has another identity or configuration than rank 0
 void require_same_on_all_ranks(const nlohmann::ordered_json& identity,
-                               const config::RunConfig& config, parallel::Communicator& comm);
+                               const config::RunConfig& config, parallel::Communicator& comm,
+                               bool is_one_machine);
 
 struct ResumePermissions {
   bool changed_data = false, backend_change = false;
