@@ -585,11 +585,10 @@ compares names and shapes of all tensors, and the number of parameters, with tra
 """
 
 LIMITS = """
-Other models with images are trained on text, too, and their image part is unchanged: Qwen2.5-VL (`qwen2_5_vl`), Qwen3-VL (`qwen3_vl`, `qwen3_vl_moe`), SmolVLM and Idefics 3
+[images.md](images.md) says how models with images are trained. On texts alone their image part is not loaded, and unchanged. Others with images: Qwen2.5-VL (`qwen2_5_vl`), Qwen3-VL (`qwen3_vl`, `qwen3_vl_moe`), SmolVLM and Idefics 3
 (`smolvlm`, `idefics3`), LLaVA (`llava`, `llava_next`), InternVL in transformers' layout (`internvl`), Mistral Small 3.1 and Pixtral (`mistral3`, `llava`). Their text part is one of the
 families above. Names and shapes of all tensors of 38 configurations, released models among them, are compared with transformers (`tests/spec/vision_shapes_test.cpp`). Of tiny models of seven of them the
-trained adapter loads in PEFT, and the merged model gives the same logits in transformers within 3e-6 (2026-11-29). [images.md](images.md) says how they are
-trained on images.
+trained adapter loads in PEFT, and the merged model gives the same logits in transformers within 3e-6 (2026-11-29).
 
 ## Limits
 - Qwen3-Next is not supported.

@@ -288,12 +288,16 @@ def make_case(name: str, sftrun: Sftrun, verdicts: Measured, scratch: Path, opti
 
 
 def check_pixels(case: Case) -> None:
-    model = VIDEO_MODELS[case.name]
+    """Without the tower: settings of other models have other patches than it reads."""
+    model, config = VIDEO_MODELS[case.name], case.base / "config.json"
+    whole = config.read_text()
+    config.write_text(json.dumps({key: value for key, value in json.loads(whole).items() if key != "vision_config"}))
     for number, settings in enumerate((model.settings, *model.others)):
         write_processor(case.base, case.name, settings)
         reader = reader_class(case.name)(case.name, case.base, case.directory, settings)
         compare_pixels(case, f"pixels, settings {number}", reader, random.Random(number), case.options.videos)
     write_processor(case.base, case.name, model.settings)
+    config.write_text(whole)
 
 
 def compare_pixels(case: Case, what: str, reader: VideoReader, rng: random.Random, count: int) -> None:
