@@ -145,7 +145,9 @@ bool is_visual_column(const std::string& column) {
 std::vector<std::string> unread_media(const Json& record, const MediaWanted& wanted) {
   static const std::vector<std::string> known = config::record_columns();
   std::vector<std::string> found;
-  for (const auto& [column, value] : record.items()) {
+  for (const auto& item : record.items()) {
+    const std::string& column = item.key();
+    const Json& value = item.value();
     const bool is_known =
         is_visual_column(column) || std::find(known.begin(), known.end(), column) != known.end();
     if (is_known || is_nothing(value)) continue;

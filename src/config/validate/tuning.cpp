@@ -3,6 +3,7 @@
 #include <array>
 
 #include "choices.h"
+#include "parse_field.h"
 #include "sftrun/core/python_syntax.h"
 #include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
