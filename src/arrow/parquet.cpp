@@ -3,6 +3,8 @@
 #include <parquet/file_reader.h>
 #include <parquet/properties.h>
 
+#include <new>
+
 #include "readers.h"
 #include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
@@ -57,7 +59,7 @@ std::unique_ptr<data::RecordReader> read_parquet(const std::filesystem::path& fi
 } catch (const Error&) {
   throw;
 } catch (const std::bad_alloc&) {
-  throw;
+  fail_for_memory(file);
 } catch (const std::exception& error) {  // parquet::ParquetException
   fail(error.what(), file);
 }

@@ -3,8 +3,6 @@
 #include <arrow/record_batch.h>
 #include <arrow/status.h>
 
-#include <new>
-
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -20,8 +18,11 @@ using data::Json;
 
 [[noreturn]] void fail(const std::string& reason, const std::filesystem::path& file);
 
+/// Sizes are the file's, which may be damaged.
+[[noreturn]] void fail_for_memory(const std::filesystem::path& file);
+
 inline void check(const arrow::Status& status, const std::filesystem::path& file) {
-  if (status.IsOutOfMemory()) throw std::bad_alloc();
+  if (status.IsOutOfMemory()) fail_for_memory(file);
   if (!status.ok()) fail(status.message(), file);
 }
 template <class T>

@@ -6,6 +6,7 @@
 #include <arrow/util/float16.h>
 
 #include <algorithm>
+#include <new>
 #include <set>
 
 #include "readers.h"
@@ -236,7 +237,7 @@ class TableReader final : public data::RecordReader {
     } catch (const Error&) {
       throw;
     } catch (const std::bad_alloc&) {
-      throw;
+      fail_for_memory(source_.file);
     } catch (const std::exception& error) {  // parquet::ParquetException
       fail(error.what(), source_.file);
     }

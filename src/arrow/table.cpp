@@ -36,6 +36,12 @@ void fail(const std::string& reason, const std::filesystem::path& file) {
   throw DataError("cannot read: " + one_line(reason), file.string(), fix_for(reason));
 }
 
+void fail_for_memory(const std::filesystem::path& file) {
+  throw DataError("a part of the table needs more memory than there is", file.string(),
+                  "the file is damaged, or its row groups are too large: write it again with "
+                  "smaller ones");
+}
+
 }  // namespace sftrun::arrow_readers
 
 extern "C" __attribute__((visibility("default"))) const sftrun::data::ArrowTable*

@@ -26,7 +26,7 @@ std::string with_checksums(std::string bytes) {
   const auto blocks = sums.finish();
   const size_t sum_bytes = blocks.size() * sizeof(uint64_t);
   if (sum_bytes > header - index) return bytes;
-  std::memcpy(bytes.data() + header - sum_bytes, blocks.data(), sum_bytes);
+  if (sum_bytes > 0) std::memcpy(bytes.data() + header - sum_bytes, blocks.data(), sum_bytes);
   const uint64_t check =
       sftrun::xxh3_64(std::as_bytes(std::span(bytes)).subspan(index, end + kCheck - index));
   std::memcpy(bytes.data() + end + kCheck, &check, sizeof check);
