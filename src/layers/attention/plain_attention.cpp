@@ -16,7 +16,8 @@ at::Tensor norm_heads(const at::Tensor& x, const Norm& norm) {
 }
 
 /// transformers' apply_rotary_pos_emb: x cos + rotate_half(x) sin, on each head's first channels.
-at::Tensor rotate(const at::Tensor& x, const Attention& attention, const BatchContext& batch) {
+at::Tensor rotate_heads(const at::Tensor& x, const Attention& attention,
+                        const BatchContext& batch) {
   const int64_t head_dim = attention.shape.head_dim;
   const at::Tensor heads = x.view({x.size(0), -1, head_dim});
   if (attention.rope < 0) return heads;
@@ -114,7 +115,7 @@ at::Tensor Attention::plain(const at::Tensor& x, const BatchContext& batch,
     gate = both[1].reshape({x.size(0), -1});
   }
   const auto flat_rotated = [&](const at::Tensor& heads) {
-    return rotate(heads, *this, batch).reshape({x.size(0), -1});
+    return rotate_heads(heads, *this, batch).reshape({x.size(0), -1});
   };
   if (!borrows_keys())
     shared = {flat_rotated(norm_heads(qkv[1], k_norm)), norm_heads(qkv[2], v_norm)};
