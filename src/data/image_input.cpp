@@ -182,12 +182,15 @@ images::ImageCaps image_caps(const config::DataConfig& data) {
 
 namespace {
 
+/// With the markers that a template writes around images and videos.
+std::string with_markers(const std::vector<std::string>& around, const std::string& placeholder) {
+  return around.size() == 2 ? around[0] + placeholder + around[1] : placeholder;
+}
+
 /// What the model's own chat template would write for an image.
 std::string written_image(const ImageInput& input) {
   const images::ImagePrompt& prompt = input.prompt;
-  const std::string text = prompt.around.size() == 2
-                               ? prompt.around[0] + prompt.placeholder + prompt.around[1]
-                               : prompt.placeholder;
+  const std::string text = with_markers(prompt.around, prompt.placeholder);
   switch (prompt.kind) {
     case images::ProcessorKind::kClip:
     case images::ProcessorKind::kSiglip:
@@ -201,10 +204,8 @@ std::string written_image(const ImageInput& input) {
 }
 
 std::string written_video(const ImageInput& input) {
-  const std::vector<std::string>& around = input.prompt.around;
   if (input.videos == nullptr || input.videos->chat_template != nullptr) return {};
-  const std::string& placeholder = input.videos->prompt.placeholder;
-  return around.size() == 2 ? around[0] + placeholder + around[1] : placeholder;
+  return with_markers(input.prompt.around, input.videos->prompt.placeholder);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "trained_in_full.h"
 
-#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -55,14 +54,29 @@ std::string head_weight() {
   return std::string(spec::kHeadModule) + ".weight";
 }
 
-bool trains_embedding(const spec::ArchSpec& arch, const std::set<std::string>& names) {
-  return names.contains(spec::embedding_module(arch) + ".weight");
+namespace {
+
+/// As of `trained_in_full`, for a tensor of the text model: without a list of all where none is needed, as models with experts have many.
+bool trains_in_full(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
+                    const TowerUse& tower, const std::string& name) {
+  if (!tower.parts.language) return false;
+  if (tuning.trains_adapter()) return spec::is_saved(lora_spec(tuning, arch).modules_to_save, name);
+  return tuning.mode != config::TuningMode::kPartial ||
+         trained_in_full(arch, tuning, tower).contains(name);
+}
+
+}  // namespace
+
+bool trains_embedding(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
+                      const TowerUse& tower) {
+  return trains_in_full(arch, tuning, tower, spec::embedding_module(arch) + ".weight");
 }
 
 bool trains_head(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
-                 const std::set<std::string>& names) {
+                 const TowerUse& tower) {
   const bool is_embedding = arch.tie_word_embeddings && !tuning.trains_adapter();
-  return names.contains(head_weight()) || (is_embedding && trains_embedding(arch, names));
+  return is_embedding ? trains_embedding(arch, tuning, tower)
+                      : trains_in_full(arch, tuning, tower, head_weight());
 }
 
 }  // namespace sftrun::plan

@@ -16,10 +16,11 @@ std::set<std::string> trained_in_full(const spec::ArchSpec& arch,
 
 /// The name of the head's matrix in such sets.
 std::string head_weight();
-/// Whether the values of the embedding are among `names`, and those of the head. A tied head trains with the embedding in runs without adapters; beside
-/// adapters it stays as it is.
-bool trains_embedding(const spec::ArchSpec& arch, const std::set<std::string>& names);
+/// Whether the values of the embedding train in full, and those of the head. A tied head trains with the embedding in runs without adapters; beside
+/// adapters it stays as it is, if it is not saved.
+bool trains_embedding(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
+                      const TowerUse& tower);
 bool trains_head(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
-                 const std::set<std::string>& names);
+                 const TowerUse& tower);
 
 }  // namespace sftrun::plan

@@ -43,9 +43,8 @@ StepContext::StepContext(const spec::ArchSpec& whole, const config::RunConfig& r
       has_dropout(has_adapters(run, micro_batch.tower) && run.tuning.lora.dropout > 0),
       joins_linears(shape.on_gpu && !trains_base && !has_dora && !has_dropout),
       tower_training(whole, run.tuning, micro_batch.tower) {
-  const std::set<std::string> in_full = trained_in_full(whole, run.tuning, micro_batch.tower);
-  trains_embedding = plan::trains_embedding(whole, in_full);
-  trains_head = plan::trains_head(whole, run.tuning, in_full);
+  trains_embedding = plan::trains_embedding(whole, run.tuning, micro_batch.tower);
+  trains_head = plan::trains_head(whole, run.tuning, micro_batch.tower);
 }
 
 const BlockRow& block_row(std::string_view name) {
