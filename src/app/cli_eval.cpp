@@ -73,10 +73,13 @@ void check(const config::LoadedConfig& loaded, const fs::path& yaml) {
         "the run has no validation data", yaml.string(),
         "set data.val or data.val_split in the YAML, or on the command line: data.val=FILE");
   }
-  if (config.train.objective_info().reads_pairs()) {
+  const config::ObjectiveInfo& objective = config.train.objective_info();
+  if (!objective.reads_answers()) {
     const bool is_of_pairs =
         config::is_format(config.data.format, &config::RecordFormatInfo::is_pair);
-    throw ConfigError("`sftrun eval` measures answers, and train.objective compares pairs of them",
+    throw ConfigError(fmt::format("`sftrun eval` measures answers, and train.objective {}",
+                                  objective.reads_pairs() ? "compares pairs of them"
+                                                          : "learns from their judgements"),
                       loaded.place_of("train.objective"),
                       "for answers, add them here: data.val=FILE train.objective=" +
                           config::first_objective_for(config::ExampleForm::kAnswer) +

@@ -27,8 +27,8 @@ bool needs_reference(const ObjectiveInfo& objective) {
 bool needs_sums(const ObjectiveInfo& objective) {
   return objective.needs_sums();
 }
-bool reads_pairs(const ObjectiveInfo& objective) {
-  return objective.reads_pairs();
+bool takes_whole_answers(const ObjectiveInfo& objective) {
+  return !objective.reads_answers();
 }
 
 /// The reference model is the base model with the adapter switched off: what trains must be an
@@ -78,7 +78,7 @@ constexpr auto kRefusalsOfObjectives = std::to_array<RefusalRow>({
      .message = "`train.objective` is {objective}, and its loss has no load-balancing term",
      .fix = "set train.router_aux_loss_coef to 0"},
     {.key = "data.thinking",
-     .concerns = reads_pairs,
+     .concerns = takes_whole_answers,
      .applies = [](const RunConfig& run) { return run.data.thinking == Thinking::kSplit; },
      .message = "`data.thinking` is split, which makes several examples of one conversation",
      .fix = "set data.thinking to template or keep"},
@@ -90,17 +90,17 @@ constexpr auto kRefusalsOfObjectives = std::to_array<RefusalRow>({
      .fix = "remove parallel.fetch",
      .is_with_setting = true},
     {.key = "train.predict_with_generate",
-     .concerns = reads_pairs,
+     .concerns = takes_whole_answers,
      .applies = [](const RunConfig& run) { return run.train.predict_with_generate; },
      .message = "`train.predict_with_generate` compares answers with a reference, and "
-                "`train.objective` {objective} compares pairs of answers",
+                "`train.objective` {objective} reads no such answers",
      .fix = "remove predict_with_generate",
      .is_with_setting = true},
     {.key = "train.eval_token_accuracy",
      .concerns = needs_sums,
      .applies = [](const RunConfig& run) { return run.train.eval_token_accuracy; },
-     .message = "`train.eval_token_accuracy` is for objective {others}: pairs of answers have "
-                "other metrics",
+     .message = "`train.eval_token_accuracy` is for objective {others}: {objective} has other "
+                "metrics",
      .fix = "remove eval_token_accuracy",
      .is_with_setting = true},
 });

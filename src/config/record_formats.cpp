@@ -22,6 +22,7 @@ std::vector<std::string> record_columns() {
   std::vector<std::string> names =
       names_in({&RecordFormatInfo::columns, &RecordFormatInfo::turns, &RecordFormatInfo::optional});
   names.insert(names.end(), kMediaColumns.begin(), kMediaColumns.end());
+  names.emplace_back(kLabelColumn);
   return names;
 }
 

@@ -188,7 +188,8 @@ TEST_F(ForeignKeysTest, AnswersFollowTheValue) {
     EXPECT_EQ(answer(key, "0.1"), "use `train.beta`");
   EXPECT_EQ(answer("beta", "0.1"), "did you mean `train.beta`?");
   for (const char* other : {"kto", "orpo", "grpo"})
-    EXPECT_NE(answer("rl", other).find("`train.objective` takes sft and dpo"), std::string::npos);
+    EXPECT_NE(answer("rl", other).find("`train.objective` takes sft, dpo and kto"),
+              std::string::npos);
   EXPECT_NE(answer("ref_model", "x").find("adapter switched off"), std::string::npos);
   EXPECT_EQ(answer("train.learning_rte", "1"), "did you mean `train.learning_rate`?");
   EXPECT_EQ(answer("train.optm", "adamw"), "did you mean `optim`? use `train.optimizer`");

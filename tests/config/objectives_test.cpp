@@ -79,7 +79,7 @@ TEST_F(ObjectivesTest, NoiseNeedsAnObjectiveWithDropout) {
 }
 
 TEST(Objectives, AConfigurationTakesOneName) {
-  for (const ExampleForm form : {ExampleForm::kAnswer, ExampleForm::kPair}) {
+  for (const ExampleForm form : {ExampleForm::kAnswer, ExampleForm::kPair, ExampleForm::kJudged}) {
     const ObjectiveInfo* first = find_objective(first_objective_for(form));
     ASSERT_NE(first, nullptr);
     EXPECT_EQ(first->form, form);

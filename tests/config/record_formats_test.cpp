@@ -30,11 +30,26 @@ TEST(RecordFormatRows, ColumnsAreThoseOfAllFormats) {
   EXPECT_EQ((std::set<std::string>(columns.begin(), columns.end())),
             (std::set<std::string>{"messages", "conversations", "prompt", "completion",
                                    "instruction", "input", "output", "system", "text", "tools",
-                                   "chosen", "rejected", "images", "videos", "features"}));
+                                   "chosen", "rejected", "images", "videos", "features", "label"}));
   EXPECT_EQ(optional_columns(),
             (std::vector<std::string>{"features", "images", "input", "system", "tools", "videos"}));
   EXPECT_EQ(columns_of_turns(), (std::vector<std::string>{"messages", "conversations", "prompt",
                                                           "completion", "chosen", "rejected"}));
+}
+
+TEST(RecordFormatRows, FormsOfExamplesHaveFormats) {
+  const auto formats = [](ExampleForm form) {
+    std::vector<std::string_view> names;
+    for (const RecordFormatInfo& info : kRecordFormats)
+      if (info.gives(form)) names.push_back(info.name);
+    return names;
+  };
+  using Names = std::vector<std::string_view>;
+  EXPECT_EQ(formats(ExampleForm::kAnswer),
+            (Names{"messages", "sharegpt", "prompt_completion", "alpaca", "text"}));
+  EXPECT_EQ(formats(ExampleForm::kPair), Names{"preference"});
+  EXPECT_EQ(formats(ExampleForm::kJudged),
+            (Names{"messages", "sharegpt", "prompt_completion", "alpaca", "preference"}));
 }
 
 TEST(RecordFormatRows, PropertiesOfAFormatThatIsNotSetDoNotHold) {

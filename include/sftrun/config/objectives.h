@@ -17,10 +17,11 @@
 namespace sftrun::config {
 
 /// What training minimises (`train.objective`).
-enum class Objective : uint8_t { kSft, kDpo };
+enum class Objective : uint8_t { kSft, kDpo, kKto };
 
-/// What an example of the data has: one answer, or a chosen and a rejected one.
-enum class ExampleForm : uint8_t { kAnswer, kPair };
+/// What an example of the data has: one answer, a chosen and a rejected one, or one that is judged
+/// (desirable or not).
+enum class ExampleForm : uint8_t { kAnswer, kPair, kJudged };
 
 /// What the loss, its gradient and the metrics are means over, in the whole global batch.
 enum class LossTerms : uint8_t { kLabelTokens, kExamples };
@@ -61,7 +62,8 @@ struct ObjectiveInfo {
     return false;
   }
   constexpr bool reads_pairs() const { return form == ExampleForm::kPair; }
-  constexpr bool reads_answers() const { return !reads_pairs(); }
+  constexpr bool reads_answers() const { return form == ExampleForm::kAnswer; }
+  constexpr bool reads_judgements() const { return form == ExampleForm::kJudged; }
   constexpr bool needs_sums() const { return !is_cross_entropy; }
   /// Token sequences of an example. They lie in the same micro-batch, one after the other.
   constexpr int64_t sequences() const { return reads_pairs() ? 2 : 1; }
@@ -100,10 +102,18 @@ inline constexpr auto kObjectives = std::to_array<ObjectiveInfo>({
      .shown = {.metric = "rewards/accuracies", .word = "accuracy"},
      .loss_type = "sigmoid",
      .torchtune_loss = "DPOLoss"},
+    {.objective = Objective::kKto,
+     .name = "kto",
+     .description = "Kahneman-Tversky optimization over answers that are judged desirable or not "
+                    "(docs/preference.md)",
+     .form = ExampleForm::kJudged,
+     .terms = LossTerms::kExamples,
+     .needs_reference = true,
+     .settings = kPairSettings},
 });
 /// Names that other tools have, and this version has not.
 inline constexpr auto kOtherObjectives =
-    std::to_array<std::string_view>({"ipo", "kto", "orpo", "simpo", "distill"});
+    std::to_array<std::string_view>({"ipo", "orpo", "simpo", "distill"});
 
 constexpr const ObjectiveInfo& objective_info(Objective objective) {
   return kObjectives[static_cast<size_t>(objective)];

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sftrun/config/objectives.h"
 #include "sftrun/core/name_list.h"
 #include "sftrun/core/rows.h"
 
@@ -39,9 +40,16 @@ struct RecordFormatInfo {
   NameList turns = {};          ///< columns that may hold turns, or one turn
   bool reads_one_list = false;  ///< of `turns`: the first that a record has
   TurnKeys turn_keys = {};
-  bool is_pair = false;  ///< two answers to compare: for objectives on pairs, and only for them
+  bool is_pair = false;  ///< two answers to compare
   bool is_text =
       false;  ///< text without answers: it is never rendered, and cut where it is too long
+
+  /// Whether objectives on such examples read the format. Of a pair, judged answers are both, each
+  /// by itself.
+  constexpr bool gives(ExampleForm form) const {
+    if (form == ExampleForm::kJudged) return !is_text;
+    return is_pair == (form == ExampleForm::kPair);
+  }
 };
 
 /// In the order of the numbers. The first format that recognises a record reads it.
@@ -91,6 +99,10 @@ constexpr bool is_format(RecordFormat format, Property holds) {
 
 /// Columns of every format for images, lists of frames, and features of other encoders.
 inline constexpr NameList kMediaColumns = {"images", "videos", "features"};
+
+/// The column with the judgement of an answer, and LLaMA-Factory's word, which is read where there
+/// is no such column.
+inline constexpr const char *kLabelColumn = "label", *kLabelAlias = "kto_tag";
 
 /// All columns that `data.fields` can name.
 std::vector<std::string> record_columns();

@@ -13,11 +13,16 @@ namespace sftrun::train {
 
 namespace {
 
+ObjectiveValue kto(const DocumentSums& /*sums*/, const config::TrainConfig& /*config*/) {
+  throw ConfigError("`train.objective` kto cannot be trained in this version", "train.objective",
+                    "use another objective");
+}
+
 /// `Objective::evaluate` of each row of config::kObjectives; null: it is not called.
 using Evaluate = ObjectiveValue (*)(const DocumentSums& sums, const config::TrainConfig& config);
 // to_array: a missing entry is an error of the compiler.
 constexpr std::array<Evaluate, config::kObjectives.size()> kEvaluate =
-    std::to_array<Evaluate>({nullptr, dpo});
+    std::to_array<Evaluate>({nullptr, dpo, kto});
 
 static_assert([] {
   for (size_t i = 0; i < kEvaluate.size(); ++i)
