@@ -6,6 +6,7 @@
 
 #include "bad_records.h"
 #include "dataset_checks.h"
+#include "judgement_balance.h"
 #include "packing.h"
 #include "sampled_hash.h"
 #include "sftrun/core/error.h"
@@ -43,7 +44,7 @@ class EndlessSource {
         first_file_(first_file) {
     reopen();
     current_->require_one_format();
-    checks_.emplace(model, config.data, current_->format().format, current_->rule());
+    checks_.emplace(model, config, current_->format().format, current_->rule());
     log::info("data: {} is streamed; format of records: {} ({})", shown_name(source.path),
               name_of(current_->format().format), current_->format().reason);
     estimated_records_ = current_->estimated_records();
@@ -212,6 +213,7 @@ class BatchStream::Windows {
       }
       window->num_bad = bad.count();
       if (bad.count() > 0) log::warn("data: {}", bad.left_out(num_records));
+      if (index_ == 0) warn_of_one_judgement(window->examples);
       epochs_ += static_cast<double>(num_records) / epoch_records_;
       window->epochs_end = epochs_;
       form_bins(*window);
@@ -228,6 +230,16 @@ class BatchStream::Windows {
     const double share = source.weight() * source.estimated_records() / epoch_records_;
     return std::max<int64_t>(
         1, std::llround(share * static_cast<double>(config_.data.shuffle_buffer)));
+  }
+
+  static void warn_of_one_judgement(const std::vector<Example>& examples) {
+    DatasetStats stats;
+    for (const Example& example : examples) {
+      stats.num_desirable += example.judgement == Judgement::kDesirable ? 1 : 0;
+      stats.num_undesirable += example.judgement == Judgement::kUndesirable ? 1 : 0;
+    }
+    if (const auto warning = one_sided_warning(stats))
+      log::warn("{} (of the first window of data.shuffle_buffer)", *warning);
   }
 
   void form_bins(Window& window) const {

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "dataset_checks.h"
+#include "judgement_balance.h"
 #include "media_stamps.h"
 #include "sftrun/core/build_id.h"
 #include "sftrun/core/error.h"
@@ -103,7 +104,8 @@ std::string cache_key(const std::string& fingerprint, const TokenizedSource& sou
   for (const SourceFile& file : source.files()) key.add(identity_of(file.path));
   key.add(source.image_root().string());
   for (const auto value :
-       {static_cast<int64_t>(data.loss_on), static_cast<int64_t>(data.thinking),
+       {static_cast<int64_t>(config.train.objective_info().form),
+        static_cast<int64_t>(data.loss_on), static_cast<int64_t>(data.thinking),
         static_cast<int64_t>(data.empty_thinking), static_cast<int64_t>(data.bad_records),
         static_cast<int64_t>(rule.too_long), rule.max_seq_len, rendering_moment(model)}) {
     key.add(static_cast<uint64_t>(value));
@@ -113,10 +115,11 @@ std::string cache_key(const std::string& fingerprint, const TokenizedSource& sou
 }
 
 Json to_json(const DatasetStats& stats) {
-  return {stats.num_records,   stats.num_examples,       stats.num_dropped_too_long,
-          stats.num_truncated, stats.num_labels_cut_off, stats.num_without_labels,
-          stats.num_tokens,    stats.num_label_tokens,   stats.longest,
-          stats.num_bad,       stats.num_media_left_out};
+  return {stats.num_records,    stats.num_examples,       stats.num_dropped_too_long,
+          stats.num_truncated,  stats.num_labels_cut_off, stats.num_without_labels,
+          stats.num_tokens,     stats.num_label_tokens,   stats.longest,
+          stats.num_bad,        stats.num_media_left_out, stats.num_desirable,
+          stats.num_undesirable};
 }
 
 DatasetStats stats_from_json(const Json& json) {
@@ -131,7 +134,9 @@ DatasetStats stats_from_json(const Json& json) {
           .num_tokens = at(6),
           .num_label_tokens = at(7),
           .longest = at(8),
-          .num_media_left_out = at(10)};
+          .num_media_left_out = at(10),
+          .num_desirable = at(11),
+          .num_undesirable = at(12)};
 }
 
 void write_examples(const fs::path& target, const std::string& key, TokenizedSource& source,
@@ -140,7 +145,7 @@ void write_examples(const fs::path& target, const std::string& key, TokenizedSou
   ExampleWriter writer(target);
   MediaStamps media;
   source.note_media_in(media);
-  DatasetChecks checks(model, config.data, source.format().format, source.rule());
+  DatasetChecks checks(model, config, source.format().format, source.rule());
   TokenizingProgress progress(name);
   const bool skips = config.data.bad_records == config::BadRecords::kSkip;
   while (const auto block = source.next()) {
@@ -269,6 +274,8 @@ DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
   num_label_tokens += other.num_label_tokens;
   longest = std::max(longest, other.longest);
   num_media_left_out += other.num_media_left_out;
+  num_desirable += other.num_desirable;
+  num_undesirable += other.num_undesirable;
   return *this;
 }
 
@@ -325,6 +332,8 @@ Dataset load_dataset(const config::RunConfig& config,
   }
   tokenizing.throw_if_any();
   log_mix(parts, stats, role);
+  if (const auto warning = one_sided_warning(total); warning && !is_validation)
+    log::warn("{}", *warning);
   return {ExampleStore::concatenate(stores), std::move(parts), total, fingerprint.hex()};
 }
 

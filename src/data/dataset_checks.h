@@ -12,9 +12,9 @@ namespace sftrun::data {
 /// Counts while a data set is read, and checks the counts at the end.
 class DatasetChecks {
  public:
-  DatasetChecks(const TextModel& model, const config::DataConfig& data, RecordFormat format,
+  DatasetChecks(const TextModel& model, const config::RunConfig& run, RecordFormat format,
                 const LengthRule& rule)
-      : context_(model, data, format, rule) {}
+      : context_(model, run, format, rule) {}
 
   void add(const std::vector<Outcome>& record, const std::string& place) {
     tallies_.add(record, place, context_);

@@ -3,6 +3,7 @@
 #include <string_view>
 #include <utility>
 
+#include "judgement_balance.h"
 #include "roles.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
@@ -32,6 +33,8 @@ class DatasetRemarks {
   void remark_on_thinking();
   void remark_on_templates();
   std::string advice_on_earlier_reasoning() const;
+  std::string advice_on_empty_answers() const;
+  bool takes_whole_answers() const { return context_.form != config::ExampleForm::kAnswer; }
   void remark_on_class();
   void remark_on_lengths();
   void remark_on_long_media();
@@ -137,12 +140,19 @@ void DatasetRemarks::remark_on_records() {
   }
   warn(tallies_.begins_with_answer, "conversations begin with an assistant turn",
        "the model is trained to speak first; if that is not intended, add a user turn before it");
-  warn(tallies_.empty_answers, "answers are empty",
-       context_.is_preference ? "this trains the model to give empty answers; remove such pairs"
-                              : "this trains the model to give empty answers; remove such records, "
-                                "or give the messages of such turns \"train\": false");
+  warn(tallies_.empty_answers, "answers are empty", advice_on_empty_answers());
   warn(tallies_.equal_pairs, "pairs have the same chosen and rejected answer",
-       "they train nothing; leave them out");
+       context_.form == config::ExampleForm::kJudged
+           ? "the answer is judged both ways; leave them out"
+           : "they train nothing; leave them out");
+}
+
+std::string DatasetRemarks::advice_on_empty_answers() const {
+  const std::string what = "this trains the model to give empty answers; remove such ";
+  if (context_.is_preference) return what + "pairs";
+  return what + (takes_whole_answers()
+                     ? "records"
+                     : "records, or give the messages of such turns \"train\": false");
 }
 
 /// A warning for each flag, and one for all other keys.
@@ -153,7 +163,7 @@ void DatasetRemarks::remark_on_turn_keys() {
     const std::string shown = '"' + excerpt(key) + '"';
     if (is_loss_flag(key)) {
       warn(records, fmt::format("records have turns with {}, which is not read", shown),
-           advice_on_loss_flag(context_.is_preference));
+           advice_on_loss_flag(context_.form));
       continue;
     }
     others.push_back(shown);
@@ -217,10 +227,12 @@ void DatasetRemarks::remark_on_class() {
 }
 
 void DatasetRemarks::remark_on_lengths() {
+  const std::string judgements = judgement_counts(tallies_.stats);
   remarks_.push_back(
-      {false, fmt::format("data: {}, {}, {} tokens, {} trained on ({:.1f}%), longest {}",
+      {false, fmt::format("data: {}, {}{}, {} tokens, {} trained on ({:.1f}%), longest {}",
                           counted(tallies_.stats.num_records, "record"),
                           counted(tallies_.stats.num_examples, "example"),
+                          judgements.empty() ? "" : fmt::format(" ({})", judgements),
                           format_count(static_cast<uint64_t>(tallies_.stats.num_tokens)),
                           format_count(static_cast<uint64_t>(tallies_.stats.num_label_tokens)),
                           100.0 * static_cast<double>(tallies_.stats.num_label_tokens) /
@@ -264,14 +276,14 @@ void DatasetRemarks::remark_on_long_media() {
 std::string DatasetRemarks::advice_on_earlier_reasoning() const {
   const bool keeps = context_.data.thinking == config::Thinking::kKeep;
   std::string advice = keeps ? "it ignores thinking: keep"
-                       : context_.is_preference
+                       : takes_whole_answers()
                            ? "the model sees them without it; data.thinking: keep asks "
                              "the template to keep it"
                            : "they are trained on without it; data.thinking: keep "
                              "asks the template to keep it";
   // Elsewhere `split` is refused, or changes nothing.
   const bool can_split =
-      !context_.is_preference && context_.data.loss_on == config::LossOnChoice::kAssistant;
+      !takes_whole_answers() && context_.data.loss_on == config::LossOnChoice::kAssistant;
   return can_split ? advice + "; data.thinking: split trains on each answer with its reasoning"
                    : advice;
 }

@@ -14,12 +14,13 @@ bool adds_bos(const tokenizer::Tokenizer& tokenizer) {
 
 }  // namespace
 
-CheckContext::CheckContext(const TextModel& text_model, const config::DataConfig& config,
+CheckContext::CheckContext(const TextModel& text_model, const config::RunConfig& run,
                            RecordFormat format, const LengthRule& length_rule)
     : model(text_model),
-      data(config),
+      data(run.data),
       is_text(config::format_info(format).is_text),
       is_preference(config::format_info(format).is_pair),
+      form(run.train.objective_info().form),
       rule(length_rule),
       expects_bos(!is_text && model.chat_template && adds_bos(*model.tokenizer)) {}
 
@@ -116,6 +117,8 @@ void DatasetTallies::add_fate(const Outcome& outcome, const std::string& place) 
   ++stats.num_examples;
   stats.num_tokens += length;
   stats.num_label_tokens += outcome.example.label_tokens;
+  stats.num_desirable += outcome.example.judgement == Judgement::kDesirable ? 1 : 0;
+  stats.num_undesirable += outcome.example.judgement == Judgement::kUndesirable ? 1 : 0;
   stats.longest = std::max(stats.longest, length);
 }
 

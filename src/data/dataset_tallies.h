@@ -17,7 +17,7 @@ namespace sftrun::data {
 
 /// What the checks of a data set depend on besides its records.
 struct CheckContext {
-  CheckContext(const TextModel& model, const config::DataConfig& data, RecordFormat format,
+  CheckContext(const TextModel& model, const config::RunConfig& run, RecordFormat format,
                const LengthRule& rule);
 
   /// Whether examples without their ends are refused.
@@ -25,7 +25,8 @@ struct CheckContext {
 
   const TextModel model;
   const config::DataConfig data;
-  const bool is_text, is_preference;
+  const bool is_text, is_preference;  ///< of the format
+  const config::ExampleForm form;     ///< of the objective
   const LengthRule rule;
   const bool expects_bos;  ///< conversations should begin with the BOS of the tokenizer
 };

@@ -16,7 +16,7 @@
 namespace sftrun::data {
 namespace {
 
-constexpr std::string_view kMagic = "sftrunE3";
+constexpr std::string_view kMagic = "sftrunE4";
 constexpr size_t kFlushTokens = size_t{1} << 20;
 
 struct Footer {
@@ -83,7 +83,9 @@ StoredExample stored_of(const Example& example, uint64_t offset) {
           .file = example.file,
           .number = static_cast<uint32_t>(
               std::min<int64_t>(example.line, std::numeric_limits<uint32_t>::max())),
-          .num_media = static_cast<uint32_t>(example.media.size())};
+          .num_media = static_cast<uint32_t>(example.media.size()),
+          .judgement = static_cast<uint32_t>(example.judgement),
+          .answer_begin = static_cast<uint32_t>(example.answer_begin)};
 }
 
 StoredMedia::Holds held_by(const SequenceMedia& media) {
@@ -217,11 +219,13 @@ struct ExampleStore::Contents {
     return {bytes + image.media_offset, image.media_size};
   }
 
-  /// Whether an example and its images lie within the file.
+  /// Whether an example and its images lie within the file, and its answer within its tokens.
   bool holds(const StoredExample& example) const {
     const bool has_tokens =
         example.offset <= tokens.size() && example.length <= tokens.size() - example.offset;
-    if (!has_tokens || example.first_media > images.size() ||
+    const bool has_answer = example.judgement <= static_cast<uint32_t>(Judgement::kDesirable) &&
+                            example.answer_begin <= example.length;
+    if (!has_tokens || !has_answer || example.first_media > images.size() ||
         example.num_media > images.size() - example.first_media)
       return false;
     const auto own = images.subspan(example.first_media, example.num_media);

@@ -6,6 +6,8 @@
 
 #include "bad_records.h"
 #include "dataset_checks.h"
+#include "judgement.h"
+#include "judgement_balance.h"
 #include "record_media.h"
 #include "roles.h"
 #include "sftrun/core/plural.h"
@@ -36,14 +38,24 @@ struct Doubts {
   std::map<std::string, int64_t> roles, columns, loss_flags, absent_fields;
   int64_t num_with_two_systems = 0;
   BadRecords bad;
+  config::ExampleForm form = config::ExampleForm::kAnswer;
+
+  std::vector<NamedShape> shapes_in(const Json& record, RecordFormat format,
+                                    const std::string& where) const {
+    const TemplateTraits traits{.reads_images = true};
+    if (form != config::ExampleForm::kJudged) return shapes_of(record, format, traits, where);
+    std::vector<NamedShape> answers;
+    for (JudgedShape& judged : judged_shapes(record, format, traits, where))
+      answers.push_back(std::move(judged.answer));
+    return answers;
+  }
 
   void add(const MappedRecord& mapped, RecordFormat format, const std::string& where) {
     const Json& record = mapped.record;
-    const std::vector<NamedShape> shapes =
-        shapes_of(record, format, TemplateTraits{.reads_images = true}, where);
-    for (const std::string& column : unread_columns(record, format, shapes.front().shape))
+    const std::vector<NamedShape> shapes = shapes_in(record, format, where);
+    for (const std::string& column : unread_columns(record, format, shapes.front().shape, form))
       if (!is_visual_column(column) && column != "features") ++columns[column];
-    for (const std::string& key : unread_turn_keys(record, format, "")) ++loss_flags[key];
+    for (const std::string& key : unread_turn_keys(record, format, "", form)) ++loss_flags[key];
     for (const std::string& field : mapped.absent) ++absent_fields[field];
     num_with_two_systems += has_two_systems(record, format) ? 1 : 0;
     std::set<std::string> unknown;
@@ -73,10 +85,9 @@ struct Doubts {
                                      advice_on_column(column)));
     }
     for (const auto& [key, count] : loss_flags) {
-      warnings.push_back(
-          fmt::format("{}: {} turns with \"{}\", which is not read; {}", look.name,
-                      share_of(count, look.num_records), excerpt(key),
-                      advice_on_loss_flag(config::format_info(look.format).is_pair)));
+      warnings.push_back(fmt::format("{}: {} turns with \"{}\", which is not read; {}", look.name,
+                                     share_of(count, look.num_records), excerpt(key),
+                                     advice_on_loss_flag(form)));
     }
     if (num_with_two_systems > 0) {
       warnings.push_back(fmt::format("{}: {} a \"system\" and a turn of that role; {}", look.name,
@@ -131,8 +142,8 @@ void leave_out_together(std::span<PreviewedSequence> pair) {
 
 /// The sequences of one record, as training takes them.
 std::vector<PreviewedSequence> previewed_record(std::vector<Sequence> sequences,
-                                                RecordFormat format, const LengthRule& rule,
-                                                const std::string& place,
+                                                RecordFormat format, config::ExampleForm form,
+                                                const LengthRule& rule, const std::string& place,
                                                 const std::string& where) {
   const bool is_pair = config::format_info(format).is_pair;
   std::vector<PreviewedSequence> shown;
@@ -140,7 +151,7 @@ std::vector<PreviewedSequence> previewed_record(std::vector<Sequence> sequences,
     const char* name = !is_pair ? "" : shown.empty() ? ", chosen" : ", rejected";
     shown.push_back(previewed(std::move(sequence), rule, place + name, where));
   }
-  if (is_pair) leave_out_together(shown);
+  if (form == config::ExampleForm::kPair) leave_out_together(shown);
   return shown;
 }
 
@@ -155,7 +166,7 @@ SourceLook look_at_source(const config::RunConfig& config, const config::DataSou
                   .format = records.format().format,
                   .format_reason = records.format().reason};
   records.require_one_format();
-  Doubts doubts;
+  Doubts doubts{.form = config.train.objective_info().form};
   while (look.num_records < num_records) {
     const auto block = records.next();
     if (!block) break;
@@ -239,7 +250,7 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
   const SplitRole role = is_validation ? SplitRole::kValidation : SplitRole::kTrain;
   TokenizedSource records(config, first, role, model, /*num_threads=*/1);
   records.require_one_format();
-  DatasetChecks checks(model, config.data, records.format().format, records.rule());
+  DatasetChecks checks(model, config, records.format().format, records.rule());
   std::vector<int64_t> lengths, numbers;
   std::vector<std::vector<std::pair<int64_t, int64_t>>> images;
   int64_t number = 0;
@@ -279,6 +290,9 @@ DatasetTrial try_dataset(const config::RunConfig& config, const config::DataSour
   try {
     for (const Remark& remark : checks.conclude())
       if (remark.is_warning) trial.warnings.push_back(remark.text);
+    const bool is_all = trial.is_whole && !is_validation && config.data.train.size() == 1;
+    if (const auto warning = one_sided_warning(trial.stats); is_all && warning)
+      trial.warnings.push_back(*warning);
   } catch (const DataError& error) {
     if (trial.is_whole) throw;
     throw DataError(scope_of(seen, trial.is_whole) + error.message(), error.where(), error.fix());
@@ -301,7 +315,7 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
   SourceRecords records(config, source, is_validation ? SplitRole::kValidation : SplitRole::kTrain);
   const DetectedFormat& detected = records.format();
   const SequenceBuilder builder(detected.format, model,
-                                sequence_options(config.data, /*with_parts=*/true));
+                                sequence_options(config, /*with_parts=*/true));
   const LengthRule rule = length_rule(config, detected.format);
   Preview preview{.name = source.path + subset_of(source),
                   .format = detected.format,
@@ -323,7 +337,8 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
             builder.build(records.parse(*block, i).record, where, records.folder(*block));
         is_built = true;  // the length of its sequences may be refused
         for (PreviewedSequence& shown :
-             previewed_record(std::move(built), detected.format, rule, place, where))
+             previewed_record(std::move(built), detected.format, config.train.objective_info().form,
+                              rule, place, where))
           preview.sequences.push_back(std::move(shown));
       } catch (const DataError& error) {
         bad.add(bad_record_of(error, where, /*may_be_left_out=*/!is_built), seen);

@@ -57,7 +57,9 @@ Example to_example(const Sequence& sequence, int64_t max_seq_len, int64_t record
   Example example{
       .tokens = {sequence.ids.begin(), sequence.ids.begin() + static_cast<ptrdiff_t>(length)},
       .labels = std::vector<int32_t>(length, kIgnoreIndex),
-      .record = record};
+      .record = record,
+      .judgement = sequence.judgement,
+      .answer_begin = std::min(sequence.num_prompt_tokens, static_cast<int64_t>(length))};
   for (size_t i = 1; i < length; ++i) {
     if (!sequence.mask[i]) continue;
     example.labels[i - 1] = sequence.ids[i];

@@ -24,21 +24,30 @@ size_t common_prefix_length(const std::vector<tokenizer::TokenId>& a,
 }
 
 /// Labels on everything behind the prompt.
-void label_answers(std::vector<Sequence>& pair, const std::vector<tokenizer::TokenId>& prompt) {
+void label_answers(std::vector<Sequence>& answers, const std::vector<tokenizer::TokenId>& prompt) {
   size_t prompt_tokens = prompt.size();
-  for (const Sequence& sequence : pair)
+  for (const Sequence& sequence : answers)
     prompt_tokens = std::min(prompt_tokens, common_prefix_length(prompt, sequence.ids));
-  for (Sequence& sequence : pair) {
+  for (Sequence& sequence : answers) {
     sequence.mask.assign(sequence.ids.size(), 1);
     std::fill_n(sequence.mask.begin(), prompt_tokens, 0);
+    sequence.num_prompt_tokens = static_cast<int64_t>(prompt_tokens);
+  }
+}
+
+/// An undesirable answer does not train the model to answer with nothing.
+void judge(std::vector<Sequence>& answers, Judgement judgement) {
+  for (Sequence& sequence : answers) {
+    sequence.judgement = judgement;
+    if (judgement == Judgement::kUndesirable) sequence.num_empty_answers = 0;
   }
 }
 
 /// @param placed the images of each
-void note_media_of(std::vector<Sequence>& pair, const std::vector<std::vector<PlacedMedia>>& placed,
-                   const RecordMedia* media) {
+void note_media_of(std::vector<Sequence>& answers,
+                   const std::vector<std::vector<PlacedMedia>>& placed, const RecordMedia* media) {
   if (media == nullptr) return;
-  for (size_t i = 0; i < pair.size(); ++i) note_media(pair[i], placed[i], *media);
+  for (size_t i = 0; i < answers.size(); ++i) note_media(answers[i], placed[i], *media);
 }
 
 Sequence sequence_of(tokenizer::Encoding encoding, std::string text) {
@@ -112,52 +121,59 @@ std::optional<tokenizer::ByteSpan> empty_thinking_of(const Sequence& sequence,
                                            static_cast<uint32_t>(sequence.text.size())});
 }
 
-/// What both answers begin with trains nothing; only a chosen answer that lacks the other's
-/// reasoning trains the model not to reason.
-void treat_empty_thinking(std::vector<Sequence>& pair, const std::string& prompt, bool drop) {
-  const auto of_chosen = empty_thinking_of(pair.front(), prompt);
-  const bool both = empty_thinking_of(pair.back(), prompt).has_value();
-  if (!of_chosen || both) return;
-  pair.front().num_empty_thinking = 1;
+/// What both answers of a pair begin with trains nothing; only a chosen answer that lacks the other's
+/// reasoning, or a desirable one, trains the model not to reason.
+void treat_empty_thinking(std::vector<Sequence>& answers, Judgement judgement,
+                          const std::string& prompt, bool drop) {
+  Sequence& first = answers.front();
+  const auto empty = empty_thinking_of(first, prompt);
+  const bool is_compared = answers.size() > 1;
+  const bool trains =
+      is_compared ? !empty_thinking_of(answers.back(), prompt) : judgement == Judgement::kDesirable;
+  if (!empty || !trains) return;
+  first.num_empty_thinking = 1;
   if (!drop) return;
-  for (size_t i = 0; i < pair.front().ids.size(); ++i) {
-    const tokenizer::ByteSpan& span = pair.front().spans[i];
-    if (span.begin >= of_chosen->begin && span.begin < of_chosen->end) pair.front().mask[i] = 0;
+  for (size_t i = 0; i < first.ids.size(); ++i) {
+    const tokenizer::ByteSpan& span = first.spans[i];
+    if (span.begin >= empty->begin && span.begin < empty->end) first.mask[i] = 0;
   }
 }
 
 }  // namespace
 
-std::vector<Sequence> preference_pair_of_texts(const std::vector<NamedShape>& pair,
-                                               const TextModel& model,
-                                               const SequenceOptions& options, RecordMedia* media) {
+std::vector<Sequence> sequences_of_texts(const std::vector<NamedShape>& answers,
+                                         Judgement judgement, const TextModel& model,
+                                         const SequenceOptions& options, RecordMedia* media) {
   std::vector<Sequence> sequences;
-  std::vector<std::vector<PlacedMedia>> placed(pair.size());
+  std::vector<std::vector<PlacedMedia>> placed(answers.size());
   std::string prompt;
-  for (size_t i = 0; i < pair.size(); ++i) {
-    PlainText text = std::get<PlainText>(pair[i].shape);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    PlainText text = std::get<PlainText>(answers[i].shape);
     if (media != nullptr) placed[i] = place_media(text, *media);
     sequences.push_back(text_of_answer(text, model, options));
     prompt = std::move(text.prompt);
   }
   label_answers(sequences, encode_open_text(*model.tokenizer, prompt).ids);
+  judge(sequences, judgement);
   note_media_of(sequences, placed, media);
   return sequences;
 }
 
-std::vector<Sequence> preference_pair_of_conversations(const std::vector<NamedShape>& pair,
-                                                       const TextModel& model,
-                                                       const SequenceOptions& options,
-                                                       RecordMedia* media) {
+std::vector<Sequence> sequences_of_conversations(const std::vector<NamedShape>& answers,
+                                                 Judgement judgement, const TextModel& model,
+                                                 const SequenceOptions& options,
+                                                 RecordMedia* media) {
   std::vector<Sequence> sequences;
-  std::vector<std::vector<PlacedMedia>> placed(pair.size());
-  for (size_t i = 0; i < pair.size(); ++i)
-    sequences.push_back(conversation_with_answer(std::get<Conversation>(pair[i].shape), model,
+  std::vector<std::vector<PlacedMedia>> placed(answers.size());
+  for (size_t i = 0; i < answers.size(); ++i)
+    sequences.push_back(conversation_with_answer(std::get<Conversation>(answers[i].shape), model,
                                                  options, media, placed[i]));
   const std::string prompt =
-      prompt_of(std::get<Conversation>(pair.front().shape), model, options, media);
+      prompt_of(std::get<Conversation>(answers.front().shape), model, options, media);
   label_answers(sequences, model.tokenizer->encode(prompt, /*add_special_tokens=*/false));
-  treat_empty_thinking(sequences, prompt, options.empty_thinking == config::EmptyThinking::kDrop);
+  judge(sequences, judgement);
+  treat_empty_thinking(sequences, judgement, prompt,
+                       options.empty_thinking == config::EmptyThinking::kDrop);
   note_media_of(sequences, placed, media);
   return sequences;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "formats/readers.h"
+#include "judgement.h"
 #include "likely_columns.h"
 #include "nulls.h"
 #include "record_media.h"
@@ -43,10 +44,10 @@ std::string reason_for(RecordFormat format, const Json& record) {
 
 namespace {
 
-/// The first format that recognises the record.
-std::optional<DetectedFormat> format_of_keys(const Json& record, bool are_pairs) {
+/// The first format of the objective that recognises the record.
+std::optional<DetectedFormat> format_of_keys(const Json& record, config::ExampleForm form) {
   for (const config::RecordFormatInfo& info : config::kRecordFormats) {
-    if (info.is_pair != are_pairs) continue;
+    if (!info.gives(form)) continue;
     std::string reason = reason_for(info.format, record);
     if (!reason.empty()) return {{info.format, std::move(reason)}};
   }
@@ -66,6 +67,35 @@ std::optional<DetectedFormat> format_of_keys(const Json& record, bool are_pairs)
                                          : "{\"text\": …}"));
 }
 
+/// Pairs are read as such, whatever else the record has.
+DetectedFormat detect_judged(const Json& record, const config::ObjectiveInfo& reader,
+                             const std::string& where) {
+  if (auto pair = format_of_keys(record, config::ExampleForm::kPair)) return *pair;
+  if (label_column(record) != nullptr) {
+    if (auto format = format_of_keys(record, reader.form)) {
+      format->reason += " and a label";
+      return *format;
+    }
+  }
+  refuse_unjudged(record, reader, where);
+}
+
+[[noreturn]] void refuse_without_pair(const Json& record, const config::ObjectiveInfo& reader,
+                                      const std::string& where) {
+  refuse_token_ids(record, where);
+  const auto form =
+      has_judgement(record) ? config::ExampleForm::kJudged : config::ExampleForm::kAnswer;
+  throw DataError(
+      fmt::format("the record has no \"chosen\" and \"rejected\", which "
+                  "train.objective {} needs (its keys: {})",
+                  reader.name, keys_of(record)),
+      where,
+      fmt::format("name the columns: data.fields: {{prompt: COLUMN, chosen: COLUMN, rejected: "
+                  "COLUMN}}; or set train.objective: {}{}",
+                  config::first_objective_for(form),
+                  has_judgement(record) ? ", which reads one answer and its label" : ""));
+}
+
 }  // namespace
 
 std::string name_of(RecordFormat format) {
@@ -75,18 +105,9 @@ std::string name_of(RecordFormat format) {
 DetectedFormat detect_format(const Json& record, const std::string& where,
                              config::Objective objective) {
   const config::ObjectiveInfo& reader = config::objective_info(objective);
-  if (reader.reads_pairs()) {
-    if (auto format = format_of_keys(record, /*are_pairs=*/true)) return *format;
-    refuse_token_ids(record, where);
-    throw DataError(fmt::format("the record has no \"chosen\" and \"rejected\", which "
-                                "train.objective {} needs (its keys: {})",
-                                reader.name, keys_of(record)),
-                    where,
-                    "name the columns: data.fields: {prompt: COLUMN, chosen: COLUMN, rejected: "
-                    "COLUMN}; or set train.objective: " +
-                        config::first_objective_for(config::ExampleForm::kAnswer));
-  }
-  if (auto format = format_of_keys(record, /*are_pairs=*/false)) return *format;
+  if (reader.reads_judgements()) return detect_judged(record, reader, where);
+  if (auto format = format_of_keys(record, reader.form)) return *format;
+  if (reader.reads_pairs()) refuse_without_pair(record, reader, where);
   if (is_preference(record)) refuse_preference(record, where);
   refuse_token_ids(record, where);
   throw DataError(fmt::format("the record has no known format; its keys: {}", keys_of(record)),
@@ -94,7 +115,7 @@ DetectedFormat detect_format(const Json& record, const std::string& where,
 }
 
 DetectedFormat detect_input_format(const Json& record, const std::string& where) {
-  if (auto format = format_of_keys(record, /*are_pairs=*/false)) return *format;
+  if (auto format = format_of_keys(record, config::ExampleForm::kAnswer)) return *format;
   if (is_preference(record)) refuse_two_answers(record, where);
   refuse_token_ids(record, where);
   throw DataError(fmt::format("the record has no known format; its keys: {}", keys_of(record)),

@@ -2,10 +2,12 @@
 #include "sftrun/data/record_error.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
 #include "empty_thinking.h"
+#include "judgement.h"
 #include "left_out.h"
 #include "media_text.h"
 #include "preference.h"
@@ -347,6 +349,32 @@ MediaWanted wanted_of(const Json& record, RecordFormat format, const RecordMedia
           .features = media->reads_features() && media->num_features() == 0};
 }
 
+/// Answers that become sequences together: two that are compared, or one.
+struct AnswerGroup {
+  std::vector<NamedShape> shapes;
+  Judgement judgement = Judgement::kNone;
+};
+
+std::vector<AnswerGroup> answer_groups_of(const Json& record, RecordFormat format,
+                                          config::ExampleForm form, const TemplateTraits& traits,
+                                          const std::string& where) {
+  std::vector<AnswerGroup> groups;
+  if (form != config::ExampleForm::kJudged) {
+    groups.push_back({shapes_of(record, format, traits, where)});
+    return groups;
+  }
+  for (JudgedShape& judged : judged_shapes(record, format, traits, where)) {
+    AnswerGroup& group = groups.emplace_back();
+    group.shapes.push_back(std::move(judged.answer));
+    group.judgement = judged.is_desirable ? Judgement::kDesirable : Judgement::kUndesirable;
+  }
+  return groups;
+}
+
+void append_sequences(std::vector<Sequence>& all, std::vector<Sequence> more) {
+  std::move(more.begin(), more.end(), std::back_inserter(all));
+}
+
 }  // namespace
 
 std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& original,
@@ -358,22 +386,26 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& original,
   Json room;
   const Json& record = media != nullptr ? media->marked(original, format_, room) : original;
   const bool reads_images = media != nullptr && media->reads_images();
-  std::vector<NamedShape> shapes = shapes_of(
-      record, format_,
+  std::vector<AnswerGroup> groups = answer_groups_of(
+      record, format_, options_.form,
       {.exists = has_template, .writes_calls = form_.writes_calls(), .reads_images = reads_images},
       where);
-  RecordShape& shape = shapes.front().shape;
-  std::vector<std::string> unread = unread_columns(record, format_, shape);
+  RecordShape& shape = groups.front().shapes.front().shape;
+  const bool is_compared = info.is_pair || options_.form == config::ExampleForm::kJudged;
+  std::vector<std::string> unread = unread_columns(record, format_, shape, options_.form);
   if (reads_images) unread = without_images(std::move(unread));
   std::vector<std::string> unread_files =
       unread_media(record, wanted_of(record, format_, media.get()));
   const bool is_plain = std::holds_alternative<PlainText>(shape);
-  if (is_plain && info.is_pair) {
-    std::vector<Sequence> pair = preference_pair_of_texts(shapes, model_, options_, media.get());
-    pair.front().unread_columns = std::move(unread);
-    pair.front().unread_media = std::move(unread_files);
-    pair.front().has_idle_marker = media != nullptr && media->has_idle_marker();
-    return pair;
+  if (is_plain && is_compared) {
+    std::vector<Sequence> answers;
+    for (const AnswerGroup& group : groups)
+      append_sequences(answers, sequences_of_texts(group.shapes, group.judgement, model_, options_,
+                                                   media.get()));
+    answers.front().unread_columns = std::move(unread);
+    answers.front().unread_media = std::move(unread_files);
+    answers.front().has_idle_marker = media != nullptr && media->has_idle_marker();
+    return answers;
   }
   if (const auto* plain = std::get_if<PlainText>(&shape)) {
     Sequence sequence = build_text(*plain, model_, options_, media.get());
@@ -393,22 +425,29 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& original,
                               : fitting_templates(model_)),
         "use the model's instruct version, or records with \"prompt\" or \"text\" strings");
   }
-  for (NamedShape& one : shapes)
-    if (media != nullptr) media->take(std::get<Conversation>(one.shape).messages);
+  std::vector<Json*> conversations;
+  for (AnswerGroup& group : groups)
+    for (NamedShape& one : group.shapes)
+      conversations.push_back(&std::get<Conversation>(one.shape).messages);
+  for (Json* messages : conversations)
+    if (media != nullptr) media->take(*messages);
   try {
-    for (NamedShape& one : shapes) form_.apply(std::get<Conversation>(one.shape).messages);
+    for (Json* messages : conversations) form_.apply(*messages);
     TextModel other;
     const TextModel* model = &model_;
-    for (NamedShape& one : shapes)
-      model = &model_for_videos(model_, std::get<Conversation>(one.shape).messages, other);
-    std::vector<Sequence> sequences =
-        info.is_pair
-            ? preference_pair_of_conversations(shapes, *model, options_, media.get())
-            : build_conversation(std::get<Conversation>(shape), *model, options_, media.get());
+    for (Json* messages : conversations) model = &model_for_videos(model_, *messages, other);
+    std::vector<Sequence> sequences;
+    if (is_compared) {
+      for (const AnswerGroup& group : groups)
+        append_sequences(sequences, sequences_of_conversations(group.shapes, group.judgement,
+                                                               *model, options_, media.get()));
+    } else {
+      sequences = build_conversation(std::get<Conversation>(shape), *model, options_, media.get());
+    }
     sequences.front().unread_columns = std::move(unread);
     sequences.front().unread_media = std::move(unread_files);
     sequences.front().unread_turn_keys =
-        unread_turn_keys(record, format_, model_.chat_template->source());
+        unread_turn_keys(record, format_, model_.chat_template->source(), options_.form);
     sequences.front().has_two_systems = has_two_systems(record, format_);
     sequences.front().has_idle_marker = media != nullptr && media->has_idle_marker();
     sequences.front().has_null_arguments = has_null_arguments(record, format_);

@@ -52,6 +52,9 @@ Dataset part_of(const Dataset& all, const std::vector<int64_t>& indices, Dataset
     const StoredExample& example = all.examples().stored(index);
     stats.num_tokens += example.length;
     stats.num_label_tokens += example.label_tokens;
+    const auto judgement = static_cast<Judgement>(example.judgement);
+    stats.num_desirable += judgement == Judgement::kDesirable ? 1 : 0;
+    stats.num_undesirable += judgement == Judgement::kUndesirable ? 1 : 0;
     stats.longest = std::max<int64_t>(stats.longest, example.length);
   }
   std::vector<DatasetPart> parts = all.parts();
@@ -98,6 +101,7 @@ std::pair<Dataset, Dataset> split_dataset(const Dataset& all, double val_split, 
     (in_val[i] ? val : train).push_back(static_cast<int64_t>(i));
   DatasetStats left_out = all.stats();
   left_out.num_tokens = left_out.num_label_tokens = left_out.longest = 0;
+  left_out.num_desirable = left_out.num_undesirable = 0;
   const std::string name = fmt::format("{} {}", val_split, seed);
   return {part_of(all, train, left_out, left_out.num_records - num_val, "train " + name),
           part_of(all, val, {}, num_val, "val " + name)};

@@ -64,8 +64,10 @@ std::string json_as_text_warning(const config::DataSource& source) {
       shown_name(source.path));
 }
 
-SequenceOptions sequence_options(const config::DataConfig& data, bool with_parts) {
-  return {.loss_on = data.loss_on,
+SequenceOptions sequence_options(const config::RunConfig& run, bool with_parts) {
+  const config::DataConfig& data = run.data;
+  return {.form = run.train.objective_info().form,
+          .loss_on = data.loss_on,
           .thinking = data.thinking,
           .empty_thinking = data.empty_thinking,
           .chat_template_kwargs = data.chat_template_kwargs,
@@ -75,11 +77,11 @@ SequenceOptions sequence_options(const config::DataConfig& data, bool with_parts
 TokenizedSource::TokenizedSource(const config::RunConfig& config, const config::DataSource& source,
                                  SplitRole role, const TextModel& model, int num_threads)
     : records_(config, source, role),
-      builder_(records_.format().format, model,
-               sequence_options(config.data, /*with_parts=*/false)),
+      builder_(records_.format().format, model, sequence_options(config, /*with_parts=*/false)),
       rule_(length_rule(config, records_.format().format)),
       model_(model),
       skips_bad_records_(config.data.bad_records == config::BadRecords::kSkip),
+      are_pairs_(config.train.objective_info().reads_pairs()),
       num_threads_(num_threads) {}
 
 void TokenizedSource::skip(int64_t num_records) {
@@ -104,8 +106,7 @@ void TokenizedSource::add_outcomes(Block& block, const SourceRecords::Block& rea
       block.records[index].push_back(std::move(outcome));
     }
     block.records[index].front().absent_fields = std::move(mapped.absent);
-    if (config::format_info(records_.format().format).is_pair)
-      leave_out_incomplete(block.records[index]);
+    if (are_pairs_) leave_out_incomplete(block.records[index]);
   } catch (const DataError& error) {
     const bool is_too_long = is_built;  // the record is valid, but data.too_long: error refuses it
     if (is_too_long && skips_bad_records_) throw;

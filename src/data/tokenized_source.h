@@ -66,7 +66,7 @@ class TokenizedSource {
   SequenceBuilder builder_;
   LengthRule rule_;
   TextModel model_;
-  bool skips_bad_records_;
+  bool skips_bad_records_, are_pairs_;
   int num_threads_;
   int64_t num_records_ = 0;
 };
@@ -74,6 +74,6 @@ class TokenizedSource {
 /// See SourceRecords::reads_json_as_text.
 std::string json_as_text_warning(const config::DataSource& source);
 
-SequenceOptions sequence_options(const config::DataConfig& data, bool with_parts);
+SequenceOptions sequence_options(const config::RunConfig& run, bool with_parts);
 
 }  // namespace sftrun::data

@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <set>
 
+#include "judgement.h"
 #include "nulls.h"
 #include "record_media.h"
 #include "sftrun/config/objectives.h"
@@ -78,7 +79,8 @@ std::vector<const Json*> turn_lists(const Json& record, RecordFormat format) {
   return lists;
 }
 
-bool is_read_of_turns(const std::string& key, bool is_sharegpt, RecordFormat format) {
+bool is_read_of_turns(const std::string& key, bool is_sharegpt, RecordFormat format,
+                      config::ExampleForm form) {
   constexpr std::array<std::string_view, 4> kOfShareGpt = {"from", "value", "train", "weight"};
   // Where the template omits calls or reasoning, `LeftOut` says so.
   constexpr std::array<std::string_view, 14> kOfMessages = {
@@ -88,7 +90,9 @@ bool is_read_of_turns(const std::string& key, bool is_sharegpt, RecordFormat for
   const auto among = [&](const auto& keys) {
     return std::find(keys.begin(), keys.end(), key) != keys.end();
   };
-  if (config::format_info(format).is_pair && (key == "train" || key == "weight")) return false;
+  const bool takes_whole_answers =
+      config::format_info(format).is_pair || form == config::ExampleForm::kJudged;
+  if (takes_whole_answers && (key == "train" || key == "weight")) return false;
   return is_sharegpt ? among(kOfShareGpt) : among(kOfMessages);
 }
 
@@ -108,7 +112,7 @@ bool names(std::string_view source, const std::string& word) {
 }  // namespace
 
 std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
-                                        const RecordShape& shape) {
+                                        const RecordShape& shape, config::ExampleForm form) {
   std::vector<const char*> columns = {"images", "image", "videos", "video", "audios", "features"};
   const auto also = [&](std::initializer_list<const char*> more) {
     columns.insert(columns.end(), more);
@@ -127,10 +131,9 @@ std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
   for (const char* column : columns) {
     if (holds_something(record, column)) found.emplace_back(column);
   }
-  // KTO's label says whether the completion is a good one: those that are not should not train.
-  const bool is_bad = info.columns.contains("completion") && record.contains("label") &&
-                      record["label"] == Json(false);
-  if (is_bad) found.emplace_back("label");
+  // KTO's label says whether the answer is a good one: those that are not should not train.
+  if (form == config::ExampleForm::kAnswer && likely_judgement(record) == false)
+    found.emplace_back(label_column(record));
   for (const auto& [column, value] : record.items()) {
     const bool says_nothing = value.is_null() || value == 1 || value == true;
     if (!says_nothing && is_record_flag(column)) found.push_back(column);
@@ -180,8 +183,11 @@ std::string advice_on_column(const std::string& column) {
     return "it is read only from conversations: \"messages\"";
   if (is_record_flag(column))
     return "all records have the same weight; remove those that should not be trained on";
-  if (column == "label")
-    return "its value false says that the completion is bad; remove these records";
+  if (column == config::kLabelColumn || column == config::kLabelAlias)
+    return fmt::format(
+        "its value false says that the answer is bad; train.objective: {} reads it, else remove "
+        "these records",
+        config::first_objective_for(config::ExampleForm::kJudged));
   if (column == "chosen" || column == "rejected")
     return fmt::format("train.objective: {} trains on them",
                        config::first_objective_for(config::ExampleForm::kPair));
@@ -198,14 +204,15 @@ std::string absent_field_warning(const std::string& field) {
 }
 
 std::vector<std::string> unread_turn_keys(const Json& record, RecordFormat format,
-                                          std::string_view template_source) {
+                                          std::string_view template_source,
+                                          config::ExampleForm form) {
   std::set<std::string> unread;
   for (const Json* turns : turn_lists(record, format)) {
     for (const Json& turn : *turns) {
       if (!turn.is_object()) continue;
       const bool is_sharegpt = value_of(turn, "role") == nullptr;  // only four of its keys are read
       for (const auto& [key, value] : turn.items()) {
-        if (is_read_of_turns(key, is_sharegpt, format) || !holds_something(turn, key.c_str()))
+        if (is_read_of_turns(key, is_sharegpt, format, form) || !holds_something(turn, key.c_str()))
           continue;
         if (!is_sharegpt && names(template_source, key)) continue;
         if (!template_source.empty() || is_loss_flag(key)) unread.insert(key);
@@ -215,12 +222,13 @@ std::vector<std::string> unread_turn_keys(const Json& record, RecordFormat forma
   return {unread.begin(), unread.end()};
 }
 
-std::string advice_on_loss_flag(bool is_preference) {
-  return is_preference
-             ? fmt::format("with train.objective {} the whole answers are compared: remove it",
-                           config::objectives_for(config::ExampleForm::kPair))
-             : "\"train\": false or \"weight\": 0 removes the labels of a turn; data.fields: "
-               "{train: KEY} or {weight: KEY} reads another key in the same way";
+std::string advice_on_loss_flag(config::ExampleForm form) {
+  if (form == config::ExampleForm::kAnswer)
+    return "\"train\": false or \"weight\": 0 removes the labels of a turn; data.fields: "
+           "{train: KEY} or {weight: KEY} reads another key in the same way";
+  return fmt::format("with train.objective {} the whole answers are {}: remove it",
+                     config::objectives_for(form),
+                     form == config::ExampleForm::kPair ? "compared" : "judged");
 }
 
 bool is_loss_flag(const std::string& key) {

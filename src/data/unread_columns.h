@@ -5,13 +5,15 @@
 #include <vector>
 
 #include "record.h"
+#include "sftrun/config/objectives.h"
 
 namespace sftrun::data {
 
 /// Columns with values that other trainers read but this format does not: `history` of Alpaca,
-/// images, …
+/// images, …   @param form of the run's objective
 std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
-                                        const RecordShape& shape);
+                                        const RecordShape& shape,
+                                        config::ExampleForm form = config::ExampleForm::kAnswer);
 /// Those that a model with images reads as such: columns of images and videos.
 bool is_visual_column(const std::string& column);
 /// The advice for one of them.
@@ -33,14 +35,15 @@ std::string advice_on_media(const std::string& field);
 std::string absent_field_warning(const std::string& field);
 
 /// Keys of a conversation's turns, with values, that neither sftrun nor the chat template reads.
-/// @param template_source empty: unknown, and only flags count
+/// @param template_source empty: unknown, and only flags count   @param form of the run's objective
 std::vector<std::string> unread_turn_keys(const Json& record, RecordFormat format,
-                                          std::string_view template_source);
+                                          std::string_view template_source,
+                                          config::ExampleForm form);
 /// Whether other trainers may read the key of a turn as to what it is trained on: `loss`,
 /// `train_detail`, `loss_weight`, …
 bool is_loss_flag(const std::string& key);
-/// @param is_preference its labels are those of the two answers, whatever the turns say
-std::string advice_on_loss_flag(bool is_preference);
+/// @param form pairs and judged answers have the labels of the answers, whatever the turns say
+std::string advice_on_loss_flag(config::ExampleForm form);
 
 /// Whether `arguments` or `tools` have null members, which are left out (nulls.h).
 bool has_null_arguments(const Json& record, RecordFormat format);

@@ -26,6 +26,8 @@ std::vector<Example> random_examples(int64_t count, uint64_t seed) {
       example.labels[t] = example.tokens[t + 1];
       ++example.label_tokens;
     }
+    example.judgement = static_cast<Judgement>(random.next_below(3));
+    example.answer_begin = static_cast<int64_t>(random.next_below(length + 1));
     examples.push_back(std::move(example));
   }
   return examples;
@@ -44,6 +46,8 @@ void expect_same(const ExampleStore& store, const std::vector<Example>& examples
     EXPECT_EQ(view.stored->record, examples[i].record);
     EXPECT_EQ(view.stored->file, examples[i].file);
     EXPECT_EQ(view.stored->number, examples[i].line);
+    EXPECT_EQ(view.stored->judgement, static_cast<uint32_t>(examples[i].judgement));
+    EXPECT_EQ(view.stored->answer_begin, examples[i].answer_begin);
   }
 }
 

@@ -34,7 +34,10 @@ std::string with_checksums(std::string bytes) {
 }
 
 Example example_of(const ExampleView& view) {
-  Example example{.record = view.stored->record, .file = view.stored->file};
+  Example example{.record = view.stored->record,
+                  .file = view.stored->file,
+                  .judgement = static_cast<sftrun::data::Judgement>(view.stored->judgement),
+                  .answer_begin = view.stored->answer_begin};
   for (int64_t i = 0; i < view.size(); ++i) {
     example.tokens.push_back(view.token(i));
     example.labels.push_back(view.label(i));

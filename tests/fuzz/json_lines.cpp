@@ -17,12 +17,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         const data::Json record = data::parse_json_line(line, "data.jsonl:1");
         const auto extended = data::extend_json_line(line, record, {{"score", 1}});
         if (data::parse_json_line(extended, "extended").at("score") != 1) __builtin_trap();
-        const auto objective =
-            record.contains("rejected") ? config::Objective::kDpo : config::Objective::kSft;
+        const auto objective = record.contains("label")      ? config::Objective::kKto
+                               : record.contains("rejected") ? config::Objective::kDpo
+                                                             : config::Objective::kSft;
         const auto format = data::detect_format(record, "data.jsonl:1", objective).format;
         for (const auto& sequence :
-             data::SequenceBuilder(format, model, {}).build(record, "data.jsonl:1")) {
+             data::SequenceBuilder(format, model, {.form = config::objective_info(objective).form})
+                 .build(record, "data.jsonl:1")) {
           if (sequence.ids.size() != sequence.mask.size()) __builtin_trap();
+          if (sequence.num_prompt_tokens > std::ssize(sequence.ids)) __builtin_trap();
         }
       });
     }

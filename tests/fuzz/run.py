@@ -71,6 +71,7 @@ def records():
         {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]},
         {"prompt": message[:1], "completion": message[1:]},
         {"prompt": "p", "completion": "c"},
+        {"prompt": "p", "completion": "c", "label": False},
         {"instruction": "i", "input": "", "output": "o"},
         {"text": "t\u00e9\U0001f600"},
         {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]},
@@ -199,15 +200,15 @@ def example_stores():
         index, offset = b"", 0
         for number, example in enumerate(examples):
             labelled = sum(token >> 31 for token in example)
-            index += struct.pack("<QIIqiIII", offset, len(example), labelled, number, 0, number + 1, 0, images.count(number))
+            index += struct.pack("<QIIqiIIIII", offset, len(example), labelled, number, 0, number + 1, 0, images.count(number), number % 3, len(example) // 2)
             offset += len(example)
         tokens += [0] * (len(tokens) % 2)
         body, header = struct.pack(f"<{len(tokens)}I", *tokens), b'{"said":"beside"}'
         at = 8 + len(body)
         sums = bytes(8 * -(-at // 65536))
-        index += b"".join(struct.pack("<QQIIII3Ii4I", 0, 1, 16, 8, 8, 1, 1, 2, 4, 1, 0, 1, 1, 0) for _ in images)
-        return (b"sftrunE2" + body + index + sums + header
-                + struct.pack("<6Q", at, len(examples), len(images), at + len(index + sums), len(header), 0) + b"sftrunE2")
+        index += b"".join(struct.pack("<QQIIII3Ii7Ii", 0, 1, 16, 8, 8, 1, 1, 2, 4, 1, 0, 1, 1, 0, 0, 0, 0, -1) for _ in images)
+        return (b"sftrunE4" + body + index + sums + header
+                + struct.pack("<6Q", at, len(examples), len(images), at + len(index + sums), len(header), 0) + b"sftrunE4")
 
     trained = 1 << 31
     return [store(), store([1, 2 | trained, 3]), store([5, 6 | trained], [7], [], [trained - 1, 8 | trained, 9 | trained]),

@@ -27,6 +27,7 @@ struct DatasetStats {
   int64_t num_without_labels = 0;  ///< sequences left out because no token has a label
   int64_t num_tokens = 0, num_label_tokens = 0, longest = 0;  ///< of the examples kept
   int64_t num_media_left_out = 0;  ///< sequences with images or features that are too long
+  int64_t num_desirable = 0, num_undesirable = 0;  ///< examples kept, of judged answers
   DatasetStats& operator+=(const DatasetStats& other);
 };
 

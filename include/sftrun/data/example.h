@@ -11,6 +11,9 @@ namespace sftrun::data {
 /// Value of a label that is not trained on; PyTorch's ignore_index.
 inline constexpr int32_t kIgnoreIndex = -100;
 
+/// Of an answer, for objectives on judged answers.
+enum class Judgement : uint8_t { kNone, kUndesirable, kDesirable };
+
 /// One tokenized training example. `labels[i]` is the token to predict *at* position i from tokens
 /// 0..i, already shifted: labels[i] == tokens[i + 1] or kIgnoreIndex; the last is always
 /// kIgnoreIndex.
@@ -20,6 +23,8 @@ struct Example {
   int32_t file = 0;          ///< index of its file in the data set
   int64_t line = 0;          ///< line or row of the record in its file, from 1, for messages
   int64_t label_tokens = 0;  ///< count of labels != kIgnoreIndex
+  Judgement judgement = Judgement::kNone;
+  int64_t answer_begin = 0;          ///< of a judged answer: its first token
   std::vector<SequenceMedia> media;  ///< in order
 };
 
@@ -39,6 +44,8 @@ struct Batch {
   std::vector<int32_t> cu_seqlens;  ///< [n + 1], starts with 0, ends with T; no empty documents
   std::vector<int64_t>
       document_keys;  ///< [n] identity of each document in this step, for counter-based dropout
+  /// [n] 1: a desirable answer, 0: an undesirable one; empty: they are not judged.
+  std::vector<uint8_t> is_desirable;
   std::vector<SequenceMedia> images;  ///< in order; their `begin` and `end` are rows of the batch
   /// Runs of rows that get features, in order: features of all images one after another are those of
   /// all runs one after another. A run is of one image, whose rows may see each other both ways.

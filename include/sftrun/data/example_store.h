@@ -33,8 +33,10 @@ struct StoredExample {
   int32_t file = 0;                         ///< index of its file in the data set
   uint32_t number = 0;                      ///< line or row in that file, from 1
   uint32_t first_media = 0, num_media = 0;  ///< in the index of images
+  uint32_t judgement = 0;                   ///< a Judgement
+  uint32_t answer_begin = 0;                ///< as Example::answer_begin
 };
-static_assert(sizeof(StoredExample) == 40);
+static_assert(sizeof(StoredExample) == 48);
 
 /// A SequenceMedia; an entry of the index of images in the file.
 struct StoredMedia {
@@ -62,10 +64,11 @@ struct ExampleView {
   int32_t token(int64_t i) const {
     return static_cast<int32_t>(tokens[static_cast<size_t>(i)] & ~kLabelBit);
   }
+  /// Whether the token is one to predict.   @pre i < size()
+  bool has_label(int64_t i) const { return (tokens[static_cast<size_t>(i)] & kLabelBit) != 0; }
   /// Label of position i as in Example: the next token, or kIgnoreIndex if that has no label.
   int32_t label(int64_t i) const {
-    const bool trained = i + 1 < size() && (tokens[static_cast<size_t>(i) + 1] & kLabelBit) != 0;
-    return trained ? token(i + 1) : kIgnoreIndex;
+    return i + 1 < size() && has_label(i + 1) ? token(i + 1) : kIgnoreIndex;
   }
 };
 
@@ -123,7 +126,7 @@ class ExampleStore {
 
 /// Writes a store's file example by example; the file appears when it is finished. Layout,
 /// little-endian:
-///     "sftrunE3"
+///     "sftrunE4"
 ///     tokens, uint32, and before those of an example with images their media (paths, and encoded
 ///       files that records held, each once), padded to a multiple of 4 bytes; all padded to one of 8
 ///     the attachment, which the header locates ("attachment": offset and size in bytes from the first token)
@@ -133,7 +136,7 @@ class ExampleStore {
 ///     header as JSON
 ///     footer, uint64: index offset, number of examples, number of images, header offset, header
 ///       size, XXH3 of everything from the index to here
-///     "sftrunE3"
+///     "sftrunE4"
 class ExampleWriter {
  public:
   explicit ExampleWriter(const std::filesystem::path& file);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/data/example.h"
 #include "sftrun/data/json_lines.h"
 #include "sftrun/data/media.h"
 #include "sftrun/data/message_form.h"
@@ -31,6 +32,9 @@ DetectedFormat detect_format(const Json& record, const std::string& where,
 /// For commands that read records without a run's configuration: the same for sft, with errors that
 /// say which keys to write.
 DetectedFormat detect_input_format(const Json& record, const std::string& where);
+/// Whether a record has one answer and says whether it is desirable, as objectives on judged answers
+/// read it: "label" or "kto_tag" is true or false, also as text, or 1 or 0 beside a "completion".
+bool has_judgement(const Json& record);
 /// Whether the chat template renders such a record. Else its texts are taken as they are.
 bool is_rendered(const Json& record, RecordFormat format, bool has_chat_template);
 
@@ -59,9 +63,11 @@ struct Sequence {
   };
   std::vector<Part> parts;           ///< in order, covering `text`; only when asked for
   std::vector<SequenceMedia> media;  ///< in order
-  int64_t num_empty_answers = 0;     ///< empty answers that are trained on
-  int64_t num_empty_thinking = 0;    ///< answers that begin with empty reasoning
-  int64_t num_control_tokens = 0;    ///< messages whose own text holds control tokens of the model
+  Judgement judgement = Judgement::kNone;
+  int64_t num_prompt_tokens = 0;   ///< of a compared or judged answer: tokens before it
+  int64_t num_empty_answers = 0;   ///< empty answers that are trained on
+  int64_t num_empty_thinking = 0;  ///< answers that begin with empty reasoning
+  int64_t num_control_tokens = 0;  ///< messages whose own text holds control tokens of the model
   LeftOut left_out;
   // Of the record; on its first sequence.
   std::vector<std::string> unknown_roles, unread_columns, unread_turn_keys;
@@ -78,6 +84,7 @@ struct Sequence {
 };
 
 struct SequenceOptions {
+  config::ExampleForm form = config::ExampleForm::kAnswer;  ///< of pairs and judged answers too
   config::LossOnChoice loss_on = config::LossOnChoice::kAssistant;
   config::Thinking thinking = config::Thinking::kTemplate;
   config::EmptyThinking empty_thinking = config::EmptyThinking::kWarn;
@@ -107,6 +114,9 @@ Json template_variables(const config::DataConfig& data);
 /// that spans prompt and completion has a label.
 ///
 /// A preference record gives two sequences, of its chosen and its rejected answer (preference.h).
+/// With `form` kJudged each record has a judgement, and every sequence is a judged answer behind its
+/// prompt: of a record with one answer its "completion", "output" or last turn; of a preference
+/// record both, the chosen one desirable and the rejected one not (judgement.h).
 ///
 /// A record may have "tools" and "chat_template_kwargs", which override the configuration's; a
 /// message may have `"train": false` or `"weight": 0`. `thinking: split` with `loss_on: assistant`
