@@ -313,6 +313,14 @@ void set_rope_positions(Batch& batch, int64_t merge_side) {
   batch.rope_positions = rope_positions_of(batch, merge_side);
 }
 
+namespace {
+
+Judgement stored_judgement(const StoredExample& stored) {
+  return static_cast<Judgement>(stored.judgement);
+}
+
+}  // namespace
+
 Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,
                  std::span<const int64_t> places, const std::set<int64_t>& lost) {
   Batch batch;
@@ -335,11 +343,15 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
       if (example.stored->num_media > 0) append_media(examples.media_of(index), is_lost, batch);
       batch.cu_seqlens.push_back(batch.cu_seqlens.back() + length);
       batch.document_keys.push_back(key++);
+      if (const auto judgement = stored_judgement(*example.stored); judgement != Judgement::kNone)
+        batch.is_desirable.push_back(judgement == Judgement::kDesirable ? 1 : 0);
       batch.max_seqlen = std::max(batch.max_seqlen, length);
       batch.label_tokens += is_lost ? 0 : example.stored->label_tokens;
       batch.num_lost += is_lost ? 1 : 0;
     }
   }
+  SFTRUN_CHECK(batch.is_desirable.empty() ||
+               batch.is_desirable.size() == batch.document_keys.size());
   return batch;
 }
 
@@ -351,6 +363,87 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
       static_cast<size_t>(std::min(num_bins, std::ssize(global_batch) - begin)));
   std::iota(places.begin(), places.end(), begin);
   return make_batch(examples, global_batch, places, lost);
+}
+
+namespace {
+
+/// An example of a global batch that is not lost.
+struct KeptExample {
+  int64_t index = 0, key = 0, bin = 0;
+};
+
+std::vector<KeptExample> kept_examples(const std::vector<Bin>& global_batch,
+                                       const std::set<int64_t>& lost) {
+  std::vector<KeptExample> kept;
+  int64_t key = 0;
+  for (int64_t bin = 0; bin < std::ssize(global_batch); ++bin) {
+    for (const int64_t index : global_batch[bin]) {
+      if (!lost.contains(index)) kept.push_back({index, key, bin});
+      ++key;
+    }
+  }
+  return kept;
+}
+
+/// Whether an image or other features reach into the answer.
+/// @param starts_in_prompt only such as begin before it
+bool answer_has_media(const ExampleStore& examples, int64_t index, bool starts_in_prompt) {
+  const StoredExample& stored = examples.stored(index);
+  if (stored.num_media == 0) return false;
+  const auto media = examples.stored_media(index);
+  return std::any_of(media.begin(), media.end(), [&](const StoredMedia& one) {
+    return one.end > stored.answer_begin && (!starts_in_prompt || one.begin < stored.answer_begin);
+  });
+}
+
+/// A document of one example's prompt and the other's answer.
+void append_mismatched(const ExampleStore& examples, const KeptExample& asked, int64_t answered,
+                       int64_t max_seq_len, Batch& batch) {
+  const ExampleView prompt = examples[asked.index], answer = examples[answered];
+  const auto prompt_end = static_cast<int32_t>(prompt.stored->answer_begin);
+  const int64_t first = answer.stored->answer_begin;
+  const auto length =
+      static_cast<int32_t>(std::min(prompt_end + answer.size() - first, max_seq_len));
+  SFTRUN_CHECK(length > 0);
+  for (int32_t row = 0; row < length; ++row) {
+    const int64_t in_answer = first + row - prompt_end;  // where the row's token is in the answer
+    batch.tokens.push_back(row < prompt_end ? prompt.token(row) : answer.token(in_answer));
+    const int64_t next = in_answer + 1;
+    // The first token of an example has no label, because nothing is before it; here is a prompt.
+    const bool is_labelled =
+        row + 1 < length && row + 1 >= prompt_end && (answer.has_label(next) || next == 0);
+    batch.labels.push_back(is_labelled ? answer.token(next) : kIgnoreIndex);
+    batch.position_ids.push_back(row);
+    batch.label_tokens += is_labelled ? 1 : 0;
+  }
+  if (prompt.stored->num_media > 0) {
+    std::vector<SequenceMedia> media = examples.media_of(asked.index);
+    std::erase_if(media, [&](const SequenceMedia& one) { return one.end > prompt_end; });
+    append_media(std::move(media), /*is_blank=*/false, batch);
+  }
+  batch.cu_seqlens.push_back(batch.cu_seqlens.back() + length);
+  batch.document_keys.push_back(asked.key);
+  batch.max_seqlen = std::max(batch.max_seqlen, length);
+}
+
+}  // namespace
+
+Batch make_mismatched_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,
+                            std::span<const int64_t> places, int64_t max_seq_len,
+                            const std::set<int64_t>& lost) {
+  Batch batch;
+  batch.cu_seqlens.push_back(0);
+  const std::vector<KeptExample> kept = kept_examples(global_batch, lost);
+  if (kept.size() < 2) return batch;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    if (!std::binary_search(places.begin(), places.end(), kept[i].bin)) continue;
+    const int64_t answered = kept[(i + 1) % kept.size()].index;
+    SFTRUN_CHECK(stored_judgement(examples.stored(kept[i].index)) != Judgement::kNone);
+    const bool is_whole = !answer_has_media(examples, kept[i].index, /*starts_in_prompt=*/true) &&
+                          !answer_has_media(examples, answered, /*starts_in_prompt=*/false);
+    if (is_whole) append_mismatched(examples, kept[i], answered, max_seq_len, batch);
+  }
+  return batch;
 }
 
 BinCounts counts_among(const ExampleStore& examples, const std::vector<Bin>& bins,

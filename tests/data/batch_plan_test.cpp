@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "packing.h"
 #include "sftrun/core/rng.h"
@@ -333,6 +334,163 @@ TEST(MakeBatch, IsEmptyPastTheEnd) {
   EXPECT_EQ(batch.num_tokens(), 0);
   EXPECT_EQ(batch.cu_seqlens, (std::vector<int32_t>{0}));
   EXPECT_EQ(batch.max_seqlen, 0);
+}
+
+/// Example i has the prompt 1000 i, 1000 i + 1, … and the answer 1000 i + 500, ….
+Example judged_example(int64_t number, int64_t prompt, int64_t answer, bool is_desirable) {
+  Example example{.record = number,
+                  .judgement = is_desirable ? Judgement::kDesirable : Judgement::kUndesirable,
+                  .answer_begin = prompt};
+  const auto first = static_cast<int32_t>(1000 * number);
+  for (int64_t i = 0; i < prompt; ++i) example.tokens.push_back(first + static_cast<int32_t>(i));
+  for (int64_t i = 0; i < answer; ++i)
+    example.tokens.push_back(first + 500 + static_cast<int32_t>(i));
+  example.labels.assign(example.tokens.size(), kIgnoreIndex);
+  for (size_t i = static_cast<size_t>(std::max<int64_t>(prompt, 1)); i < example.tokens.size(); ++i)
+    example.labels[i - 1] = example.tokens[i];
+  example.label_tokens = prompt == 0 ? answer - 1 : answer;
+  return example;
+}
+
+/// Tokens and labels of document i.
+using Document = std::pair<std::vector<int32_t>, std::vector<int32_t>>;
+Document document_of(const Batch& batch, size_t i) {
+  const auto slice = [&](const std::vector<int32_t>& rows) {
+    return std::vector<int32_t>(rows.begin() + batch.cu_seqlens[i],
+                                rows.begin() + batch.cu_seqlens[i + 1]);
+  };
+  return {slice(batch.tokens), slice(batch.labels)};
+}
+
+TEST(MakeBatch, HasTheJudgementOfEachDocument) {
+  const ExampleStore judged =
+      ExampleStore::in_memory({judged_example(0, 2, 1, true), judged_example(1, 1, 2, false),
+                               judged_example(2, 1, 1, true)});
+  EXPECT_EQ(make_batch(judged, {{2}, {1, 0}}, 0, 2).is_desirable, (std::vector<uint8_t>{1, 0, 1}));
+  EXPECT_EQ(make_batch(judged, {{2}, {1, 0}}, 0, 2, {1}).is_desirable,
+            (std::vector<uint8_t>{1, 0, 1}))
+      << "lost documents stay";
+  EXPECT_TRUE(make_batch(examples_of({2, 3}), {{0}, {1}}, 0, 2).is_desirable.empty());
+}
+
+TEST(MakeMismatchedBatch, JoinsAPromptWithTheNextAnswer) {
+  const ExampleStore examples =
+      ExampleStore::in_memory({judged_example(0, 2, 2, true), judged_example(1, 1, 3, false),
+                               judged_example(2, 3, 1, true)});
+  const std::vector<Bin> global = {{2, 0}, {1}};
+  const std::vector<int64_t> all = {0, 1}, second = {1};
+  const Batch batch = make_mismatched_batch(examples, global, all, 16);
+  constexpr int32_t kNone = kIgnoreIndex;
+  ASSERT_EQ(batch.cu_seqlens, (std::vector<int32_t>{0, 5, 10, 12}));
+  EXPECT_EQ(document_of(batch, 0),
+            (Document{{2000, 2001, 2002, 500, 501}, {kNone, kNone, 500, 501, kNone}}));
+  EXPECT_EQ(document_of(batch, 1),
+            (Document{{0, 1, 1500, 1501, 1502}, {kNone, 1500, 1501, 1502, kNone}}));
+  EXPECT_EQ(document_of(batch, 2), (Document{{1000, 2500}, {2500, kNone}}));
+  EXPECT_EQ(batch.position_ids, (std::vector<int32_t>{0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1}));
+  EXPECT_EQ(batch.document_keys, (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(batch.label_tokens, 6);
+  EXPECT_EQ(batch.max_seqlen, 5);
+  EXPECT_TRUE(batch.is_desirable.empty());
+  const Batch part = make_mismatched_batch(examples, global, second, 16);
+  EXPECT_EQ(document_of(part, 0), document_of(batch, 2));
+  EXPECT_EQ(part.document_keys, std::vector<int64_t>{2});
+  const Batch cut = make_mismatched_batch(examples, global, all, 4);
+  EXPECT_EQ(document_of(cut, 0), (Document{{2000, 2001, 2002, 500}, {kNone, kNone, 500, kNone}}));
+  EXPECT_EQ(cut.label_tokens, 1 + 2 + 1);
+}
+
+TEST(MakeMismatchedBatch, LeavesOutLostExamplesAndNeedsTwo) {
+  const ExampleStore examples =
+      ExampleStore::in_memory({judged_example(0, 1, 1, true), judged_example(1, 1, 1, false),
+                               judged_example(2, 1, 1, true)});
+  const std::vector<int64_t> all = {0, 1};
+  const Batch batch = make_mismatched_batch(examples, {{0, 1}, {2}}, all, 8, {1});
+  EXPECT_EQ(batch.tokens, (std::vector<int32_t>{0, 2500, 2000, 500}));
+  EXPECT_EQ(batch.document_keys, (std::vector<int64_t>{0, 2}));
+  for (const std::set<int64_t>& lost : {std::set<int64_t>{0, 1}, std::set<int64_t>{0, 1, 2}}) {
+    const Batch none = make_mismatched_batch(examples, {{0, 1}, {2}}, all, 8, lost);
+    EXPECT_EQ(none.num_tokens(), 0);
+    EXPECT_EQ(none.cu_seqlens, std::vector<int32_t>{0});
+  }
+  EXPECT_EQ(make_mismatched_batch(examples, {{0}}, std::vector<int64_t>{0}, 8).num_tokens(), 0);
+}
+
+/// A text without a prompt: its first token has no label, and behind another's prompt it has one.
+TEST(MakeMismatchedBatch, TakesWholeAnswersWithoutAPrompt) {
+  const ExampleStore examples =
+      ExampleStore::in_memory({judged_example(0, 0, 2, true), judged_example(1, 1, 2, false)});
+  const Batch batch = make_mismatched_batch(examples, {{0, 1}}, std::vector<int64_t>{0}, 8);
+  EXPECT_EQ(document_of(batch, 0), (Document{{1500, 1501}, {1501, kIgnoreIndex}}));
+  EXPECT_EQ(document_of(batch, 1), (Document{{1000, 500, 501}, {500, 501, kIgnoreIndex}}));
+}
+
+/// The documents of a global batch do not depend on how it is divided, and each answer is used once.
+TEST(MakeMismatchedBatch, DoesNotDependOnTheDealing) {
+  RandomStream random(5, 0);
+  const auto below = [&](uint64_t limit) { return static_cast<int64_t>(random.next_below(limit)); };
+  for (int round = 0; round < 30; ++round) {
+    std::vector<Example> made;
+    std::vector<Bin> global;
+    for (int64_t i = 0, count = 2 + below(20); i < count; ++i) {
+      made.push_back(judged_example(i, below(6), 2 + below(6), below(2) == 0));
+      if (global.empty() || below(2) == 0) global.emplace_back();
+      global.back().push_back(i);
+    }
+    const ExampleStore examples = ExampleStore::in_memory(made);
+    std::vector<int64_t> all(global.size());
+    std::iota(all.begin(), all.end(), 0);
+    const Batch whole = make_mismatched_batch(examples, global, all, 9);
+    ASSERT_EQ(whole.document_keys.size(), made.size());
+    for (size_t i = 0; i < made.size(); ++i) {
+      const Example& prompt = made[i];
+      const Example& answer = made[(i + 1) % made.size()];
+      std::vector<int32_t> expected(prompt.tokens.begin(),
+                                    prompt.tokens.begin() + prompt.answer_begin);
+      expected.insert(expected.end(), answer.tokens.begin() + answer.answer_begin,
+                      answer.tokens.end());
+      expected.resize(std::min<size_t>(expected.size(), 9));
+      EXPECT_EQ(document_of(whole, i).first, expected);
+    }
+    size_t seen = 0;
+    std::vector<std::vector<int64_t>> parts(3);
+    for (const int64_t place : all) parts[static_cast<size_t>(below(3))].push_back(place);
+    for (const std::vector<int64_t>& places : parts) {
+      const Batch part = make_mismatched_batch(examples, global, places, 9);
+      for (size_t i = 0; i < part.document_keys.size(); ++i, ++seen)
+        EXPECT_EQ(document_of(part, i),
+                  document_of(whole, static_cast<size_t>(part.document_keys[i])));
+    }
+    EXPECT_EQ(seen, made.size());
+  }
+}
+
+/// @param begin of an image of two tokens
+SequenceMedia two_token_image(int64_t begin, int32_t feature) {
+  SequenceMedia image{.rows = 2, .num_tokens = 2, .begin = begin, .end = begin + 2};
+  image.media.path = "a.png";
+  image.feature = feature;
+  return image;
+}
+
+TEST(MakeMismatchedBatch, KeepsImagesOfPromptsAndLeavesOutThoseOfAnswers) {
+  std::vector<Example> made = {judged_example(0, 4, 2, true), judged_example(1, 3, 2, false),
+                               judged_example(2, 2, 4, true)};
+  constexpr int32_t kFeature = 7;
+  made[0].tokens[1] = made[0].tokens[2] = kFeature;
+  made[0].media = {two_token_image(1, kFeature)};
+  made[2].tokens[3] = made[2].tokens[4] = kFeature;  // within the answer
+  made[2].labels[2] = made[2].labels[3] = kIgnoreIndex;
+  made[2].media = {two_token_image(3, kFeature)};
+  const ExampleStore examples = ExampleStore::in_memory(made);
+  const Batch batch = make_mismatched_batch(examples, {{2, 0, 1}}, std::vector<int64_t>{0}, 16);
+  // Not the second prompt with the answer of the last one, which has an image.
+  EXPECT_EQ(batch.document_keys, (std::vector<int64_t>{0, 1}));
+  ASSERT_EQ(batch.images.size(), 1U);
+  EXPECT_EQ(batch.images[0].begin, batch.cu_seqlens[1] + 1);
+  EXPECT_EQ(batch.image_rows,
+            (std::vector<RowSpan>{{batch.cu_seqlens[1] + 1, batch.cu_seqlens[1] + 3}}));
+  EXPECT_EQ(document_of(batch, 1).first, (std::vector<int32_t>{0, 7, 7, 3, 1500, 1501}));
 }
 
 /// Against every micro-batch of an epoch.
