@@ -9,7 +9,8 @@ Command add_tokenize(CLI::App& sftrun) {
   CLI::App* command =
       add_command(sftrun, "tokenize",
                   "Tokenize records: adds \"input_ids\"; with --chat also \"assistant_mask\"; for "
-                  "preference records both sequences and their \"completion_mask\"",
+                  "preference records both sequences and their \"completion_mask\"; for answers "
+                  "with a \"label\" true or false \"prompt_ids\" and \"completion_ids\"",
                   "sftrun tokenize --model models/base --chat --input in.jsonl --output out.jsonl");
   command
       ->add_option("-m,--model", options->model,

@@ -49,9 +49,33 @@ Json tokenized_pair(const data::InputRecord& input, const data::TextModel& model
           {"rejected_completion_mask", pair.at(1).mask}};
 }
 
+/// As TRL's KTOTrainer has them; the label stays what the record has.
+Json tokenized_judged(const data::InputRecord& input, const data::TextModel& model) {
+  const auto& [line, record, where, folder] = input;
+  const RecordFormat format = data::detect_input_format(record, where).format;
+  const data::Sequence sequence =
+      data::SequenceBuilder(format, model, {.form = config::ExampleForm::kJudged})
+          .build(record, where, folder)
+          .at(0);
+  const auto answer = sequence.ids.begin() + sequence.num_prompt_tokens;
+  return {{"prompt_ids", std::vector(sequence.ids.begin(), answer)},
+          {"completion_ids", std::vector(answer, sequence.ids.end())},
+          {"label", sequence.judgement == data::Judgement::kDesirable}};
+}
+
+/// Answers that are judged and rendered, or not.
+bool is_judged(const Json& record, bool is_rendered, const std::string& where) {
+  if (!data::has_judgement(record)) return false;
+  const RecordFormat format = data::detect_input_format(record, where).format;
+  return !config::format_info(format).is_text &&
+         data::is_rendered(record, format, /*has_chat_template=*/true) == is_rendered;
+}
+
 Json tokenized_text(const data::InputRecord& input, const data::TextModel& model) {
   if (is_preference(input.record) && input.record["chosen"].is_string())
     return tokenized_pair(input, model);
+  if (is_judged(input.record, /*is_rendered=*/false, input.where))
+    return tokenized_judged(input, model);
   return {{"input_ids", model.tokenizer->encode(text_of(input.record, input.where),
                                                 /*add_special_tokens=*/true)}};
 }
@@ -59,6 +83,7 @@ Json tokenized_text(const data::InputRecord& input, const data::TextModel& model
 Json tokenized_chat(const data::InputRecord& input, const data::TextModel& model) {
   const auto& [line, record, where, folder] = input;
   if (is_preference(record)) return tokenized_pair(input, model);
+  if (is_judged(record, /*is_rendered=*/true, where)) return tokenized_judged(input, model);
   const RecordFormat format = data::detect_input_format(record, where).format;
   const bool is_rendered = data::is_rendered(record, format, /*has_chat_template=*/true);
   const bool is_text = config::format_info(format).is_text ||

@@ -51,6 +51,11 @@ Json features_json(const Sequence& sequence) {
   return features;
 }
 
+/// null: it is not judged.
+Json judgement_json(Judgement judgement) {
+  return judgement == Judgement::kNone ? Json() : Json(judgement == Judgement::kDesirable);
+}
+
 Json sequence_json(const PreviewedSequence& previewed, const tokenizer::Tokenizer& tokenizer) {
   Json ids = Json::array(), tokens = Json::array(), labels = Json::array(), origins = Json::array();
   int64_t num_labels = 0;
@@ -67,6 +72,7 @@ Json sequence_json(const PreviewedSequence& previewed, const tokenizer::Tokenize
           {"left_out", previewed.left_out.empty() ? Json() : Json(previewed.left_out)},
           {"num_kept", previewed.num_kept},
           {"num_labels", num_labels},
+          {"is_desirable", judgement_json(previewed.sequence.judgement)},
           {"images", images_json(previewed.sequence)},
           {"videos", videos_json(previewed.sequence)},
           {"features", features_json(previewed.sequence)},

@@ -86,6 +86,8 @@ std::string headline(const PreviewedSequence& previewed) {
   std::string text = fmt::format(
       "{}: {} tokens, {} trained on ({:.1f}%)", previewed.place, num_tokens, trained,
       100.0 * static_cast<double>(trained) / static_cast<double>(std::max<size_t>(num_tokens, 1)));
+  if (previewed.sequence.judgement != Judgement::kNone)
+    text += previewed.sequence.judgement == Judgement::kDesirable ? "; desirable" : "; undesirable";
   if (!previewed.left_out.empty()) return text + "; LEFT OUT: " + previewed.left_out;
   if (previewed.num_kept < static_cast<int64_t>(num_tokens)) {
     text += fmt::format("; TRUNCATED to its first {}", previewed.num_kept);
