@@ -132,7 +132,8 @@ class Applier {
         std::find_if(fields_.fields.begin(), fields_.fields.end(), [&](const Field& field) {
           const bool may_be_map =
               field.type == FieldType::kObject || field.type == FieldType::kParts ||
-              field.type == FieldType::kPartRates || field.type == FieldType::kProjectors;
+              field.type == FieldType::kPartRates || field.type == FieldType::kProjectors ||
+              field.type == FieldType::kLosses;
           return may_be_map && key.starts_with(field.key + ".");
         });
     return found == fields_.fields.end() ? nullptr : &*found;

@@ -41,6 +41,8 @@ constexpr FieldType type_of() {
     return FieldType::kPartRates;
   else if constexpr (std::is_same_v<T, Projectors>)
     return FieldType::kProjectors;
+  else if constexpr (std::is_same_v<T, LossMixture>)
+    return FieldType::kLosses;
   else
     return FieldType::kObject;
 }
@@ -137,6 +139,8 @@ std::string Field::takes() const {
       return "a map of parts to numbers" + number_limits(limits);
     case FieldType::kProjectors:
       return "a map of names to {input_width, hidden, tokens}";
+    case FieldType::kLosses:
+      return "the name of a loss, or a map of losses to weights";
   }
   return {};
 }

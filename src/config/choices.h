@@ -207,6 +207,18 @@ struct Words<Objective> {
 };
 
 template <>
+struct Words<FDivergence> {
+  using enum FDivergence;
+  static constexpr auto all = std::to_array<Word<FDivergence>>({
+      {"reverse_kl", kReverseKl},
+      {"forward_kl", kForwardKl},
+      {"js_divergence", kJs},
+      {"alpha_divergence", kAlpha},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+template <>
 struct Words<Scheduler> {
   using enum Scheduler;
   static constexpr auto all = std::to_array<Word<Scheduler>>({

@@ -262,9 +262,50 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
         "Loss that is minimised. " + objective_descriptions(), "dpo");
   field(train.beta, "beta", above(0), kSame,
         readers_of_setting("train.beta") +
-            ": weight of the distance to the reference model, which is the base model with the "
-            "adapter switched off. Lower values allow larger changes.",
+            ": weight of the distance to the reference model; lower values allow larger changes. "
+            "Without a reference model: factor of the rewards (SimPO's authors use 2 to 2.5), of "
+            "orpo the weight of the odds ratio.",
         "0.1");
+  field(train.loss_type, "loss_type", any().otherwise("sigmoid"), kSame,
+        readers_of_setting("train.loss_type") +
+            ": the loss of a pair, or a map of losses to weights whose sum it is. " +
+            loss_formulas(),
+        "{sigmoid: 0.8, bco_pair: 0.2, sft: 1.0}");
+  field(train.label_smoothing, "label_smoothing",
+        from_until(0, 0.5).otherwise(fmt::format("0; {} for exo_pair", kExoSmoothing)), kSame,
+        fmt::format("Share of preferences that are taken to be wrong: e in the losses {}.",
+                    losses_that_read("train.label_smoothing")),
+        "0.1");
+  field(train.ld_alpha, "ld_alpha", between(0, 1).otherwise("1"), kSame,
+        readers_of_setting("train.ld_alpha") +
+            ": weight of the log-probabilities of tokens of an answer beyond the length of the "
+            "shorter answer (LD-DPO, arXiv:2409.06411).",
+        "0.5");
+  field(train.f_divergence, "f_divergence", any(), kSame,
+        readers_of_setting("train.f_divergence") +
+            ": what measures the distance to the reference model (arXiv:2309.16240), for losses of "
+            "the difference h.",
+        "js_divergence");
+  field(train.f_alpha_divergence_coef, "f_alpha_divergence_coef", any(), kSame,
+        "Alpha of `f_divergence: alpha_divergence`; 1 is reverse_kl.", "0.5");
+  field(train.discopop_tau, "discopop_tau", above(0), kSame,
+        "Temperature tau of the loss discopop.", "0.05");
+  field(train.simpo_gamma, "simpo_gamma", at_least(0), kSame,
+        readers_of_setting("train.simpo_gamma") +
+            ": margin by which the mean reward of the chosen answer should be higher: gamma in "
+            "-log sigmoid(beta (c / n_c - r / n_r) - gamma).",
+        "0.5");
+  field(train.cpo_alpha, "cpo_alpha", at_least(0).otherwise("1; 0 with simpo"), kSame,
+        readers_of_setting("train.cpo_alpha") +
+            ": weight of the cross-entropy of the chosen answers, which is added to the loss.",
+        "1");
+  field(train.desirable_weight, "desirable_weight", at_least(0), kSame,
+        readers_of_setting("train.desirable_weight") +
+            ": weight of desirable answers. The number of desirable answers times their weight "
+            "should be 1 to 1.33 times that of undesirable ones (arXiv:2402.01306, equation 8).",
+        "1");
+  field(train.undesirable_weight, "undesirable_weight", at_least(0), kSame,
+        readers_of_setting("train.undesirable_weight") + ": weight of undesirable answers.", "1");
 }
 
 template <class Visitor>

@@ -196,10 +196,31 @@ IdleRule read_by_some_objectives(std::string_view setting) {
           }};
 }
 
+/// Whether some losses read the key, and no loss of the run does.
+IdleRule read_by_some_losses(std::string_view setting) {
+  return {{std::string(setting)}, [setting](const RunConfig& run, const RunFacts&) {
+            const LossMixture losses = run.train.losses();
+            const bool is_read = std::any_of(
+                losses.shares.begin(), losses.shares.end(),
+                [&](const LossShare& share) { return loss_info(share.loss).reads(setting); });
+            // Objectives with a loss of their own say themselves what they read.
+            if (is_read || losses.shares.empty()) return std::string();
+            return fmt::format(" with train.loss_type {}: only {} read it", words_of(losses),
+                               losses_that_read(setting));
+          }};
+}
+
 IdleRules rules_of_objectives() {
   IdleRules rules;
   for (const std::string_view setting : objective_settings())
     rules.push_back(read_by_some_objectives(setting));
+  for (const std::string_view setting : loss_settings())
+    rules.push_back(read_by_some_losses(setting));
+  rules.push_back({{"train.f_alpha_divergence_coef"}, [](const RunConfig& run, const RunFacts&) {
+                     return run.train.f_divergence == FDivergence::kAlpha
+                                ? std::string()
+                                : std::string(" unless train.f_divergence is alpha_divergence");
+                   }});
   return rules;
 }
 

@@ -26,10 +26,6 @@ const ObjectiveInfo* find_objective(std::string_view name) {
   return find_by(&ObjectiveInfo::name, name);
 }
 
-const ObjectiveInfo* find_objective_of_loss(std::string_view loss_type) {
-  return find_by(&ObjectiveInfo::loss_type, loss_type);
-}
-
 const ObjectiveInfo* find_objective_of_torchtune(std::string_view loss) {
   return find_by(&ObjectiveInfo::torchtune_loss, loss);
 }

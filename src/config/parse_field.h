@@ -155,6 +155,9 @@ std::optional<Complaint> parse_field(const Value& value, const Limits& limits, P
 /// A map of names to {input_width, hidden, tokens}.
 std::optional<Complaint> parse_field(const Value& value, const Limits& limits, Projectors& member);
 
+/// The name of a loss, a list of names, or a map of names to weights.
+std::optional<Complaint> parse_field(const Value& value, const Limits& limits, LossMixture& member);
+
 /// A path, a map that has one, or a list of these.
 std::optional<Complaint> parse_field(const Value& value, const Limits& limits,
                                      std::vector<DataSource>& member);
@@ -235,6 +238,7 @@ nlohmann::ordered_json field_to_json(const std::vector<DataSource>& member);
 nlohmann::ordered_json field_to_json(const TrainParts& member);
 nlohmann::ordered_json field_to_json(const PartRates& member);
 nlohmann::ordered_json field_to_json(const Projectors& member);
+nlohmann::ordered_json field_to_json(const LossMixture& member);
 inline nlohmann::ordered_json field_to_json(const AutoInt& member) {
   return member.value ? nlohmann::ordered_json(*member.value) : nlohmann::ordered_json("auto");
 }

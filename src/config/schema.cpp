@@ -79,6 +79,18 @@ Json projectors_schema() {
   return {{"type", "object"}, {"additionalProperties", sizes}};
 }
 
+Json losses_schema() {
+  Json names = Json::array(), weights = Json::object();
+  for (const PreferenceLossInfo& loss : kPreferenceLosses) {
+    names.push_back(loss.name);
+    weights[std::string(loss.name)] = Json{{"type", "number"}, {"exclusiveMinimum", 0}};
+  }
+  const Json name = {{"enum", names}};
+  const Json mixture = {
+      {"type", "object"}, {"properties", weights}, {"additionalProperties", false}};
+  return {{"anyOf", Json::array({name, Json{{"type", "array"}, {"items", name}}, mixture})}};
+}
+
 Json type_schema(const Field& field) {
   switch (field.type) {
     case FieldType::kBool:
@@ -116,6 +128,8 @@ Json type_schema(const Field& field) {
       return map_of_parts(number_schema("number", field.limits));
     case FieldType::kProjectors:
       return projectors_schema();
+    case FieldType::kLosses:
+      return losses_schema();
   }
   return {};
 }

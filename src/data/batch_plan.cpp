@@ -446,18 +446,58 @@ Batch make_mismatched_batch(const ExampleStore& examples, const std::vector<Bin>
   return batch;
 }
 
-BinCounts counts_among(const ExampleStore& examples, const std::vector<Bin>& bins,
-                       const std::set<int64_t>& some) {
+namespace {
+
+/// How many tokens may be labels: all but the first, and none that stands for an image or features.
+int64_t sequence_labels(const ExampleStore& examples, int64_t index) {
+  int64_t labels = int64_t{examples.stored(index).length} - 1;
+  for (const StoredMedia& media : examples.stored_media(index)) {
+    labels -= media.num_tokens;
+    const bool is_first =
+        media.begin == 0 && (!media.is_image() || examples[index].token(0) == media.feature);
+    if (is_first) ++labels;
+  }
+  return labels;
+}
+
+template <class Counts>
+BinCounts counts_where(const ExampleStore& examples, const std::vector<Bin>& bins,
+                       const Counts& counts_example) {
   BinCounts counts;
-  if (some.empty()) return counts;
   for (const Bin& bin : bins) {
-    for (const int64_t example : bin) {
-      if (!some.contains(example)) continue;
+    for (size_t i = 0; i < bin.size(); ++i) {
+      if (!counts_example(bin[i])) continue;
+      const StoredExample& example = examples.stored(bin[i]);
       ++counts.documents;
-      counts.label_tokens += examples.stored(example).label_tokens;
+      counts.label_tokens += example.label_tokens;
+      counts.desirable += stored_judgement(example) == Judgement::kDesirable ? 1 : 0;
+      if (i % 2 != 0 || example.label_tokens == 0) continue;
+      counts.chosen_labels += example.label_tokens;
+      counts.chosen_sequence_labels += sequence_labels(examples, bin[i]);
     }
   }
   return counts;
+}
+
+}  // namespace
+
+BinCounts& BinCounts::operator-=(const BinCounts& others) {
+  documents -= others.documents;
+  label_tokens -= others.label_tokens;
+  chosen_labels -= others.chosen_labels;
+  chosen_sequence_labels -= others.chosen_sequence_labels;
+  desirable -= others.desirable;
+  return *this;
+}
+
+BinCounts counts_of(const ExampleStore& examples, const std::vector<Bin>& bins) {
+  return counts_where(examples, bins, [](int64_t) { return true; });
+}
+
+BinCounts counts_among(const ExampleStore& examples, const std::vector<Bin>& bins,
+                       const std::set<int64_t>& some) {
+  if (some.empty()) return {};
+  return counts_where(examples, bins, [&](int64_t example) { return some.contains(example); });
 }
 
 }  // namespace sftrun::data

@@ -330,7 +330,7 @@ void axolotl_objective(Conversion& conversion, const SourceKey& key) {
 
 /// Without `rl` it is read as dpo's.
 void axolotl_loss(Conversion& conversion, const SourceKey& key) {
-  require_loss(conversion, key, preference_objective(conversion, "dpo", key.name));
+  set_loss(conversion, key, preference_objective(conversion, "dpo", key.name));
 }
 
 /// How to compute what happens several times in an epoch.

@@ -105,7 +105,7 @@ const ObjectiveInfo* factory_objective(const Conversion& conversion) {
 void factory_preference(Conversion& conversion, const SourceKey& key) {
   const ObjectiveInfo* objective = factory_objective(conversion);
   if (objective == nullptr) return conversion.note_no_meaning(key, "only used with stage dpo");
-  require_loss(conversion, key, objective);
+  set_loss(conversion, key, objective);
 }
 
 void factory_stage(Conversion& conversion, const SourceKey& key) {

@@ -55,9 +55,9 @@ const Value& single_value(const Value& value);
 /// @param word for the kind of training: "dpo"   @param loss_key that may name another loss
 const ObjectiveInfo* preference_objective(const Conversion& conversion, const std::string& word,
                                           std::string_view loss_key);
-/// The loss of preference training, or a list of one loss or of equal ones: an error unless it is
-/// that of `objective`.
-void require_loss(Conversion& conversion, const SourceKey& key, const ObjectiveInfo* objective);
+/// Sets `train.loss_type` to the loss of preference training, or to a list of losses; an error if
+/// `objective` does not take one of them.
+void set_loss(Conversion& conversion, const SourceKey& key, const ObjectiveInfo* objective);
 /// Maps each of `names` that is not mapped to no column, as the tool does not read a column of that
 /// name. A column that is another field is none of them.
 void leave_out(nlohmann::ordered_json& fields, std::initializer_list<const char*> names);

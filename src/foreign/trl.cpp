@@ -32,15 +32,19 @@ constexpr auto kTrlOfDpo = std::to_array<std::string_view>(
      "ref_model_init_kwargs", "reference_free", "rpo_alpha", "f_divergence_type", "ld_alpha",
      "sync_ref_model", "use_weighting", "label_smoothing", "disable_dropout", "loss_weights"});
 
-/// The objective whose loss it is; a list of several is MPO's.
-const ObjectiveInfo* objective_of_trl(const Value& loss) {
-  return config::find_objective_of_loss(ascii_lower(single_value(loss).text));
+/// Whether it is a loss of DPOConfig, or a list of them.
+bool is_loss_of_dpo(const Value& value) {
+  const std::vector<Value> one = {value};
+  const std::vector<Value>& losses = value.kind == Value::Kind::kList ? value.items : one;
+  return !losses.empty() && std::all_of(losses.begin(), losses.end(), [](const Value& loss) {
+    return config::find_preference_loss(ascii_lower(loss.text)) != nullptr;
+  });
 }
 
 /// The first key that says that the file is for DPO.
 std::optional<SourceKey> dpo_key_of_trl(const Conversion& conversion) {
   const auto loss = conversion.find("loss_type");
-  if (loss && objective_of_trl(loss->value) != nullptr) return loss;
+  if (loss && is_loss_of_dpo(loss->value)) return loss;
   for (const std::string_view name : kTrlOfDpo)
     if (auto key = conversion.find(name)) return key;
   return std::nullopt;
@@ -141,7 +145,9 @@ void trl_loss(Conversion& conversion, const SourceKey& key) {
   const Value& value = single_value(key.value);
   const std::string loss = ascii_lower(value.text);
   const bool is_empty = value.kind == Value::Kind::kScalar && loss.empty();
-  if (objective_of_trl(value) != nullptr || is_empty) return;  // trl_finish
+  if (is_empty) return;
+  if (is_loss_of_dpo(key.value))
+    return set_loss(conversion, key, &config::objective_info(config::Objective::kDpo));
   if (loss == "nll" || loss == "chunked_nll")
     return conversion.note_no_meaning(key, "the loss is the cross entropy of the labelled tokens");
   refuse_objective(conversion, {.name = key.name,

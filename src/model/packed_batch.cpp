@@ -27,53 +27,91 @@ void write_token_keys(const data::Batch& batch, std::span<kernels::TokenKey> key
   }
 }
 
-int64_t count_of_labels(const data::Batch& batch) {
-  return batch.num_tokens() -
-         std::count(batch.labels.begin(), batch.labels.end(), data::kIgnoreIndex);
+/// The rows with a label.
+struct LabelledRows {
+  std::vector<int64_t> rows, documents, kinds;
+  std::vector<int32_t> labels;
+
+  void add(size_t row, size_t document, int32_t label, data::LabelKind kind) {
+    rows.push_back(static_cast<int64_t>(row));
+    documents.push_back(static_cast<int64_t>(document));
+    kinds.push_back(static_cast<int64_t>(kind));
+    labels.push_back(label);
+  }
+};
+
+/// Labels of each document.
+std::vector<int64_t> label_counts(const data::Batch& batch) {
+  std::vector<int64_t> counts(batch.cu_seqlens.size() - 1);
+  for (size_t document = 0; document < counts.size(); ++document)
+    counts[document] =
+        batch.cu_seqlens[document + 1] - batch.cu_seqlens[document] -
+        std::count(batch.labels.begin() + batch.cu_seqlens[document],
+                   batch.labels.begin() + batch.cu_seqlens[document + 1], data::kIgnoreIndex);
+  return counts;
 }
 
-/// Rows with a label, and the labels; padded up to `count` with a row without a label.
-void add_labels(Staging& staging, const data::Batch& batch, int64_t count, PackedBatch& packed) {
-  SFTRUN_CHECK(count_of_labels(batch) <= count && count <= batch.num_tokens());
-  staging.add<int64_t>(
-      count,
-      [&labels = batch.labels](std::span<int64_t> rows) {
-        size_t label = 0;
-        int64_t without = 0;
-        for (size_t row = 0; row < labels.size(); ++row) {
-          if (labels[row] != data::kIgnoreIndex)
-            rows[label++] = static_cast<int64_t>(row);
-          else
-            without = static_cast<int64_t>(row);
-        }
-        std::fill(rows.begin() + static_cast<std::ptrdiff_t>(label), rows.end(), without);
-      },
-      packed.label_rows);
-  staging.add<int32_t>(
-      count,
-      [&labels = batch.labels](std::span<int32_t> kept) {
-        const auto end = std::copy_if(labels.begin(), labels.end(), kept.begin(),
-                                      [](int32_t label) { return label != data::kIgnoreIndex; });
-        std::fill(end, kept.end(), data::kIgnoreIndex);
-      },
-      packed.labels);
+/// Rows whose token stands for an image or features.
+std::vector<bool> media_rows(const data::Batch& batch) {
+  std::vector<bool> are_media(batch.tokens.size());
+  const auto mark = [&](int64_t begin, int64_t end) {
+    std::fill(are_media.begin() + begin, are_media.begin() + end, true);
+  };
+  for (const data::RowSpan& run : batch.image_rows) mark(run.begin, run.end);
+  for (const data::SequenceMedia& media : batch.features) mark(media.begin, media.end);
+  return are_media;
 }
 
-/// The document of each row with a label; of padding document 0, as its loss is 0.
-void add_label_documents(Staging& staging, const data::Batch& batch, int64_t count,
-                         PackedBatch& packed) {
-  staging.add<int64_t>(
-      count,
-      [&batch](std::span<int64_t> documents) {
-        size_t label = 0, document = 0;
-        for (size_t row = 0; row < batch.labels.size(); ++row) {
-          while (batch.cu_seqlens[document + 1] <= static_cast<int32_t>(row)) ++document;
-          if (batch.labels[row] != data::kIgnoreIndex)
-            documents[label++] = static_cast<int64_t>(document);
-        }
-        std::fill(documents.begin() + static_cast<std::ptrdiff_t>(label), documents.end(), 0);
-      },
-      packed.label_documents);
+LabelledRows labelled_rows(const data::Batch& batch, const LabelKinds& kinds) {
+  LabelledRows labelled;
+  std::vector<int64_t> counts;
+  std::vector<bool> are_media;
+  if (kinds.any()) counts = label_counts(batch);
+  if (kinds.prompts_of_chosen) are_media = media_rows(batch);
+  for (size_t document = 0; document + 1 < batch.cu_seqlens.size(); ++document) {
+    const auto end = static_cast<size_t>(batch.cu_seqlens[document + 1]);
+    // A document without labels has lost them.
+    const bool has_prompt = kinds.prompts_of_chosen && document % 2 == 0 && counts[document] > 0;
+    const int64_t both =
+        kinds.tails ? std::min(counts[document], counts[document ^ 1U]) : batch.num_tokens();
+    int64_t number = 0;
+    for (auto row = static_cast<size_t>(batch.cu_seqlens[document]); row < end; ++row) {
+      if (batch.labels[row] != data::kIgnoreIndex)
+        labelled.add(row, document, batch.labels[row],
+                     number++ < both ? data::LabelKind::kAnswer : data::LabelKind::kTail);
+      else if (has_prompt && row + 1 < end && !are_media[row + 1])
+        labelled.add(row, document, batch.tokens[row + 1], data::LabelKind::kPrompt);
+    }
+  }
+  return labelled;
+}
+
+/// A row without a label; there is one if labels are padded.
+int64_t unlabelled_row(const data::Batch& batch) {
+  for (int64_t row = batch.num_tokens() - 1; row >= 0; --row)
+    if (batch.labels[static_cast<size_t>(row)] == data::kIgnoreIndex) return row;
+  return 0;
+}
+
+/// Pads up to `count` with a row without a label, of document 0, as its loss is 0.
+void pad(LabelledRows& labelled, const data::Batch& batch, int64_t count) {
+  const int64_t own = std::ssize(labelled.rows);
+  SFTRUN_CHECK(own <= count && count <= batch.num_tokens());
+  if (own == count) return;
+  const auto size = static_cast<size_t>(count);
+  labelled.rows.resize(size, unlabelled_row(batch));
+  labelled.labels.resize(size, data::kIgnoreIndex);
+  labelled.documents.resize(size, 0);
+  labelled.kinds.resize(size, static_cast<int64_t>(data::LabelKind::kAnswer));
+}
+
+/// @param labelled must outlive `staging.send`
+void add_labels(Staging& staging, const LabelledRows& labelled, const BatchOptions& options,
+                PackedBatch& packed) {
+  staging.add_copy<int64_t>(labelled.rows, packed.label_rows);
+  staging.add_copy<int32_t>(labelled.labels, packed.labels);
+  if (options.with_documents) staging.add_copy<int64_t>(labelled.documents, packed.label_documents);
+  if (options.kinds.any()) staging.add_copy<int64_t>(labelled.kinds, packed.label_kinds);
 }
 
 /// cu_seqlens, padded up to `count` documents with empty ones.
@@ -132,9 +170,9 @@ void add_rope_rows(Staging& staging, const RopeRows& rows, DeviceRopeRows& on_de
 }
 
 /// The batch's own sizes, without padding. Where all documents lost their labels, one row of it stands for them.
-BatchSizes sizes_of(const data::Batch& batch) {
+BatchSizes sizes_of(const data::Batch& batch, const LabelledRows& labelled) {
   const int64_t fewest_labels = batch.num_lost > 0 ? 1 : 0;
-  return {batch.num_tokens(), std::max(fewest_labels, count_of_labels(batch)),
+  return {batch.num_tokens(), std::max(fewest_labels, std::ssize(labelled.rows)),
           static_cast<int64_t>(batch.cu_seqlens.size()) - 1, batch.max_seqlen};
 }
 
@@ -145,15 +183,18 @@ using RopePositions = std::vector<int32_t>;
 void send(const data::Batch& batch, const RopePositions& on_axes, RopeCache& rope,
           const BatchTarget& target, const BatchOptions& options, PackedBatch& packed) {
   layers::BatchContext& context = packed.context;
-  const BatchSizes sizes = packed.sizes.value_or(sizes_of(batch));
+  LabelledRows labelled = labelled_rows(batch, options.kinds);
+  const BatchSizes sizes = packed.sizes.value_or(sizes_of(batch, labelled));
+  pad(labelled, batch, sizes.labels);
   Staging staging(target, options.is_pinned);
   at::Tensor positions;
   staging.add_copy<int64_t>(batch.tokens, packed.tokens);
   const bool has_axes = !on_axes.empty();
   SFTRUN_CHECK(!has_axes || !packed.sizes);
   staging.add_copy<int64_t>(has_axes ? on_axes : batch.position_ids, positions);
-  add_labels(staging, batch, sizes.labels, packed);
-  if (options.with_documents) add_label_documents(staging, batch, sizes.labels, packed);
+  add_labels(staging, labelled, options, packed);
+  if (!batch.is_desirable.empty())
+    staging.add_copy<uint8_t>(batch.is_desirable, packed.is_desirable);
   if (target.device.is_cuda()) {
     add_documents(staging, batch, sizes.documents, context.cu_seqlens_device);
     add_token_keys(staging, batch, context);
@@ -170,6 +211,7 @@ void send(const data::Batch& batch, const RopePositions& on_axes, RopeCache& rop
   for (size_t i = 0; i < rope_rows.size(); ++i)
     add_rope_rows(staging, rope_rows[i], device_rows[i]);
   packed.staged = staging.send();
+  if (packed.is_desirable.defined()) packed.is_desirable = packed.is_desirable.to(at::kBool);
   if (target.device.is_cuda()) context.token_keys_device = context.token_keys_device.view({-1, 2});
   if (target.cuts_chunks) {
     chunks->tokens = chunks->tokens.view({-1, kernels::kChunk});

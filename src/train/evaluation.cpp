@@ -13,6 +13,7 @@
 #include "sftrun/core/clock.h"
 #include "sftrun/model/stage.h"
 #include "sftrun/train/batches.h"
+#include "sftrun/train/divergence.h"
 #include "sftrun/train/lost_media.h"
 #include "sftrun/train/micro_batch.h"
 #include "sftrun/train/micro_batch_schedule.h"
@@ -24,6 +25,7 @@ Evaluator::Evaluator(const config::RunConfig& config, const data::Dataset& val, 
     : val_(val),
       cost_(std::move(cost)),
       micro_batch_size_(config.train.eval_batch_size.value.value_or(1)),
+      max_seq_len_(config.model.max_seq_len),
       is_pinned_(config.train.dataloader_pin_memory),
       counts_correct_(config.train.eval_token_accuracy),
       bad_records_(config.data.bad_records) {
@@ -49,7 +51,8 @@ constexpr int64_t kBatchesOfStage = 4;
 
 /// Adds a micro-batch's terms to `sums`: its loss, then the objective's metrics.
 void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
-               const Objective& objective, bool counts_correct, StepSums& sums) {
+               const Objective& objective, const GlobalBatch& global_batch, bool counts_correct,
+               StepSums& sums) {
   if (counts_correct) {
     model::MicroBatchRun run(batch);
     stage.forward(run);
@@ -62,7 +65,7 @@ void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
     return;
   }
   model::MicroBatchRun run(batch);
-  const ObjectiveValue value = forward_documents(stage, run, objective);
+  const ObjectiveValue value = forward_documents(stage, run, objective, global_batch);
   std::vector<ObjectiveMetric> terms = {{"loss", value.loss_sum}};
   terms.insert(terms.end(), value.metrics.begin(), value.metrics.end());
   add_metrics(terms, sums);
@@ -72,20 +75,31 @@ void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
 
 StepSums Evaluator::sums_of(const std::vector<data::Bin>& bins, model::Decoder& decoder,
                             const model::Stage& stage, const parallel::Mesh& mesh,
-                            const Objective& objective,
+                            const Objective& objective, parallel::Communicator& comm,
                             const std::function<bool()>& goes_on) const {
   const int64_t num_bins = std::ssize(bins), of_all_ranks = mesh.dp_size() * micro_batch_size_;
   const data::Dealer dealer{.cost = cost_, .size = micro_batch_size_, .parts = mesh.dp_size()};
   const data::Deal dealt = dealer.deal(val_.examples(), bins);
+  GlobalBatch whole{.counts = data::counts_of(val_.examples(), bins)};
+  whole.counts -= data::counts_among(val_.examples(), bins, lost_);
+  const auto deal_of = [&](int64_t step) {
+    return MicroBatchDeal{.micro_step = step, .size = micro_batch_size_, .dealt = &dealt};
+  };
+  if (objective.info().needs_mismatched) {
+    const MismatchedBatches mismatched{
+        .num_micro_batches = (num_bins + of_all_ranks - 1) / of_all_ranks,
+        .micro_batch = [&](int64_t step) {
+          return mismatched_batch_of(mesh, val_.examples(), bins, deal_of(step), max_seq_len_,
+                                     lost_);
+        }};
+    whole.divergence = estimate_divergence(stage, objective, mismatched, is_pinned_, comm, mesh);
+  }
   StepSums sums;
   for (int64_t step = 0; step * of_all_ranks < num_bins && goes_on(); ++step) {
-    const data::Batch batch =
-        micro_batch_of(mesh, val_.examples(), bins,
-                       {.micro_step = step, .size = micro_batch_size_, .dealt = &dealt}, lost_);
+    const data::Batch batch = micro_batch_of(mesh, val_.examples(), bins, deal_of(step), lost_);
     const model::PackedBatch packed = model::prepare_batch(
-        batch, decoder.rope(), decoder.batch_target(), {},
-        {.is_pinned = is_pinned_, .with_documents = objective.info().needs_sums()});
-    add_terms(stage, packed, objective, counts_correct_, sums);
+        batch, decoder.rope(), decoder.batch_target(), {}, batch_options(objective, is_pinned_));
+    add_terms(stage, packed, objective, whole, counts_correct_, sums);
     sums.num_terms += objective.count_terms(counts_of(batch));
   }
   return sums;
@@ -122,7 +136,7 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
     StepSums sums;
     do {
       sums = lost.note_during(decoder, records, [&] {
-        return sums_of(bins, decoder, stage, mesh, objective, goes_on);
+        return sums_of(bins, decoder, stage, mesh, objective, comm, goes_on);
       });
       if (stop.agreed() != 0) return {.stop_exit_code = stop.agreed()};
     } while (lost.agree(records, "the evaluation"));

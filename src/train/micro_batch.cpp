@@ -21,11 +21,26 @@ std::vector<int64_t> places_of(const MicroBatchDeal& deal, const parallel::Mesh&
   return places;
 }
 
+namespace {
+
+std::vector<int64_t> own_places(const parallel::Mesh& mesh, const MicroBatchDeal& deal,
+                                const std::vector<data::Bin>& bins) {
+  return places_of(deal, mesh, deal.is_same_on_all ? 0 : mesh.dp_rank(), std::ssize(bins));
+}
+
+}  // namespace
+
 data::Batch micro_batch_of(const parallel::Mesh& mesh, const data::ExampleStore& examples,
                            const std::vector<data::Bin>& bins, const MicroBatchDeal& deal,
                            const std::set<int64_t>& lost) {
-  const int rank = deal.is_same_on_all ? 0 : mesh.dp_rank();
-  return data::make_batch(examples, bins, places_of(deal, mesh, rank, std::ssize(bins)), lost);
+  return data::make_batch(examples, bins, own_places(mesh, deal, bins), lost);
+}
+
+data::Batch mismatched_batch_of(const parallel::Mesh& mesh, const data::ExampleStore& examples,
+                                const std::vector<data::Bin>& bins, const MicroBatchDeal& deal,
+                                int64_t max_seq_len, const std::set<int64_t>& lost) {
+  return data::make_mismatched_batch(examples, bins, own_places(mesh, deal, bins), max_seq_len,
+                                     lost);
 }
 
 }  // namespace sftrun::train

@@ -80,10 +80,10 @@ class StageSchedule final : public MicroBatchSchedule {
     model::Decoder& decoder = stage_.decoder();
     auto under_way = std::make_unique<UnderWay>(
         model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), work.randomness,
-                             {.is_pinned = is_pinned_, .with_documents = needs_sums}),
+                             batch_options(objective_, is_pinned_)),
         options);
     model::MicroBatchRun& run = under_way->run;
-    needs_sums ? forward_two_passes(run, sums) : forward_one_pass(run, sums);
+    needs_sums ? forward_two_passes(run, work.global_batch, sums) : forward_one_pass(run, sums);
     under_way_.push_back(std::move(under_way));
   }
 
@@ -94,9 +94,10 @@ class StageSchedule final : public MicroBatchSchedule {
   }
 
   /// The gradient of each row depends on sums over documents: the head runs twice.
-  void forward_two_passes(model::MicroBatchRun& run, StepSums& sums) const {
-    const ObjectiveValue value = forward_documents(stage_, run, objective_);
-    if (!run.is_empty()) run.options.row_factors = row_factors(value, run.batch.label_documents);
+  void forward_two_passes(model::MicroBatchRun& run, const GlobalBatch& global_batch,
+                          StepSums& sums) const {
+    const ObjectiveValue value = forward_documents(stage_, run, objective_, global_batch);
+    if (!run.is_empty()) run.options.row_factors = row_factors(value.weights, run.batch);
     stage_.loss(run);
     sums.losses.push_back(value.loss_sum);
     add_metrics(value.metrics, sums);
@@ -176,46 +177,72 @@ void add_metrics(const std::vector<ObjectiveMetric>& metrics, StepSums& sums) {
 
 namespace {
 
-/// @pre the batch has documents
-int64_t documents_of(const model::PackedBatch& batch) {
-  return static_cast<int64_t>(batch.context.cu_seqlens.size()) - 1;
-}
+/// Log p of labels, summed over documents.
+struct LabelSums {
+  at::Tensor answers, tails, prompts;  ///< [documents] fp64; undefined: not apart
+};
 
-/// Sum of log p over the labels of each document [documents] fp64.
 /// @param run after the stage's forward pass
-at::Tensor document_sums(const model::Stage& stage, const model::MicroBatchRun& run) {
+LabelSums label_sums(const model::Stage& stage, const model::MicroBatchRun& run,
+                     const model::LabelKinds& kinds) {
   const at::Tensor losses = stage.label_losses(run);
-  if (run.is_empty()) return at::zeros({0}, losses.options().dtype(at::kDouble));
-  return sums_by_document(losses, run.batch.label_documents, documents_of(run.batch));
+  const auto of = [&](data::LabelKind kind) {
+    if (run.is_empty()) return at::zeros({0}, losses.options().dtype(at::kDouble));
+    return sums_by_document(losses, run.batch, kind);
+  };
+  LabelSums sums{.answers = of(data::LabelKind::kAnswer)};
+  if (kinds.tails) sums.tails = of(data::LabelKind::kTail);
+  if (kinds.prompts_of_chosen) sums.prompts = of(data::LabelKind::kPrompt);
+  return sums;
 }
 
 /// The same by the reference model, which is the model without adapters; undefined if the objective
 /// does not read it.
-at::Tensor reference_sums(const model::Stage& stage, const model::PackedBatch& batch,
-                          const Objective& objective) {
+LabelSums reference_sums(const model::Stage& stage, const model::PackedBatch& batch,
+                         const Objective& objective) {
   if (!objective.info().needs_reference) return {};
   model::MicroBatchRun run(batch, /*adapters=*/false);
   stage.forward(run);
-  return document_sums(stage, run);
+  return label_sums(stage, run, objective.label_kinds());
 }
 
 }  // namespace
 
 ObjectiveValue forward_documents(const model::Stage& stage, model::MicroBatchRun& run,
-                                 const Objective& objective) {
-  DocumentSums documents{.reference = reference_sums(stage, run.batch, objective)};
+                                 const Objective& objective, const GlobalBatch& global_batch) {
+  const LabelSums reference = reference_sums(stage, run.batch, objective);
   stage.forward(run);
-  documents.policy = document_sums(stage, run);
-  documents.lengths = run.is_empty()
-                          ? at::zeros_like(documents.policy)
-                          : lengths_by_document(run.batch.labels, run.batch.label_documents,
-                                                documents_of(run.batch));
-  return objective.evaluate(documents);
+  const LabelSums policy = label_sums(stage, run, objective.label_kinds());
+  return objective.evaluate(
+      {.policy = policy.answers,
+       .reference = reference.answers,
+       .lengths = run.is_empty() ? at::zeros_like(policy.answers) : lengths_by_document(run.batch),
+       .tail_policy = policy.tails,
+       .tail_reference = reference.tails,
+       .prompt_policy = policy.prompts,
+       .is_desirable =
+           run.is_empty() ? at::zeros_like(policy.answers, at::kBool) : run.batch.is_desirable,
+       .divergence = global_batch.divergence},
+      global_batch.counts);
+}
+
+at::Tensor log_ratio_sum(const model::Stage& stage, const model::PackedBatch& batch,
+                         const Objective& objective) {
+  const LabelSums reference = reference_sums(stage, batch, objective);
+  model::MicroBatchRun run(batch);
+  stage.forward(run);
+  return (label_sums(stage, run, {}).answers - reference.answers).sum();
+}
+
+model::BatchOptions batch_options(const Objective& objective, bool is_pinned) {
+  return {.is_pinned = is_pinned,
+          .with_documents = objective.info().needs_sums(),
+          .kinds = objective.label_kinds()};
 }
 
 BatchCounts counts_of(const data::Batch& batch) {
-  return {.label_tokens = batch.label_tokens,
-          .documents = std::ssize(batch.document_keys) - batch.num_lost};
+  return {.documents = std::ssize(batch.document_keys) - batch.num_lost,
+          .label_tokens = batch.label_tokens};
 }
 
 model::Stage stage_of(model::Decoder& decoder, parallel::Strategy& strategy) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "sftrun/kernels/profile_range.h"
+#include "sftrun/train/divergence.h"
 #include "sftrun/train/micro_batch.h"
 
 namespace sftrun::train {
@@ -13,6 +14,7 @@ StepPasses::StepPasses(const TrainerInputs& inputs)
     : in_(inputs),
       objective_(in_.config.train),
       schedule_(make_schedule(*in_.decoder, *in_.strategy, objective_, in_.config)),
+      stage_(stage_of(*in_.decoder, *in_.strategy)),
       lost_(*in_.comm, in_.config.data.bad_records) {}
 
 /// Without its micro-batches.
@@ -22,6 +24,7 @@ StepWork StepPasses::work_of(const data::StepBatch& global_batch, int64_t step,
   work.activity = in_.hooks.activity;
   work.randomness = {static_cast<uint64_t>(in_.config.train.seed), static_cast<uint32_t>(step),
                      /*training=*/objective_.info().has_dropout};
+  work.global_batch.counts = totals_of(global_batch);
   work.grad_scale = loss_scale / static_cast<double>(num_terms(global_batch));
   if (aux_coef() > 0)
     work.aux_grad_scale = loss_scale * aux_coef() / num_micro_batches(global_batch);
@@ -44,6 +47,20 @@ bool StepPasses::loses_media(data::StepBatch& global_batch, int64_t step) {
   return lost_.agree(records_of(global_batch), fmt::format("step {}", step + 1));
 }
 
+template <class DealOf>
+void StepPasses::estimate_divergence_of(const data::StepBatch& batch, const DealOf& deal_of,
+                                        StepWork& work) {
+  if (!objective_.info().needs_mismatched) return;
+  const MismatchedBatches batches{
+      .num_micro_batches = work.num_micro_batches, .micro_batch = [&](int64_t micro_step) {
+        return mismatched_batch_of(in_.strategy->mesh(), batch.examples, batch.bins,
+                                   deal_of(micro_step), in_.config.model.max_seq_len, batch.lost);
+      }};
+  work.global_batch.divergence =
+      estimate_divergence(stage_, objective_, batches, in_.config.train.dataloader_pin_memory,
+                          *in_.comm, in_.strategy->mesh());
+}
+
 template <class Run>
 StepSums StepPasses::run_noting(data::StepBatch& global_batch, const Run& run) {
   return lost_.note_during(*in_.decoder, records_of(global_batch), run);
@@ -52,14 +69,19 @@ StepSums StepPasses::run_noting(data::StepBatch& global_batch, const Run& run) {
 StepSums StepPasses::run(data::StepBatch& global_batch, int64_t step, double loss_scale) {
   StepWork work = work_of(global_batch, step, loss_scale);
   work.num_micro_batches = *in_.config.train.grad_accum.value;
+  const auto deal_of = [&](int64_t micro_step) {
+    return MicroBatchDeal{
+        .micro_step = micro_step, .size = micro_batch_size(), .dealt = &global_batch.deal};
+  };
   work.micro_batch = [&](int64_t micro_step) {
     const kernels::WorkRange loading(in_.hooks.activity, Work::kDataLoader);
-    return micro_batch_of(
-        in_.strategy->mesh(), global_batch.examples, global_batch.bins,
-        {.micro_step = micro_step, .size = micro_batch_size(), .dealt = &global_batch.deal},
-        global_batch.lost);
+    return micro_batch_of(in_.strategy->mesh(), global_batch.examples, global_batch.bins,
+                          deal_of(micro_step), global_batch.lost);
   };
-  return run_noting(global_batch, [&] { return schedule_->run(work); });
+  return run_noting(global_batch, [&] {
+    estimate_divergence_of(global_batch, deal_of, work);
+    return schedule_->run(work);
+  });
 }
 
 void StepPasses::try_longest(int64_t step, double loss_scale) {
@@ -75,12 +97,17 @@ void StepPasses::try_batch(data::StepBatch& batch, int64_t step, double loss_sca
   work.num_micro_batches = in_.config.parallel.fetch == config::Fetch::kPerStep
                                ? all
                                : std::min<int64_t>(all, in_.strategy->mesh().sizes().pp);
+  const auto deal_of = [&](int64_t) {
+    return MicroBatchDeal{.size = batch_size, .is_same_on_all = true};
+  };
   work.micro_batch = [&](int64_t) {
-    return micro_batch_of(in_.strategy->mesh(), batch.examples, batch.bins,
-                          {.size = batch_size, .is_same_on_all = true});
+    return micro_batch_of(in_.strategy->mesh(), batch.examples, batch.bins, deal_of(0));
   };
   in_.strategy->begin_step();
-  const StepSums sums = run_noting(batch, [&] { return schedule_->run(work); });
+  const StepSums sums = run_noting(batch, [&] {
+    estimate_divergence_of(batch, deal_of, work);
+    return schedule_->run(work);
+  });
   lost_.forget_noted();  // the step that has them comes later
   in_.strategy->finish_step();
   for (const at::Tensor& loss : sums.losses) loss.item<double>();  // waits for the device
@@ -91,13 +118,15 @@ double StepPasses::num_micro_batches(const data::StepBatch& global_batch) const 
   return static_cast<double>((static_cast<int64_t>(global_batch.bins.size()) + size - 1) / size);
 }
 
+BatchCounts StepPasses::totals_of(const data::StepBatch& global_batch) const {
+  BatchCounts counts = data::counts_of(global_batch.examples, global_batch.bins);
+  counts -= data::counts_among(global_batch.examples, global_batch.bins, global_batch.lost);
+  return counts;
+}
+
 int64_t StepPasses::num_terms(const data::StepBatch& global_batch) const {
-  int64_t documents = 0;
-  for (const data::Bin& bin : global_batch.bins) documents += static_cast<int64_t>(bin.size());
-  documents -=
-      data::counts_among(global_batch.examples, global_batch.bins, global_batch.lost).documents;
   // 1: of a batch that lost all its labels, whose loss is 0.
-  return std::max<int64_t>(1, objective_.count_terms({global_batch.label_tokens, documents}));
+  return std::max<int64_t>(1, objective_.count_terms(totals_of(global_batch)));
 }
 
 }  // namespace sftrun::train

@@ -34,6 +34,8 @@ class StepPasses {
   const Objective& objective() const { return objective_; }
   /// Terms of the objective over all ranks.
   int64_t num_terms(const data::StepBatch& global_batch) const;
+  /// What the terms and other divisors of the global batch are.
+  BatchCounts totals_of(const data::StepBatch& global_batch) const;
   /// Over all ranks, without micro-batches that are empty in a short last batch.
   double num_micro_batches(const data::StepBatch& global_batch) const;
   /// Coefficient of the routers' load-balancing loss; 0: no such loss.
@@ -44,6 +46,8 @@ class StepPasses {
 
  private:
   MediaRecords records_of(data::StepBatch& global_batch) const;
+  template <class DealOf>
+  void estimate_divergence_of(const data::StepBatch& batch, const DealOf& deal_of, StepWork& work);
   template <class Run>
   StepSums run_noting(data::StepBatch& global_batch, const Run& run);
   void try_batch(data::StepBatch& batch, int64_t step, double loss_scale);
@@ -52,6 +56,7 @@ class StepPasses {
   const TrainerInputs& in_;
   Objective objective_;
   std::unique_ptr<MicroBatchSchedule> schedule_;
+  model::Stage stage_;  // for passes beside those of the schedule
   LostMedia lost_;
 };
 

@@ -179,17 +179,16 @@ TEST_F(ForeignKeysTest, AnswersFollowTheValue) {
     EXPECT_EQ(answer(key, "x"), "use `model.name`");
   for (const char* key : {"rl", "stage"})
     EXPECT_EQ(answer(key, "dpo"), "set `train.objective: dpo`");
-  EXPECT_EQ(
-      answer("loss_type", "[sigmoid]"),
-      "use `train.objective`: sft (cross entropy) or dpo (sigmoid); others are not supported");
-  EXPECT_EQ(answer("loss_type", "sigmoid"), "set `train.objective: dpo`, and remove loss_type");
+  EXPECT_EQ(answer("loss_type", "[sigmoid]"), "did you mean `train.loss_type`?");
+  EXPECT_EQ(answer("f_divergence_type", "js_divergence"), "use `train.f_divergence`");
   EXPECT_EQ(answer("stage", "sft"), "not needed: `train.objective` is sft by default; remove it");
   for (const char* key : {"pref_beta", "dpo_beta", "rl_beta"})
     EXPECT_EQ(answer(key, "0.1"), "use `train.beta`");
   EXPECT_EQ(answer("beta", "0.1"), "did you mean `train.beta`?");
-  for (const char* other : {"kto", "orpo", "grpo"})
-    EXPECT_NE(answer("rl", other).find("`train.objective` takes sft, dpo and kto"),
-              std::string::npos);
+  for (const char* known : {"ipo", "kto", "orpo", "simpo"})
+    EXPECT_TRUE(answer("rl", known).starts_with(fmt::format("set `train.objective: {}`", known)));
+  for (const char* other : {"grpo", "gdpo"})
+    EXPECT_NE(answer("rl", other).find("`train.objective` takes sft, dpo"), std::string::npos);
   EXPECT_NE(answer("ref_model", "x").find("adapter switched off"), std::string::npos);
   EXPECT_EQ(answer("train.learning_rte", "1"), "did you mean `train.learning_rate`?");
   EXPECT_EQ(answer("train.optm", "adamw"), "did you mean `optim`? use `train.optimizer`");

@@ -19,8 +19,7 @@ TEST(Objectives, RowsAreFoundByTheirNames) {
   for (const ObjectiveInfo& info : kObjectives) {
     EXPECT_TRUE(names.insert(info.name).second) << info.name << " is listed twice";
     EXPECT_EQ(find_objective(info.name), &info);
-    const std::string_view loss = info.loss_type, torchtune = info.torchtune_loss;
-    EXPECT_EQ(find_objective_of_loss(loss), loss.empty() ? nullptr : &info);
+    const std::string_view torchtune = info.torchtune_loss;
     EXPECT_EQ(find_objective_of_torchtune(torchtune), torchtune.empty() ? nullptr : &info);
   }
   EXPECT_EQ(find_objective("nothing"), nullptr);

@@ -77,6 +77,50 @@ TEST(PackedBatches, NameTheDocumentsOfLabelledRows) {
   EXPECT_TRUE(at::equal(documents(padded), at::tensor({0, 0, 2, 3, 3, 3, 0, 0}, at::kLong)));
 }
 
+/// Documents 0 and 2 are chosen sequences; they have 2, 3, 1 and 2 labels.
+TEST(PackedBatches, NameTheLabelsBeyondTheShorterAnswer) {
+  RopeCache cache({rope_of(RopeType::kDefault)});
+  const data::Batch batch = documents_of({5, 8, 2, 6});
+  const auto kinds = [&](const LabelKinds& asked) {
+    return prepare_batch(batch, cache, BatchTarget(at::kCPU), {},
+                         {.with_documents = true, .kinds = asked})
+        .label_kinds;
+  };
+  EXPECT_FALSE(kinds({}).defined());
+  const auto tail = static_cast<int64_t>(data::LabelKind::kTail);
+  EXPECT_TRUE(at::equal(kinds({.tails = true}),
+                        at::tensor({int64_t{0}, int64_t{0}, int64_t{0}, int64_t{0}, tail,
+                                    int64_t{0}, int64_t{0}, tail},
+                                   at::kLong)));
+}
+
+/// The second token of the first prompt stands for features.
+TEST(PackedBatches, LabelThePromptsOfChosenSequences) {
+  RopeCache cache({rope_of(RopeType::kDefault)});
+  data::Batch batch = documents_of({6, 4, 3, 2});
+  batch.labels.assign(batch.tokens.size(), data::kIgnoreIndex);
+  batch.labels[3] = 100, batch.labels[4] = 101;  // chosen
+  batch.labels[8] = 102;                         // rejected
+  batch.labels[13] = 103;                        // rejected; its chosen sequence lost its labels
+  data::SequenceMedia features;
+  features.begin = 1, features.end = 2;
+  batch.features = {features};
+  BatchTarget target(at::kCPU);
+  target.is_before_embedding = false;  // features are not read
+  const PackedBatch packed =
+      prepare_batch(batch, cache, target, {},
+                    {.with_documents = true, .kinds = {.prompts_of_chosen = true}});
+  const auto prompt = static_cast<int64_t>(data::LabelKind::kPrompt);
+  EXPECT_TRUE(at::equal(packed.label_rows, at::tensor({1, 2, 3, 4, 8, 13}, at::kLong)));
+  EXPECT_TRUE(at::equal(packed.labels, at::tensor({batch.tokens[2], batch.tokens[3], 100, 101, 102,
+                                                   103},
+                                                  at::kInt)));
+  EXPECT_TRUE(at::equal(packed.label_kinds,
+                        at::tensor({prompt, prompt, int64_t{0}, int64_t{0}, int64_t{0}, int64_t{0}},
+                                   at::kLong)));
+  EXPECT_TRUE(at::equal(packed.label_documents, at::tensor({0, 0, 0, 0, 1, 3}, at::kLong)));
+}
+
 // Batches of one cache, whose tables grow: short documents, long ones, both, and short ones again.
 const std::vector<std::vector<int32_t>> kBatches = {
     {3, 0, 5}, {16, 1}, {2, 17, 16}, {40, 3, 25, 24}, {100}, {4, 90}, {6, 6}};

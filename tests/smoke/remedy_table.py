@@ -161,7 +161,7 @@ data.val=val.jsonl train.metric_for_best_model=eval_rouge_l | which needs answer
 data.val=val.jsonl train.metric_for_best_model=eval_token_accuracy | which is not measured | set train.eval_token_accuracy: true | \
     train.eval_token_accuracy=true
 data.format=preference | is preference, but `train.objective` is sft | \
-    for pairs of answers set train.objective to dpo; for other records remove format | train.objective=dpo data.train=pairs.jsonl ; ~data.format
+    for pairs of answers set train.objective to dpo, ipo, cpo, simpo or orpo; for other records remove format | train.objective=dpo data.train=pairs.jsonl ; ~data.format
 data.format=messages train.objective=dpo data.train=pairs.jsonl | but `train.objective` is dpo | \
     remove format: dpo reads records with "chosen" and "rejected" | ~data.format
 data.train="[{path: pairs.jsonl, format: messages}]" train.objective=dpo | but `train.objective` is dpo | remove format | \

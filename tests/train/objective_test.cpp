@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 #include <fstream>
@@ -17,15 +16,15 @@
 namespace sftrun::train {
 namespace {
 
-Objective dpo(double beta) {
-  config::TrainConfig config;
-  config.objective = config::Objective::kDpo;
-  config.beta = beta;
-  return Objective(config);
-}
+using CaseJson = nlohmann::ordered_json;
 
-at::Tensor doubles(const nlohmann::json& values) {
-  return at::tensor(values.get<std::vector<double>>(), at::kDouble);
+Objective objective_of(const CaseJson& train) {
+  CaseJson config = config::to_json(config::RunConfig{});
+  config["train"].update(train);
+  return Objective(config::from_json(config).train);
+}
+Objective dpo(double beta) {
+  return objective_of({{"objective", "dpo"}, {"beta", beta}});
 }
 
 std::map<std::string, double> numbers_of(const ObjectiveValue& value) {
@@ -35,155 +34,250 @@ std::map<std::string, double> numbers_of(const ObjectiveValue& value) {
   return numbers;
 }
 
-/// scripts/fixtures/make_dpo.py: TRL's formulas in fp64, gradients by autograd.
-TEST(Dpo, EqualsTrl) {
-  std::ifstream file(std::string(SFTRUN_TEST_DATA) + "/train/dpo.json");
-  const auto cases = nlohmann::json::parse(file);
-  ASSERT_GE(cases.size(), 3U);
-  for (const auto& one : cases) {
-    const DocumentSums sums{.policy = doubles(one["policy"]),
-                            .reference = doubles(one["reference"])};
-    const ObjectiveValue value = dpo(one["beta"]).evaluate(sums);
-    const auto numbers = numbers_of(value);
-    ASSERT_EQ(numbers.size(), one["sums"].size());
-    for (const auto& [name, sum] : one["sums"].items())
-      EXPECT_NEAR(numbers.at(name), sum.get<double>(), 1e-12 * (1 + std::abs(sum.get<double>())))
-          << name;
-    // The head multiplies gradients of -log p.
-    EXPECT_TRUE(test::close(value.weights, -doubles(one["d_policy"]), 1e-12));
+/// Labelled rows of documents, as a micro-batch has them, with their log-probabilities.
+struct Rows {
+  model::PackedBatch batch;
+  BatchCounts counts;
+  std::vector<double> policy, reference;
+  std::vector<int64_t> documents, kinds;
+  std::vector<uint8_t> desirable;
+
+  void add(const CaseJson& log_p, const CaseJson& of_reference, data::LabelKind kind) {
+    for (size_t i = 0; i < log_p.size(); ++i) {
+      policy.push_back(log_p[i]);
+      reference.push_back(of_reference.empty() ? 0.0 : of_reference[i].get<double>());
+      documents.push_back(counts.documents);
+      kinds.push_back(static_cast<int64_t>(kind));
+    }
   }
+  at::Tensor losses(const std::vector<double>& log_p) const {
+    return -at::tensor(log_p, at::kDouble);
+  }
+};
+
+/// Where a tail begins: behind the labels that both answers of a pair have.
+size_t both_have(const CaseJson& documents, size_t i, const model::LabelKinds& kinds) {
+  const size_t own = documents[i]["policy"].size();
+  return kinds.tails ? std::min(own, documents[i ^ 1U]["policy"].size()) : own;
 }
 
-TEST(Dpo, BeginsAtTheLogarithmOfTwo) {
-  const at::Tensor log_p = test::normal({6}, 1, at::kDouble) * 50;
-  const ObjectiveValue value = dpo(0.1).evaluate({.policy = log_p, .reference = log_p});
-  EXPECT_NEAR(value.loss_sum.item<double>(), 3 * std::log(2.0), 1e-12);
-  EXPECT_TRUE(test::close(value.weights,
-                          at::tensor({0.05, -0.05, 0.05, -0.05, 0.05, -0.05}, at::kDouble), 1e-12));
-  EXPECT_EQ(numbers_of(value).at("rewards/accuracies"), 0);
+/// The labels of a prompt come first.
+Rows rows_of(const CaseJson& documents, const model::LabelKinds& kinds) {
+  Rows rows;
+  for (size_t i = 0; i < documents.size(); ++i) {
+    const CaseJson& one = documents[i];
+    const CaseJson prompt = one.value("prompt_policy", CaseJson::array()), none = CaseJson::array();
+    rows.add(prompt, none, data::LabelKind::kPrompt);
+    const size_t both = both_have(documents, i, kinds);
+    for (size_t label = 0; label < one["policy"].size(); ++label)
+      rows.add(CaseJson::array({one["policy"][label]}),
+               one.contains("reference") ? CaseJson::array({one["reference"][label]}) : none,
+               label < both ? data::LabelKind::kAnswer : data::LabelKind::kTail);
+    const auto labels = static_cast<int64_t>(one["policy"].size());
+    const bool is_desirable = one.value("desirable", false);
+    rows.desirable.push_back(is_desirable ? 1 : 0);
+    rows.counts.desirable += is_desirable ? 1 : 0;
+    rows.counts.chosen_labels += i % 2 == 0 ? labels : 0;
+    rows.counts.chosen_sequence_labels +=
+        i % 2 == 0 ? labels + static_cast<int64_t>(prompt.size()) : 0;
+    ++rows.counts.documents;
+  }
+  const auto size = static_cast<int64_t>(rows.documents.size());
+  rows.batch.tokens = at::zeros({std::max<int64_t>(size, 1)}, at::kLong);
+  rows.batch.labels = at::zeros({size}, at::kInt);
+  rows.batch.label_documents = at::tensor(rows.documents, at::kLong);
+  if (kinds.any()) rows.batch.label_kinds = at::tensor(rows.kinds, at::kLong);
+  rows.batch.context.cu_seqlens.resize(documents.size() + 1);
+  return rows;
 }
 
-TEST(Dpo, IsFiniteFarFromTheReference) {
-  const at::Tensor far = at::tensor({1e5, -1e5, -1e5, 1e5}, at::kDouble);
-  const ObjectiveValue value = dpo(1).evaluate({.policy = far, .reference = at::zeros_like(far)});
-  EXPECT_NEAR(value.loss_sum.item<double>(), 2e5, 1e-6);
-  EXPECT_TRUE(at::equal(value.weights, at::tensor({0.0, -0.0, 1.0, -1.0}, at::kDouble)));
-}
-
-/// Pairs over several micro-batches or ranks have the sums and weights that they have together.
-TEST(Dpo, DoesNotDependOnHowPairsAreDivided) {
-  const at::Tensor policy = test::normal({10}, 1, at::kDouble) * 20,
-                   reference = test::normal({10}, 2, at::kDouble) * 20;
-  const Objective objective = dpo(0.3);
-  const auto of = [&](int64_t first, int64_t count) {
-    return objective.evaluate(
-        {.policy = policy.narrow(0, first, count), .reference = reference.narrow(0, first, count)});
+DocumentSums sums_of(const Rows& rows, const Objective& objective, double divergence = 0) {
+  const auto sum = [&](const std::vector<double>& log_p, data::LabelKind kind) {
+    return sums_by_document(rows.losses(log_p), rows.batch, kind);
   };
-  const ObjectiveValue whole = of(0, 10);
-  std::vector<at::Tensor> weights;
-  std::map<std::string, double> sums;
-  int64_t terms = 0;
-  for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 4}, {4, 0}, {4, 2}, {6, 4}}) {
-    const ObjectiveValue part = of(first, count);
-    weights.push_back(part.weights);
-    for (const auto& [name, sum] : numbers_of(part)) sums[name] += sum;
-    terms += objective.count_terms({.label_tokens = 99, .documents = count});
+  DocumentSums sums{.policy = sum(rows.policy, data::LabelKind::kAnswer),
+                    .lengths = lengths_by_document(rows.batch)};
+  const model::LabelKinds kinds = objective.label_kinds();
+  const bool has_reference = objective.info().needs_reference;
+  if (has_reference) sums.reference = sum(rows.reference, data::LabelKind::kAnswer);
+  if (kinds.tails) {
+    sums.tail_policy = sum(rows.policy, data::LabelKind::kTail);
+    sums.tail_reference = sum(rows.reference, data::LabelKind::kTail);
   }
-  EXPECT_TRUE(at::equal(at::cat(weights), whole.weights));
-  for (const auto& [name, sum] : numbers_of(whole)) EXPECT_NEAR(sums.at(name), sum, 1e-12) << name;
-  EXPECT_EQ(terms, 5);
+  if (kinds.prompts_of_chosen) sums.prompt_policy = sum(rows.policy, data::LabelKind::kPrompt);
+  sums.is_desirable = at::tensor(rows.desirable, at::kByte).to(at::kBool);
+  sums.divergence = at::full({}, divergence, at::kDouble);
+  return sums;
+}
+
+CaseJson cases() {
+  std::ifstream file(std::string(SFTRUN_TEST_DATA) + "/train/preference.json");
+  return CaseJson::parse(file);
+}
+
+/// The gradient of each labelled row, in the order of `rows_of`.
+std::vector<double> gradients_of(const CaseJson& one) {
+  std::vector<double> gradients;
+  for (size_t i = 0; i < one["documents"].size(); ++i) {
+    if (one.contains("d_prompt_policy"))
+      for (const CaseJson& of_row : one["d_prompt_policy"][i]) gradients.push_back(of_row);
+    for (const CaseJson& of_row : one["d_policy"][i]) gradients.push_back(of_row);
+  }
+  return gradients;
+}
+
+/// scripts/fixtures/make_preference.py: TRL's own functions in fp64, gradients by autograd.
+TEST(Preference, EqualsTheReference) {
+  std::set<std::string> objectives;
+  for (const CaseJson& one : cases()) {
+    SCOPED_TRACE(one["name"]);
+    const Objective objective = objective_of(one["settings"]);
+    objectives.insert(std::string(objective.info().name));
+    const Rows rows = rows_of(one["documents"], objective.label_kinds());
+    const DocumentSums sums = sums_of(rows, objective, one.value("z", 0.0));
+    const ObjectiveValue value = objective.evaluate(sums, rows.counts);
+    const auto numbers = numbers_of(value);
+    const double loss = one["loss_sum"], terms = one["terms"];
+    EXPECT_NEAR(numbers.at("loss"), loss, 1e-10 * (1 + std::abs(loss)));
+    EXPECT_EQ(objective.count_terms(rows.counts), terms);
+    for (const auto& [name, sum] : one["metrics"].items()) {
+      const double mean = sum.get<double>() / one["divisors"][name].get<double>();
+      EXPECT_NEAR(numbers.at(name) / terms, mean, 1e-10 * (1 + std::abs(mean))) << name;
+    }
+    const at::Tensor expected = at::tensor(gradients_of(one), at::kDouble);
+    EXPECT_TRUE(test::close(row_factors(value.weights, rows.batch).to(at::kDouble), -expected,
+                            1e-6 * (1 + expected.abs().max().item<double>())));
+  }
+  EXPECT_EQ(objectives.size(), config::objective_names(&config::ObjectiveInfo::needs_sums).size());
+}
+
+/// Each term of a batch that is divided over micro-batches or ranks has the same gradient, and the
+/// sums are the same.
+TEST(Preference, DoesNotDependOnHowDocumentsAreDivided) {
+  for (const CaseJson& one : cases()) {
+    SCOPED_TRACE(one["name"]);
+    const Objective objective = objective_of(one["settings"]);
+    const double divergence = one.value("z", 0.0);
+    const CaseJson& documents = one["documents"];
+    const Rows whole = rows_of(documents, objective.label_kinds());
+    const ObjectiveValue all =
+        objective.evaluate(sums_of(whole, objective, divergence), whole.counts);
+    std::map<std::string, double> sums;
+    std::vector<at::Tensor> factors;
+    const auto together = static_cast<size_t>(objective.info().sequences());
+    for (size_t first = 0; first < documents.size(); first += together) {
+      CaseJson part = CaseJson::array();
+      for (size_t i = 0; i < together; ++i) part.push_back(documents[first + i]);
+      const Rows rows = rows_of(part, objective.label_kinds());
+      const ObjectiveValue value =
+          objective.evaluate(sums_of(rows, objective, divergence), whole.counts);
+      for (const auto& [name, sum] : numbers_of(value)) sums[name] += sum;
+      factors.push_back(row_factors(value.weights, rows.batch));
+    }
+    for (const auto& [name, sum] : numbers_of(all))
+      EXPECT_NEAR(sums.at(name), sum, 1e-9 * (1 + std::abs(sum))) << name;
+    EXPECT_TRUE(test::close(at::cat(factors), row_factors(all.weights, whole.batch), 1e-6));
+  }
+}
+
+CaseJson equal_documents(int64_t count) {
+  CaseJson documents = CaseJson::array();
+  for (int64_t i = 0; i < count; ++i)
+    documents.push_back({{"policy", {-1.5 - static_cast<double>(i), -0.25}},
+                         {"reference", {-1.5 - static_cast<double>(i), -0.25}},
+                         {"desirable", i % 2 == 0}});
+  return documents;
+}
+
+double loss_at_the_start(const CaseJson& train) {
+  const Objective objective = objective_of(train);
+  const Rows rows = rows_of(equal_documents(6), objective.label_kinds());
+  const double sum =
+      objective.evaluate(sums_of(rows, objective), rows.counts).loss_sum.item<double>();
+  return sum / static_cast<double>(objective.count_terms(rows.counts));
+}
+
+/// The model is the reference model at the start, so all log-ratios are 0.
+TEST(Preference, KnownLossesAtTheStart) {
+  const double beta = 0.2;
+  const auto dpo_with = [&](const CaseJson& loss) {
+    return loss_at_the_start({{"objective", "dpo"}, {"beta", beta}, {"loss_type", loss}});
+  };
+  EXPECT_NEAR(dpo_with("sigmoid"), std::log(2.0), 1e-12);
+  EXPECT_NEAR(dpo_with("sigmoid_norm"), std::log(2.0), 1e-12);
+  EXPECT_NEAR(dpo_with("hinge"), 1, 1e-12);
+  EXPECT_NEAR(dpo_with("ipo"), std::pow(1 / (2 * beta), 2), 1e-12);
+  EXPECT_NEAR(dpo_with("nca_pair"), 2 * std::log(2.0), 1e-12);
+  EXPECT_NEAR(dpo_with("bco_pair"), 2 * std::log(2.0), 1e-12);
+  EXPECT_NEAR(dpo_with("sppo_hard"), 2 * std::pow(0.5 / beta, 2), 1e-12);
+  EXPECT_NEAR(dpo_with("apo_zero"), 1, 1e-12);
+  EXPECT_NEAR(dpo_with({{"sigmoid", 0.5}, {"hinge", 2}}), 0.5 * std::log(2.0) + 2, 1e-12);
+  EXPECT_NEAR(loss_at_the_start({{"objective", "kto"}, {"desirable_weight", 1.5}}),
+              0.5 * (1.5 + 1) / 2, 1e-12);
+}
+
+TEST(Preference, IsFiniteFarFromTheReference) {
+  const at::Tensor far = at::tensor({1e5, -1e5, -1e5, 1e5}, at::kDouble);
+  const ObjectiveValue value = dpo(1).evaluate(
+      {.policy = far, .reference = at::zeros_like(far), .lengths = at::ones_like(far)},
+      {.documents = 4});
+  EXPECT_NEAR(value.loss_sum.item<double>(), 2e5, 1e-6);
+  EXPECT_TRUE(at::equal(value.weights.answers, at::tensor({0.0, -0.0, 1.0, -1.0}, at::kDouble)));
+}
+
+/// Odds are infinite where a model is certain, and an answer without labels has the probability 1.
+TEST(Preference, OddsOfCertainAnswersAreFinite) {
+  const Objective objective = objective_of({{"objective", "orpo"}});
+  const CaseJson documents = {{{"policy", {0.0}}, {"prompt_policy", {-1.0}}},
+                              {{"policy", CaseJson::array()}},
+                              {{"policy", {-1e-300}}},
+                              {{"policy", {-800.0}}}};
+  const Rows rows = rows_of(documents, objective.label_kinds());
+  const ObjectiveValue value = objective.evaluate(sums_of(rows, objective), rows.counts);
+  for (const auto& [name, sum] : numbers_of(value)) EXPECT_TRUE(std::isfinite(sum)) << name;
+  EXPECT_TRUE(value.weights.answers.isfinite().all().item<bool>());
 }
 
 TEST(Sft, CountsLabelTokensInOnePass) {
   const Objective objective{config::TrainConfig{}};
   EXPECT_FALSE(objective.info().needs_sums());
   EXPECT_FALSE(objective.info().needs_reference);
-  EXPECT_EQ(objective.count_terms({.label_tokens = 12, .documents = 5}), 12);
+  EXPECT_EQ(objective.count_terms({.documents = 5, .label_tokens = 12}), 12);
 }
 
-/// Names of metrics, one weight for each document, which is the derivative of the loss, and a loss
-/// of 0 without documents.
+/// Names of metrics, and a loss of 0 without documents.
 TEST(Objective, EntriesDoWhatTheirRowsSay) {
   int entries = 0;
   for (const config::ObjectiveInfo& info : config::kObjectives) {
     if (!info.needs_sums()) continue;
     SCOPED_TRACE(info.name);
     ++entries;
-    config::TrainConfig config;
-    config.objective = info.objective;
-    const Objective objective(config);
-    const int64_t documents = 3 * info.sequences();
-    const at::Tensor policy = test::normal({documents}, 1, at::kDouble) * 4,
-                     lengths = at::arange(1, documents + 1, at::kDouble);
-    at::Tensor reference;
-    if (info.needs_reference) reference = test::normal({documents}, 2, at::kDouble) * 4;
-    const auto value_at = [&](const at::Tensor& log_p) {
-      return objective.evaluate({.policy = log_p, .reference = reference, .lengths = lengths});
-    };
-    const ObjectiveValue value = value_at(policy);
+    const Objective objective = objective_of({{"objective", info.name}});
+    const Rows rows = rows_of(equal_documents(4), objective.label_kinds());
+    const ObjectiveValue value = objective.evaluate(sums_of(rows, objective), rows.counts);
     std::set<std::string_view> names(info.metrics.begin(), info.metrics.end());
     EXPECT_EQ(names.size(), value.metrics.size());
     for (const ObjectiveMetric& metric : value.metrics) EXPECT_TRUE(names.contains(metric.name));
     EXPECT_TRUE(info.shown.metric.empty() || names.contains(info.shown.metric));
-    ASSERT_EQ(value.weights.size(0), documents);
-    for (int64_t i = 0; i < documents; ++i) {
-      constexpr double kStep = 1e-6;
-      const at::Tensor moved = policy.clone();
-      moved[i] += kStep;
-      EXPECT_NEAR((value_at(moved).loss_sum - value.loss_sum).item<double>() / kStep,
-                  -value.weights[i].item<double>(), 1e-6);
-    }
-    const at::Tensor none = at::zeros({0}, at::kDouble);
-    const DocumentSums of_none{
-        .policy = none, .reference = info.needs_reference ? none : at::Tensor(), .lengths = none};
-    EXPECT_EQ(objective.evaluate(of_none).loss_sum.item<double>(), 0);
+    const Rows none = rows_of(CaseJson::array(), objective.label_kinds());
+    EXPECT_EQ(objective.evaluate(sums_of(none, objective), rows.counts).loss_sum.item<double>(), 0);
+    EXPECT_EQ(row_factors(value.weights, none.batch).numel(), 0);
   }
   EXPECT_GE(entries, 1);
 }
 
-/// From rows to documents and back: the gradient of the objective by way of row factors is that of
-/// autograd through the sums.
-TEST(Objective, FactorsOfRowsAreTheGradient) {
-  const at::Tensor documents = at::tensor({0, 0, 1, 2, 2, 2, 3}, at::kLong);
-  const at::Tensor losses = test::normal({7}, 1).abs(),
-                   reference = test::normal({4}, 2, at::kDouble);
-  const at::Tensor sums = sums_by_document(losses, documents, 4);
-  EXPECT_NEAR(sums[2].item<double>(), -losses.narrow(0, 3, 3).sum().item<double>(), 1e-6);
-  const ObjectiveValue value = dpo(0.5).evaluate({.policy = sums, .reference = reference});
-
-  const at::Tensor leaf = losses.to(at::kDouble).requires_grad_();
-  const at::Tensor margin =
-      (-at::zeros({4}, at::kDouble).index_add(0, documents, leaf) - reference).view({2, 2});
-  const at::Tensor loss = -at::log_sigmoid(0.5 * (margin.select(1, 0) - margin.select(1, 1))).sum();
-  torch::autograd::backward({loss});
-  EXPECT_NEAR(value.loss_sum.item<double>(), loss.item<double>(), 1e-12);
-  EXPECT_TRUE(test::close(row_factors(value, documents), leaf.grad(), 1e-6));
-}
-
-TEST(Objective, LengthsAreNumbersOfLabels) {
-  const at::Tensor labels = at::tensor({7, 8, 9, data::kIgnoreIndex, data::kIgnoreIndex}, at::kInt),
-                   documents = at::tensor({1, 1, 2, 0, 0}, at::kLong);  // padding: document 0
-  EXPECT_TRUE(at::equal(lengths_by_document(labels, documents, 4),
-                        at::tensor({0.0, 2.0, 1.0, 0.0}, at::kDouble)));
-}
-
-/// Rewards of two pairs, by means over their labels, where one answer has none.
-TEST(Pairs, RewardsPerTokenWithoutAReference) {
-  const DocumentSums sums{.policy = at::tensor({-4.0, -6.0, -3.0, 0.0}, at::kDouble),
-                          .lengths = at::tensor({4.0, 2.0, 3.0, 0.0}, at::kDouble)};
-  const double gamma = 1;  // a loss may read settings
-  const ObjectiveValue value =
-      value_of_pairs(sums, {.beta = 2, .per_token = true}, [gamma](const at::Tensor& margins) {
-        return PairLoss{.losses = gamma - margins, .slopes = -at::ones_like(margins)};
-      });
-  const auto numbers = numbers_of(value);
-  EXPECT_EQ(numbers.at("rewards/chosen"), -2 - 2);
-  EXPECT_EQ(numbers.at("rewards/rejected"), -6);
-  EXPECT_EQ(numbers.at("rewards/accuracies"), 1);
-  EXPECT_EQ(numbers.at("logps/chosen"), -7);
-  EXPECT_EQ(numbers.at("loss"), (1 - 4) + (1 + 2));
-  EXPECT_TRUE(
-      test::close(value.weights, at::tensor({0.5, -1.0, 2.0 / 3, -2.0}, at::kDouble), 1e-15));
+TEST(Objective, LengthsAreNumbersOfLabelsOfAnswers) {
+  model::PackedBatch batch;
+  batch.tokens = at::zeros({6}, at::kLong);
+  batch.context.cu_seqlens = {0, 1, 3, 4, 6};
+  batch.labels = at::tensor({7, 8, 9, data::kIgnoreIndex, data::kIgnoreIndex}, at::kInt);
+  batch.label_documents = at::tensor({1, 1, 2, 0, 0}, at::kLong);  // padding: document 0
+  EXPECT_TRUE(at::equal(lengths_by_document(batch), at::tensor({0.0, 2.0, 1.0, 0.0}, at::kDouble)));
+  const auto kind = [](data::LabelKind kind) { return static_cast<int64_t>(kind); };
+  batch.label_kinds = at::tensor({kind(data::LabelKind::kPrompt), kind(data::LabelKind::kTail),
+                                  int64_t{0}, int64_t{0}, int64_t{0}},
+                                 at::kLong);
+  EXPECT_TRUE(at::equal(lengths_by_document(batch), at::tensor({0.0, 1.0, 1.0, 0.0}, at::kDouble)));
 }
 
 /// As if the pair were not there.
@@ -193,25 +287,14 @@ TEST(Pairs, WithoutLabelsAreNoTerms) {
     const at::Tensor log_p = at::tensor(at::ArrayRef<double>(policy), at::kDouble);
     return dpo(0.5).evaluate({.policy = log_p,
                               .reference = log_p * 0.5,
-                              .lengths = at::tensor(at::ArrayRef<double>(lengths), at::kDouble)});
+                              .lengths = at::tensor(at::ArrayRef<double>(lengths), at::kDouble)},
+                             {.documents = 4});
   };
   const ObjectiveValue with = value_of({-4, -6, 0, 0, -1, -3}, {4, 2, 0, 0, 1, 1}),
                        without = value_of({-4, -6, -1, -3}, {4, 2, 1, 1});
   EXPECT_EQ(with.loss_sum.item<double>(), without.loss_sum.item<double>());
   EXPECT_GT(with.loss_sum.item<double>(), 0);
   EXPECT_EQ(numbers_of(with), numbers_of(without));
-}
-
-/// A document without labelled rows, and none at all.
-TEST(Objective, DocumentsWithoutRows) {
-  const at::Tensor documents = at::tensor({1}, at::kLong);
-  EXPECT_TRUE(at::equal(sums_by_document(at::ones({1}), documents, 2),
-                        at::tensor({0.0, -1.0}, at::kDouble)));
-  const at::Tensor none = at::empty({0}, at::kLong);
-  const at::Tensor sums = sums_by_document(at::empty({0}), none, 0);
-  const ObjectiveValue value = dpo(0.1).evaluate({.policy = sums, .reference = sums});
-  EXPECT_EQ(value.loss_sum.item<double>(), 0);
-  EXPECT_EQ(row_factors(value, none).numel(), 0);
 }
 
 }  // namespace

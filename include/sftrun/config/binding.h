@@ -27,7 +27,8 @@ enum class FieldType {
   kSources,
   kParts,
   kPartRates,
-  kProjectors
+  kProjectors,
+  kLosses
 };
 
 /// Why a value is refused: the end of a sentence that begins with the field's name.

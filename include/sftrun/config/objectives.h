@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sftrun/config/preference_losses.h"
 #include "sftrun/core/rows.h"
 
 /// The objectives of training: one row each, with all properties that need no LibTorch. Nothing else
@@ -17,7 +18,7 @@
 namespace sftrun::config {
 
 /// What training minimises (`train.objective`).
-enum class Objective : uint8_t { kSft, kDpo, kKto };
+enum class Objective : uint8_t { kSft, kDpo, kIpo, kCpo, kSimpo, kOrpo, kKto };
 
 /// What an example of the data has: one answer, a chosen and a rejected one, or one that is judged
 /// (desirable or not).
@@ -42,8 +43,12 @@ struct ObjectiveInfo {
   /// wrong. The gradient of a row is known before the forward pass: one pass. Else gradients depend
   /// on sums over documents, and the head runs twice.
   bool is_cross_entropy = false;
-  /// Log-probabilities are compared with those of a reference model: the base, with adapters off.
+  /// Log-probabilities are compared with those of a reference model.
   bool needs_reference = false;
+  /// The tokens of prompts of chosen answers have labels, too (OddsRatio).
+  bool labels_prompts = false;
+  /// Before a step, answers of other examples are scored (KTO's estimate of the KL divergence).
+  bool needs_mismatched = false;
   bool has_dropout = false;   ///< of adapters; also noise on embeddings
   bool has_aux_loss = false;  ///< the load-balancing loss of routers may be added
   /// Keys that only some objectives read, and this one does.
@@ -52,8 +57,9 @@ struct ObjectiveInfo {
   /// judged by comes first.
   std::span<const std::string_view> metrics = {};
   ShownMetric shown = {};
-  /// What TRL, Axolotl and LLaMA-Factory call the loss of preference training.
-  std::string_view loss_type = {};
+  /// What `train.loss_type` may be, the default first; empty: it has one loss of its own.
+  std::span<const PreferenceLoss> losses = {};
+  double cpo_alpha = 0;                  ///< default of `train.cpo_alpha`
   std::string_view torchtune_loss = {};  ///< the class in torchtune
 
   constexpr bool reads(std::string_view key) const {
@@ -64,6 +70,11 @@ struct ObjectiveInfo {
   constexpr bool reads_pairs() const { return form == ExampleForm::kPair; }
   constexpr bool reads_answers() const { return form == ExampleForm::kAnswer; }
   constexpr bool reads_judgements() const { return form == ExampleForm::kJudged; }
+  constexpr bool takes_loss(PreferenceLoss loss) const {
+    for (const PreferenceLoss one : losses)
+      if (one == loss) return true;
+    return false;
+  }
   constexpr bool needs_sums() const { return !is_cross_entropy; }
   /// Token sequences of an example. They lie in the same micro-batch, one after the other.
   constexpr int64_t sequences() const { return reads_pairs() ? 2 : 1; }
@@ -75,11 +86,42 @@ struct ObjectiveInfo {
 
 inline constexpr auto kSftSettings = std::to_array<std::string_view>({"data.loss_on"});
 
-inline constexpr auto kPairSettings = std::to_array<std::string_view>({"train.beta"});
-/// As in TRL's DPOTrainer.
+inline constexpr auto kDpoSettings = std::to_array<std::string_view>(
+    {"train.beta", "train.loss_type", "train.label_smoothing", "train.ld_alpha",
+     "train.f_divergence", "train.f_alpha_divergence_coef", "train.discopop_tau"});
+inline constexpr auto kIpoSettings = std::to_array<std::string_view>(
+    {"train.beta", "train.ld_alpha", "train.f_divergence", "train.f_alpha_divergence_coef"});
+inline constexpr auto kCpoSettings = std::to_array<std::string_view>(
+    {"train.beta", "train.loss_type", "train.label_smoothing", "train.cpo_alpha"});
+inline constexpr auto kSimpoSettings = std::to_array<std::string_view>(
+    {"train.beta", "train.label_smoothing", "train.simpo_gamma", "train.cpo_alpha"});
+inline constexpr auto kOrpoSettings = std::to_array<std::string_view>({"train.beta"});
+inline constexpr auto kKtoSettings = std::to_array<std::string_view>(
+    {"train.beta", "train.desirable_weight", "train.undesirable_weight"});
+
+/// As in TRL's DPOTrainer, CPOTrainer, ORPOTrainer and KTOTrainer.
 inline constexpr auto kPairMetrics =
     std::to_array<std::string_view>({"rewards/accuracies", "rewards/margins", "rewards/chosen",
                                      "rewards/rejected", "logps/chosen", "logps/rejected"});
+inline constexpr auto kCpoMetrics = std::to_array<std::string_view>(
+    {"rewards/accuracies", "rewards/margins", "rewards/chosen", "rewards/rejected", "logps/chosen",
+     "logps/rejected", "nll_loss"});
+inline constexpr auto kOrpoMetrics = std::to_array<std::string_view>(
+    {"rewards/accuracies", "rewards/margins", "rewards/chosen", "rewards/rejected", "logps/chosen",
+     "logps/rejected", "nll_loss", "log_odds_ratio", "log_odds_chosen"});
+inline constexpr auto kKtoMetrics =
+    std::to_array<std::string_view>({"rewards/margins", "rewards/chosen", "rewards/rejected",
+                                     "logps/chosen", "logps/rejected", "kl"});
+
+inline constexpr auto kDpoLosses = std::to_array<PreferenceLoss>(
+    {PreferenceLoss::kSigmoid, PreferenceLoss::kHinge, PreferenceLoss::kRobust,
+     PreferenceLoss::kIpo, PreferenceLoss::kSigmoidNorm, PreferenceLoss::kExoPair,
+     PreferenceLoss::kNcaPair, PreferenceLoss::kBcoPair, PreferenceLoss::kSppoHard,
+     PreferenceLoss::kApoZero, PreferenceLoss::kApoDown, PreferenceLoss::kDiscopop,
+     PreferenceLoss::kSft});
+inline constexpr auto kIpoLosses = std::to_array<PreferenceLoss>({PreferenceLoss::kIpo});
+inline constexpr auto kCpoLosses = std::to_array<PreferenceLoss>(
+    {PreferenceLoss::kSigmoid, PreferenceLoss::kHinge, PreferenceLoss::kIpo});
 
 /// In the order of the enumerators.
 inline constexpr auto kObjectives = std::to_array<ObjectiveInfo>({
@@ -97,11 +139,49 @@ inline constexpr auto kObjectives = std::to_array<ObjectiveInfo>({
      .form = ExampleForm::kPair,
      .terms = LossTerms::kExamples,
      .needs_reference = true,
-     .settings = kPairSettings,
+     .settings = kDpoSettings,
      .metrics = kPairMetrics,
      .shown = {.metric = "rewards/accuracies", .word = "accuracy"},
-     .loss_type = "sigmoid",
+     .losses = kDpoLosses,
      .torchtune_loss = "DPOLoss"},
+    {.objective = Objective::kIpo,
+     .name = "ipo",
+     .description = "dpo with `loss_type: ipo`, which divides by the answers' lengths",
+     .form = ExampleForm::kPair,
+     .terms = LossTerms::kExamples,
+     .needs_reference = true,
+     .settings = kIpoSettings,
+     .metrics = kPairMetrics,
+     .shown = {.metric = "rewards/accuracies", .word = "accuracy"},
+     .losses = kIpoLosses},
+    {.objective = Objective::kCpo,
+     .name = "cpo",
+     .description = "contrastive preference optimization over pairs, without a reference model",
+     .form = ExampleForm::kPair,
+     .terms = LossTerms::kExamples,
+     .settings = kCpoSettings,
+     .metrics = kCpoMetrics,
+     .shown = {.metric = "rewards/accuracies", .word = "accuracy"},
+     .losses = kCpoLosses,
+     .cpo_alpha = 1},
+    {.objective = Objective::kSimpo,
+     .name = "simpo",
+     .description = "pairs by mean log-probabilities with a margin, without a reference model",
+     .form = ExampleForm::kPair,
+     .terms = LossTerms::kExamples,
+     .settings = kSimpoSettings,
+     .metrics = kCpoMetrics,
+     .shown = {.metric = "rewards/accuracies", .word = "accuracy"}},
+    {.objective = Objective::kOrpo,
+     .name = "orpo",
+     .description = "cross-entropy of chosen prompts and answers plus the odds ratio of pairs, "
+                    "without a reference model",
+     .form = ExampleForm::kPair,
+     .terms = LossTerms::kExamples,
+     .labels_prompts = true,
+     .settings = kOrpoSettings,
+     .metrics = kOrpoMetrics,
+     .shown = {.metric = "rewards/accuracies", .word = "accuracy"}},
     {.objective = Objective::kKto,
      .name = "kto",
      .description = "Kahneman-Tversky optimization over answers that are judged desirable or not "
@@ -109,11 +189,14 @@ inline constexpr auto kObjectives = std::to_array<ObjectiveInfo>({
      .form = ExampleForm::kJudged,
      .terms = LossTerms::kExamples,
      .needs_reference = true,
-     .settings = kPairSettings},
+     .needs_mismatched = true,
+     .settings = kKtoSettings,
+     .metrics = kKtoMetrics,
+     .shown = {.metric = "rewards/margins", .word = "margin"}},
 });
 /// Names that other tools have, and this version has not.
 inline constexpr auto kOtherObjectives =
-    std::to_array<std::string_view>({"ipo", "orpo", "simpo", "distill"});
+    std::to_array<std::string_view>({"reward", "classify", "embed", "distill", "grpo"});
 
 constexpr const ObjectiveInfo& objective_info(Objective objective) {
   return kObjectives[static_cast<size_t>(objective)];
@@ -122,8 +205,6 @@ static_assert(are_in_order(kObjectives, &ObjectiveInfo::objective));
 
 /// The objective with this name; null: there is none.
 const ObjectiveInfo* find_objective(std::string_view name);
-/// The one whose loss other tools call so ("sigmoid"); null: there is none.
-const ObjectiveInfo* find_objective_of_loss(std::string_view loss_type);
 /// The one that is this class of torchtune; null: there is none.
 const ObjectiveInfo* find_objective_of_torchtune(std::string_view loss);
 

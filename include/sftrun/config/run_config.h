@@ -189,10 +189,19 @@ struct DataConfig {
 
 /// Defaults that depend on other fields.
 inline constexpr double kLoraLearningRate = 2e-4, kFullLearningRate = 2e-5, kWarmupRatio = 0.03;
+inline constexpr double kExoSmoothing = 1e-3;  ///< arXiv:2402.00856; 0 has no finite loss
 
 struct TrainConfig {
   Objective objective = Objective::kSft;
-  double beta = 0.1;  ///< of objectives that compare answers
+  double beta = 0.1;      ///< of objectives that compare answers
+  LossMixture loss_type;  ///< empty: the objective's default
+  /// Share of preferences that are taken to be wrong; unset: 0, of exo_pair kExoSmoothing.
+  std::optional<double> label_smoothing;
+  std::optional<double> ld_alpha;  ///< LD-DPO: weight of tokens beyond the shorter answer's length
+  FDivergence f_divergence = FDivergence::kReverseKl;
+  double f_alpha_divergence_coef = 0.5, discopop_tau = 0.05, simpo_gamma = 0.5;
+  std::optional<double> cpo_alpha;  ///< unset: `ObjectiveInfo::cpo_alpha`
+  double desirable_weight = 1, undesirable_weight = 1;
   double epochs = 3;
   std::optional<int64_t> max_steps;
   AutoInt batch_size, grad_accum, global_batch_size;
@@ -246,6 +255,12 @@ struct TrainConfig {
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
 
   const ObjectiveInfo& objective_info() const { return config::objective_info(objective); }
+  /// `loss_type` or the objective's default; empty: it has one loss of its own.
+  LossMixture losses() const;
+  double resolved_smoothing(PreferenceLoss loss) const {
+    return label_smoothing.value_or(loss == PreferenceLoss::kExoPair ? kExoSmoothing : 0);
+  }
+  double resolved_cpo_alpha() const { return cpo_alpha.value_or(objective_info().cpo_alpha); }
   double resolved_momentum() const { return momentum.value_or(optimizer_info(optimizer).momentum); }
   bool resolved_nesterov() const { return nesterov.value_or(optimizer_info(optimizer).nesterov); }
 };

@@ -109,7 +109,14 @@ Batch make_mismatched_batch(const ExampleStore& examples, const std::vector<Bin>
 /// What a loss is divided by. An example counts as often as the bins have it.
 struct BinCounts {
   int64_t documents = 0, label_tokens = 0;
+  /// Of the documents at even numbers of a bin, which are the chosen ones where pairs are together.
+  int64_t chosen_labels = 0;
+  int64_t chosen_sequence_labels = 0;  ///< if all their tokens but the first had labels
+  int64_t desirable = 0;
+  BinCounts& operator-=(const BinCounts& others);
 };
+/// Of all documents.
+BinCounts counts_of(const ExampleStore& examples, const std::vector<Bin>& bins);
 /// Of the documents whose examples are among `some`.
 BinCounts counts_among(const ExampleStore& examples, const std::vector<Bin>& bins,
                        const std::set<int64_t>& some);

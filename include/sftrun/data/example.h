@@ -28,6 +28,13 @@ struct Example {
   std::vector<SequenceMedia> media;  ///< in order
 };
 
+/// What a labelled row is a part of, for objectives whose sums are apart.
+enum class LabelKind : int64_t {
+  kAnswer,
+  kTail,   ///< of an answer, beyond the length of the shorter answer of its pair
+  kPrompt  ///< of a chosen sequence
+};
+
 /// Rows [begin, end) of a batch.
 struct RowSpan {
   int32_t begin = 0, end = 0;

@@ -24,6 +24,9 @@ struct PackedBatch {
   at::Tensor labels;      ///< [N] int32
   /// [N] int64: number of the document that each labelled row belongs to; set if asked for.
   at::Tensor label_documents;
+  /// [N] int64: data::LabelKind; set if some are asked for.
+  at::Tensor label_kinds;
+  at::Tensor is_desirable;          ///< [documents] bool; undefined: they are not judged
   at::Tensor grad_factor;           ///< [1] fp32: multiplies the loss's gradient; undefined: 1
   std::optional<BatchSizes> sizes;  ///< sizes that the batch was padded to
   std::optional<PackedImages> images;
@@ -57,12 +60,21 @@ struct BatchTarget {
   data::MediaFaults* faults = nullptr;
 };
 
+/// Labels of other kinds than data::LabelKind::kAnswer. Documents are pairs then.
+struct LabelKinds {
+  bool tails = false;
+  /// The prompts of chosen sequences get labels: all tokens but the first, and those of images.
+  bool prompts_of_chosen = false;
+  bool any() const { return tails || prompts_of_chosen; }
+};
+
 /// How a batch is copied to a GPU.
 struct BatchOptions {
   /// Copy asynchronously from page-locked memory.
   bool is_pinned = true;
   std::optional<double> grad_factor = {};  ///< `PackedBatch::grad_factor`
   bool with_documents = false;             ///< sets `PackedBatch::label_documents`
+  LabelKinds kinds = {};                   ///< sets `PackedBatch::label_kinds`
   /// Pad to these sizes with unlabelled tokens, rows without a label and empty documents.
   std::optional<BatchSizes> sizes = {};
 };

@@ -59,12 +59,13 @@ class Evaluator {
   };
   StepSums sums_of(const std::vector<data::Bin>& bins, model::Decoder& decoder,
                    const model::Stage& stage, const parallel::Mesh& mesh,
-                   const Objective& objective, const std::function<bool()>& goes_on) const;
+                   const Objective& objective, parallel::Communicator& comm,
+                   const std::function<bool()>& goes_on) const;
 
   const data::Dataset& val_;
   data::BinCost cost_;
   std::vector<Set> sets_;
-  int64_t micro_batch_size_;
+  int64_t micro_batch_size_, max_seq_len_;
   bool is_pinned_, counts_correct_;
   config::BadRecords bad_records_;
   std::set<int64_t> lost_;  // examples whose images or features cannot be read

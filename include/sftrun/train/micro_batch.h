@@ -30,4 +30,9 @@ data::Batch micro_batch_of(const parallel::Mesh& mesh, const data::ExampleStore&
                            const std::vector<data::Bin>& bins, const MicroBatchDeal& deal,
                            const std::set<int64_t>& lost = {});
 
+/// The mismatched documents of the same examples (data::make_mismatched_batch).
+data::Batch mismatched_batch_of(const parallel::Mesh& mesh, const data::ExampleStore& examples,
+                                const std::vector<data::Bin>& bins, const MicroBatchDeal& deal,
+                                int64_t max_seq_len, const std::set<int64_t>& lost = {});
+
 }  // namespace sftrun::train

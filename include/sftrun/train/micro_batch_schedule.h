@@ -28,6 +28,7 @@ struct StepWork {
   /// The micro-batch of an index in [0, num_micro_batches); it may be empty.
   std::function<data::Batch(int64_t)> micro_batch;
   model::Randomness randomness;
+  GlobalBatch global_batch;
   double grad_scale = 1;                 ///< factor of the gradient of the objective's sum
   std::optional<double> aux_grad_scale;  ///< the same of the routers' load-balancing loss
   Activity* activity = nullptr;          ///< records the passes; may be null
@@ -70,9 +71,15 @@ BatchCounts counts_of(const data::Batch& batch);
 void add_metrics(const std::vector<ObjectiveMetric>& metrics, StepSums& sums);
 /// The forward pass of `run`, that of the reference model if the objective reads it, and the
 /// objective's value for the micro-batch.
-/// @pre the objective needs sums over documents; the batch has `label_documents`
+/// @pre the objective needs sums over documents; the batch was made with
+/// `batch_options`
 ObjectiveValue forward_documents(const model::Stage& stage, model::MicroBatchRun& run,
-                                 const Objective& objective);
+                                 const Objective& objective, const GlobalBatch& global_batch);
+/// Sum over documents of log p minus that of the reference model: scalar fp64.
+at::Tensor log_ratio_sum(const model::Stage& stage, const model::PackedBatch& batch,
+                         const Objective& objective);
+/// What the objective reads of a batch.
+model::BatchOptions batch_options(const Objective& objective, bool is_pinned);
 
 /// Converts `train.cuda_graphs`.
 model::GraphUse graph_use(config::CudaGraphs choice);

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/data/batch_plan.h"
+#include "sftrun/model/packed_batch.h"
 
 /// What training minimises, as a function of the log-probabilities of the labels.
 ///
@@ -16,12 +18,18 @@
 /// over all ranks and micro-batches, so that neither changes the loss or its gradient.
 namespace sftrun::train {
 
-/// Sums over the labelled rows of each document of a micro-batch, on the device.
+/// Sums over the labelled rows of each document of a micro-batch, on the device: [documents] fp64.
+/// What an objective's row does not ask for is undefined.
 struct DocumentSums {
-  at::Tensor policy;  ///< [documents] fp64: sum of log p of the labels, by the trained model
-  at::Tensor
-      reference;  ///< [documents] fp64: by the reference model; undefined if the row needs none
-  at::Tensor lengths;  ///< [documents] fp64: number of labels, 0 where a document has none
+  at::Tensor policy;     ///< sum of log p of the answer's labels, by the trained model
+  at::Tensor reference;  ///< by the reference model
+  at::Tensor lengths;    ///< number of the answer's labels, 0 where a document has none
+  /// Of labels beyond the length of the shorter answer of a pair, which `policy` and `reference` do
+  /// not have then (`train.ld_alpha`).
+  at::Tensor tail_policy, tail_reference;
+  at::Tensor prompt_policy;  ///< of the labels of prompts, which chosen sequences alone have
+  at::Tensor is_desirable;   ///< bool
+  at::Tensor divergence;     ///< scalar: KTO's estimate for the global batch
 };
 
 /// A mean over the terms of the global batch, by its name in metrics.jsonl.
@@ -30,18 +38,27 @@ struct ObjectiveMetric {
   at::Tensor sum;    ///< scalar fp64 on the device: sum over the terms of this micro-batch
 };
 
+/// The gradients of documents' labels: [documents] fp64, undefined as in DocumentSums.
+struct DocumentWeights {
+  /// d(loss_sum) / d(-sum of log p of the document's labels). The gradient of each labelled row's
+  /// cross-entropy is multiplied by the weight of its document.
+  at::Tensor answers, tails, prompts;
+};
+
 /// An objective's value on a micro-batch; everything stays on the device.
 struct ObjectiveValue {
   at::Tensor loss_sum;  ///< scalar fp64: sum of this micro-batch's terms
-  /// [documents] fp64: d(loss_sum) / d(-sum of log p of the document's labels). The gradient of
-  /// each labelled row's cross-entropy is multiplied by the weight of its document.
-  at::Tensor weights;
+  DocumentWeights weights;
   std::vector<ObjectiveMetric> metrics;
 };
 
-/// What the terms of a micro-batch are counted from, before any forward pass.
-struct BatchCounts {
-  int64_t label_tokens = 0, documents = 0;
+/// What the terms of a batch are counted from, before any forward pass.
+using BatchCounts = data::BinCounts;
+
+/// What is known of a global batch before the passes that give gradients.
+struct GlobalBatch {
+  BatchCounts counts;
+  at::Tensor divergence;  ///< scalar fp64 (divergence.h); undefined if the row needs none
 };
 
 /// The objective of `train.objective`: its row, and what computes it. Where the row's `needs_sums` is
@@ -58,26 +75,27 @@ class Objective {
   int64_t count_terms(const BatchCounts& counts) const;
 
   /// Without host synchronisation. An empty micro-batch (no documents) has loss 0.
+  /// @param totals of the global batch: a mean over other things than the terms is divided by these
   /// @pre info().needs_sums()
-  ObjectiveValue evaluate(const DocumentSums& sums) const;
+  ObjectiveValue evaluate(const DocumentSums& sums, const BatchCounts& totals) const;
+
+  /// Labels whose sums are apart from those of answers.
+  model::LabelKinds label_kinds() const;
 
  private:
   config::TrainConfig config_;
 };
 
-/// Sums of log p over each document's labelled rows: [documents] fp64.
-/// @param losses [N] fp32: -log p of each labelled row   @param documents [N] int64: the document
-/// of each labelled row (`PackedBatch::label_documents`)
-at::Tensor sums_by_document(const at::Tensor& losses, const at::Tensor& documents,
-                            int64_t num_documents);
+/// Sums of log p over the labelled rows of one kind, of each document: [documents] fp64.
+/// @param losses [N] fp32: -log p of each labelled row
+at::Tensor sums_by_document(const at::Tensor& losses, const model::PackedBatch& batch,
+                            data::LabelKind kind);
 
-/// Numbers of labels of each document: [documents] fp64.
-/// @param labels [N] int32: of each labelled row; `data::kIgnoreIndex` in rows of padding
-at::Tensor lengths_by_document(const at::Tensor& labels, const at::Tensor& documents,
-                               int64_t num_documents);
+/// Numbers of labels of each document's answer: [documents] fp64.
+at::Tensor lengths_by_document(const model::PackedBatch& batch);
 
 /// The factor of each labelled row's gradient (`GradScale::row_factors`): [N] fp32, the weight of
-/// its document.
-at::Tensor row_factors(const ObjectiveValue& value, const at::Tensor& documents);
+/// its document and kind.
+at::Tensor row_factors(const DocumentWeights& weights, const model::PackedBatch& batch);
 
 }  // namespace sftrun::train

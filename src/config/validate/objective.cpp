@@ -40,10 +40,42 @@ void check_formats(Checks& checks) {
   for (const DataSource& source : checks.run().data.val) judge(source.format, "data.val");
 }
 
+std::string names_of_losses(std::span<const PreferenceLoss> losses) {
+  std::vector<std::string> names;
+  for (const PreferenceLoss loss : losses) names.emplace_back(loss_info(loss).name);
+  return joined(names, " and ");
+}
+
+/// The losses are some that the objective takes, and the divergence one that they take.
+void check_losses(Checks& checks) {
+  const TrainConfig& train = checks.run().train;
+  const ObjectiveInfo& objective = train.objective_info();
+  if (objective.losses.empty()) return;
+  for (const LossShare& share : train.losses().shares) {
+    const PreferenceLossInfo& loss = loss_info(share.loss);
+    if (!objective.takes_loss(share.loss))
+      checks.error(fmt::format("`train.loss_type` has {}, which `train.objective` {} does not take",
+                               loss.name, objective.name),
+                   {"train.loss_type", "train.objective"},
+                   fmt::format("the losses of {} are {}", objective.name,
+                               names_of_losses(objective.losses)));
+    if (train.f_divergence != FDivergence::kReverseKl && !loss.is_of_difference)
+      checks.error(fmt::format("`train.f_divergence` is {}, and the loss {} is no function of the "
+                               "difference of two scores, for which alone it is defined",
+                               word_of(train.f_divergence), loss.name),
+                   {"train.f_divergence", "train.loss_type"}, "remove f_divergence");
+    if (share.loss == PreferenceLoss::kExoPair && train.label_smoothing == 0.0)
+      checks.error("`train.label_smoothing` is 0, with which the loss exo_pair is infinite",
+                   {"train.label_smoothing", "train.loss_type"},
+                   fmt::format("remove label_smoothing: {} is the default then", kExoSmoothing));
+  }
+}
+
 }  // namespace
 
 void check_objective(Checks& checks) {
   check_formats(checks);
+  check_losses(checks);
   checks.error(objective_refusals(checks.run()));
 }
 

@@ -2,10 +2,11 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <array>
 
-#include "dpo.h"
+#include "entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/data/example.h"
 
@@ -13,16 +14,12 @@ namespace sftrun::train {
 
 namespace {
 
-ObjectiveValue kto(const DocumentSums& /*sums*/, const config::TrainConfig& /*config*/) {
-  throw ConfigError("`train.objective` kto cannot be trained in this version", "train.objective",
-                    "use another objective");
-}
-
 /// `Objective::evaluate` of each row of config::kObjectives; null: it is not called.
-using Evaluate = ObjectiveValue (*)(const DocumentSums& sums, const config::TrainConfig& config);
+using Evaluate = ObjectiveTerms (*)(const DocumentSums& sums, const config::TrainConfig& config,
+                                    const BatchCounts& totals);
 // to_array: a missing entry is an error of the compiler.
 constexpr std::array<Evaluate, config::kObjectives.size()> kEvaluate =
-    std::to_array<Evaluate>({nullptr, dpo, kto});
+    std::to_array<Evaluate>({nullptr, dpo, dpo, cpo, simpo, orpo, kto});
 
 static_assert([] {
   for (size_t i = 0; i < kEvaluate.size(); ++i)
@@ -30,11 +27,47 @@ static_assert([] {
   return true;
 }());
 
+int64_t documents_of(const model::PackedBatch& batch) {
+  return batch.num_tokens() == 0 ? 0 : static_cast<int64_t>(batch.context.cu_seqlens.size()) - 1;
+}
+
 /// Sums of the rows' values [N] fp64 over each document.
 at::Tensor summed(const at::Tensor& values, const at::Tensor& documents, int64_t num_documents) {
   // Not index_add_: on CUDA the order of its additions varies.
   const at::Tensor numbers = at::arange(num_documents, documents.options()).unsqueeze(1);
   return at::where(documents.unsqueeze(0) == numbers, values.unsqueeze(0), 0.0).sum(1);
+}
+
+/// Which labelled rows [N] are of the kind; undefined: all.
+at::Tensor rows_of_kind(const model::PackedBatch& batch, data::LabelKind kind) {
+  if (!batch.label_kinds.defined()) return {};
+  return batch.label_kinds == static_cast<int64_t>(kind);
+}
+
+/// The sums whose gradients are the weights.
+constexpr auto kTrained = std::to_array<at::Tensor DocumentSums::*>(
+    {&DocumentSums::policy, &DocumentSums::tail_policy, &DocumentSums::prompt_policy});
+constexpr auto kWeights = std::to_array<at::Tensor DocumentWeights::*>(
+    {&DocumentWeights::answers, &DocumentWeights::tails, &DocumentWeights::prompts});
+static_assert(kTrained.size() == kWeights.size());
+
+/// Gradients of a loss that may not depend on all of the sums.
+DocumentWeights weights_of(const at::Tensor& loss, const DocumentSums& leaves) {
+  std::vector<at::Tensor> inputs;
+  for (const auto member : kTrained)
+    if ((leaves.*member).defined()) inputs.push_back(leaves.*member);
+  const std::vector<at::Tensor> gradients = torch::autograd::grad(
+      {loss}, inputs, /*grad_outputs=*/{}, /*retain_graph=*/{}, /*create_graph=*/false,
+      /*allow_unused=*/true);
+  DocumentWeights weights;
+  for (size_t i = 0, next = 0; i < kTrained.size(); ++i) {
+    if (!(leaves.*kTrained[i]).defined()) continue;
+    const at::Tensor& gradient = gradients[next];
+    // The head multiplies gradients of -log p.
+    weights.*kWeights[i] = gradient.defined() ? -gradient : at::zeros_like(inputs[next]);
+    ++next;
+  }
+  return weights;
 }
 
 }  // namespace
@@ -44,24 +77,53 @@ int64_t Objective::count_terms(const BatchCounts& counts) const {
                                                          : counts.documents / info().sequences();
 }
 
-ObjectiveValue Objective::evaluate(const DocumentSums& sums) const {
+model::LabelKinds Objective::label_kinds() const {
+  return {.tails = info().reads("train.ld_alpha") && config_.ld_alpha.value_or(1) != 1,
+          .prompts_of_chosen = info().labels_prompts};
+}
+
+ObjectiveValue Objective::evaluate(const DocumentSums& sums, const BatchCounts& totals) const {
   SFTRUN_CHECK(info().needs_sums());
-  return kEvaluate[static_cast<size_t>(info().objective)](sums, config_);
+  const at::AutoGradMode with_gradients(true);
+  DocumentSums leaves = sums;
+  for (const auto member : kTrained)
+    if ((sums.*member).defined()) leaves.*member = (sums.*member).detach().requires_grad_();
+  ObjectiveTerms terms = kEvaluate[static_cast<size_t>(info().objective)](leaves, config_, totals);
+  ObjectiveValue value{.loss_sum = terms.loss_sum.detach(),
+                       .weights = weights_of(terms.loss_sum, leaves)};
+  for (ObjectiveMetric& metric : terms.metrics)
+    value.metrics.push_back({std::move(metric.name), metric.sum.detach()});
+  return value;
 }
 
-at::Tensor sums_by_document(const at::Tensor& losses, const at::Tensor& documents,
-                            int64_t num_documents) {
+at::Tensor sums_by_document(const at::Tensor& losses, const model::PackedBatch& batch,
+                            data::LabelKind kind) {
   const at::NoGradGuard no_grad;
-  return summed(losses.to(at::kDouble).neg_(), documents, num_documents);
+  at::Tensor log_p = losses.to(at::kDouble).neg_();
+  if (const at::Tensor rows = rows_of_kind(batch, kind); rows.defined())
+    log_p = at::where(rows, log_p, 0.0);
+  return summed(log_p, batch.label_documents, documents_of(batch));
 }
 
-at::Tensor lengths_by_document(const at::Tensor& labels, const at::Tensor& documents,
-                               int64_t num_documents) {
-  return summed(labels.ne(data::kIgnoreIndex).to(at::kDouble), documents, num_documents);
+at::Tensor lengths_by_document(const model::PackedBatch& batch) {
+  at::Tensor counts = batch.labels.ne(data::kIgnoreIndex);
+  if (batch.label_kinds.defined())
+    counts =
+        counts.logical_and(batch.label_kinds != static_cast<int64_t>(data::LabelKind::kPrompt));
+  return summed(counts.to(at::kDouble), batch.label_documents, documents_of(batch));
 }
 
-at::Tensor row_factors(const ObjectiveValue& value, const at::Tensor& documents) {
-  return value.weights.index_select(0, documents).to(at::kFloat);
+at::Tensor row_factors(const DocumentWeights& weights, const model::PackedBatch& batch) {
+  const auto of = [&](const at::Tensor& documents) {
+    return documents.index_select(0, batch.label_documents).to(at::kFloat);
+  };
+  at::Tensor factors = of(weights.answers);
+  if (weights.tails.defined())
+    factors = at::where(rows_of_kind(batch, data::LabelKind::kTail), of(weights.tails), factors);
+  if (weights.prompts.defined())
+    factors =
+        at::where(rows_of_kind(batch, data::LabelKind::kPrompt), of(weights.prompts), factors);
+  return factors;
 }
 
 }  // namespace sftrun::train

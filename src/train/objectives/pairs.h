@@ -1,30 +1,45 @@
 #pragma once
 
-#include <functional>
-
 #include "sftrun/train/objective.h"
 
+/// Objectives on pairs of a chosen and a rejected answer. Document 2i of a micro-batch is the chosen,
+/// 2i + 1 the rejected sequence of pair i. All values are [pairs] fp64.
 namespace sftrun::train {
 
-/// A loss of pairs as a function of their margins, and its derivative.
-struct PairLoss {
-  at::Tensor losses;  ///< [pairs] fp64
-  at::Tensor slopes;  ///< [pairs] fp64: d losses / d margins
+struct OfPair {
+  at::Tensor chosen, rejected;
+  at::Tensor difference() const;
 };
 
-/// The reward of an answer: beta * (log p - log p of the reference model).
-struct RewardScale {
-  double beta = 1;
-  bool per_token = false;  ///< divided by the answer's number of labels
+/// Values of documents [2 * pairs] by pairs.
+OfPair by_pair(const at::Tensor& documents);
+/// Values per label; an answer without labels has the sum 0, and is divided by 1.
+OfPair per_label(const OfPair& sums, const OfPair& lengths);
+
+/// What the loss of a pair is a function of.
+struct PairInputs {
+  OfPair log_ratios;  ///< log p minus that of the reference model; without one log p
+  OfPair scores;      ///< of the log-ratios, by `train.f_divergence`
+  OfPair lengths;     ///< numbers of labels
+  double beta = 1, smoothing = 0, discopop_tau = 1;
 };
 
-/// An objective whose loss depends on the margin of each pair, the difference of its rewards:
-///     beta * ((c - c_ref) - (r - r_ref))
-/// c and r are the sums of log p over the chosen and the rejected answer, c_ref and r_ref those of
-/// the reference model, 0 without one. Document 2i of a micro-batch is the chosen, 2i + 1 the
-/// rejected sequence of pair i. Metrics as in TRL's DPOTrainer (`config::kPairMetrics`).
-/// @param loss of the margins [pairs] fp64
-ObjectiveValue value_of_pairs(const DocumentSums& sums, const RewardScale& scale,
-                              const std::function<PairLoss(const at::Tensor& margins)>& loss);
+/// The loss of each pair, with a graph if the inputs have one.
+/// @pre the row's `is_over_tokens` is false
+at::Tensor pair_losses(config::PreferenceLoss loss, const PairInputs& inputs);
+
+/// -log sigmoid(x), of which a share of labels is wrong: (1 - e) and e for -log sigmoid(-x)
+/// (conservative DPO, https://ericmitchell.ai/cdpo.pdf).
+at::Tensor smoothed_log_sigmoid_loss(const at::Tensor& x, double smoothing);
+
+/// Sum over the pairs that have labels: a pair that lost them (data::make_batch) is no term.
+at::Tensor sum_over_pairs(const at::Tensor& losses, const DocumentSums& sums);
+
+/// The mean cross-entropy of the labels of all chosen answers, as a part of a sum over pairs that is
+/// divided by the number of pairs: what this micro-batch adds to it.
+at::Tensor chosen_cross_entropy(const DocumentSums& sums, const BatchCounts& totals);
+
+/// "rewards/…" and "logps/…".
+std::vector<ObjectiveMetric> pair_metrics(const OfPair& rewards, const OfPair& log_p);
 
 }  // namespace sftrun::train

@@ -1,0 +1,35 @@
+#pragma once
+
+#include "sftrun/train/objective.h"
+
+/// One function for each row of config::kObjectives that needs sums over documents. The weights are
+/// the gradient of `loss_sum`, which has a graph.
+namespace sftrun::train {
+
+/// A function of DocumentSums, whose `policy`, `tail_policy` and `prompt_policy` require gradients.
+struct ObjectiveTerms {
+  at::Tensor loss_sum;                   ///< scalar fp64
+  std::vector<ObjectiveMetric> metrics;  ///< their graphs are not used
+};
+
+/// Direct preference optimization with the losses of `train.loss_type` (arXiv:2305.18290; length
+/// desensitization: arXiv:2409.06411, f-divergences: arXiv:2309.16240).
+ObjectiveTerms dpo(const DocumentSums& sums, const config::TrainConfig& config,
+                   const BatchCounts& totals);
+/// Contrastive preference optimization (arXiv:2401.08417): the losses without a reference model, and
+/// the cross-entropy of the chosen answers.
+ObjectiveTerms cpo(const DocumentSums& sums, const config::TrainConfig& config,
+                   const BatchCounts& totals);
+/// Simple preference optimization (arXiv:2405.14734).
+ObjectiveTerms simpo(const DocumentSums& sums, const config::TrainConfig& config,
+                     const BatchCounts& totals);
+/// Odds ratio preference optimization (arXiv:2403.07691). As in its authors' code
+/// (github.com/xfactlab/orpo), the cross-entropy is over prompt and answer of the chosen sequence.
+ObjectiveTerms orpo(const DocumentSums& sums, const config::TrainConfig& config,
+                    const BatchCounts& totals);
+/// Kahneman-Tversky optimization (arXiv:2402.01306, equation 8, with the estimate of the KL
+/// divergence over the global batch).
+ObjectiveTerms kto(const DocumentSums& sums, const config::TrainConfig& config,
+                   const BatchCounts& totals);
+
+}  // namespace sftrun::train
