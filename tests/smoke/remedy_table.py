@@ -19,6 +19,7 @@ def shared(user="hello", answer="hi", **more):
 
 
 PAIR = {"prompt": "hello", "chosen": "hello there", "rejected": "no"}
+JUDGED = [{"prompt": "hello", "completion": answer, "label": label} for answer, label in (("hi", True), ("hm", False))] * 2
 TURNS = {"prompt": [USER], "chosen": [ANSWER], "rejected": [{"role": "assistant", "content": "no"}]}
 GOOD = [chat()] * 3
 FULL_YAML = bad_input.GOOD_YAML.replace("mode: lora, lora: { r: 4 }", "mode: full")
@@ -144,7 +145,7 @@ parallel.device_map=auto parallel.strategy=fsdp | is set, but `parallel.strategy
 train.warmup_ratio=0.1 train.warmup_steps=3 | are both set | keep one of them | ~train.warmup_ratio ; ~train.warmup_steps
 train.predict_with_generate=true data.val=val.jsonl train.generation_num_beams=4 | answers are generated without beam search | \
     remove it: answers are greedy | ~train.generation_num_beams
-train.objective=dpo data.train=pairs.jsonl data.val=pairs2.jsonl train.predict_with_generate=true | dpo compares pairs of answers | \
+train.objective=dpo data.train=pairs.jsonl data.val=pairs2.jsonl train.predict_with_generate=true | dpo reads no such answers | \
     remove predict_with_generate | ~train.predict_with_generate
 train.objective=dpo data.train=pairs.jsonl data.val_split=1 train.eval_token_accuracy=true | is for objective sft | remove eval_token_accuracy | \
     ~train.eval_token_accuracy
@@ -383,6 +384,21 @@ RECORDS = [
     (GOOD, "train.objective=dpo", "which train.objective dpo needs", "or set train.objective: sft", ["train.objective=sft"]),
     ([{"q": "hello", "good": "hello there", "bad": "no"}] * 3, "train.objective=dpo", "which train.objective dpo needs",
      "data.fields: {prompt: COLUMN, chosen: COLUMN, rejected: COLUMN}", ["data.fields='{prompt: q, chosen: good, rejected: bad}'"]),
+    ([{"prompt": "hello", "completion": "hi"}] * 3, "train.objective=kto", "which train.objective kto needs", 'write "label": true or false',
+     [(JUDGED, ""), "train.objective=sft"]),
+    ([{"prompt": "hello", "completion": answer, "good": good} for answer, good in (("hi", 1), ("hm", 0))], "train.objective=kto",
+     "which train.objective kto needs", "data.fields: {label: COLUMN}", ["data.fields='{label: good}'"]),
+    (JUDGED, "train.objective=dpo", "which train.objective dpo needs", "set train.objective: kto, which reads one answer and its label",
+     ["train.objective=kto"]),
+    ([*JUDGED, JUDGED[0] | {"label": "maybe"}], "train.objective=kto", '"label" must be true or false', "write true for a desirable answer",
+     ["data.bad_records=skip => 1 bad record left out", (JUDGED, "")]),
+    ([*JUDGED, {"text": "hello", "label": True}], "train.objective=kto", 'has no "prompt"', "correct the record", [(JUDGED, "")]),
+    ([{"text": "hello", "label": True}] * 3, "train.objective=kto", "no prompt and answer that it judges",
+     "data.fields: {prompt: COLUMN, completion: COLUMN}", [(JUDGED, "")]),
+    ([chat() | {"label": False}, {"messages": [USER, ANSWER, USER], "label": True}], "train.objective=kto", "ends with a turn of the role",
+     "end it with the assistant turn that is judged", [([chat() | {"label": label} for label in (False, True)], "")]),
+    ([chat() | {"label": False}, {"messages": [ANSWER], "label": True}], "train.objective=kto", "nothing before the answer",
+     "write the user's turn before it", [([chat() | {"label": label} for label in (False, True)], "")]),
     ({"train.jsonl": b'{"text": "caf\xe9"}\n'}, "", "invalid UTF-8", "iconv -f latin1 -t utf8", [([{"text": "café"}], "")]),
     ({"train.jsonl": '{"text": "a",\n"weight": 1}\n'}, "", "malformed JSON", "jq -c . in.json > out.jsonl", [([{"text": "a", "weight": 1}], "")]),
     ({"train.jsonl": '{"text": "a"}\n{"text": "b",'}, "", "malformed JSON", "remove its last line", [([{"text": "a"}], "")]),
@@ -436,6 +452,10 @@ RECORDS = [
      [([*GOOD, chat() | {"tools": [{"name": "f"}]}], "=> the chat template omits them")]),
     ([*[{"prompt": "hello", "completion": "hi", "label": True}] * 3, {"prompt": "hello", "completion": "hm", "label": False}], "",
      '"label", which is not read', "remove these records", [([{"prompt": "hello", "completion": "hi", "label": True}] * 3, "")]),
+    (JUDGED, "", '"label", which is not read', "train.objective: kto reads it", ["train.objective=kto"]),
+    (JUDGED[:1] * 3, "train.objective=kto", "all 3 examples are desirable", "add undesirable ones", [(JUDGED, "")]),
+    ([{"messages": [USER, ANSWER | {"train": False}], "label": label} for label in (True, False)], "train.objective=kto",
+     'turns with "train", which is not read', "the whole answers are judged: remove it", [([chat() | {"label": label} for label in (True, False)], "")]),
     ([chat() | {"chosen": "a", "rejected": "b"}] * 3, "", '"chosen", which is not read', "train.objective: dpo trains on them", []),
     ([*GOOD, chat() | {"image": "a.png"}], "", '"image", which is not read', "the model reads text alone", [(GOOD, "")]),
     ([{"conversations": [{"from": "system", "value": "be"}, *shared()["conversations"]], "system": "be"}] * 3, "",
@@ -830,12 +850,12 @@ IMPORTS = [
     ("deepspeed", {"train_batch_siz": 8}, "unknown key", "did you mean `train_batch_size`?", [{"train_batch_siz": None, "train_batch_size": 8}]),
     ("deepspeed", {"train_batch_size": 0}, "; it takes", "write, for example, 32; it becomes train.global_batch_size here",
      [{"train_batch_size": 32}]),
-    ("llama-factory", {"stage": "rm", "finetuning_type": "lora"}, "`rm`, which is not supported", "`train.objective` takes sft and dpo",
+    ("llama-factory", {"stage": "rm", "finetuning_type": "lora"}, "`rm`, which is not supported", "`train.objective` takes sft, dpo and kto",
      [{"stage": "sft"}, {"stage": "dpo"}]),
     ("llama-factory", {"stage": "sft", "finetuning_type": "oft"}, "`oft`, which is not supported",
      "`tuning.mode` takes lora, qlora, full and partial",
      [{"finetuning_type": "lora"}, {"finetuning_type": "full"}]),
-    ("axolotl", {"adapter": "lora", "rl": "kto"}, "`kto`, which is not supported", "`train.objective` takes sft and dpo", [{"rl": "dpo"},
+    ("axolotl", {"adapter": "lora", "rl": "kto"}, "`kto`, which is not supported", "`train.objective` takes sft, dpo and kto", [{"rl": "dpo"},
      {"rl": None}]),
     ("trl", {"reward_funcs": ["f"], "learning_rate": 1e-4}, "is not supported", "", [{"reward_funcs": None}]),
 ]
