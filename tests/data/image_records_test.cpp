@@ -467,6 +467,54 @@ TEST(ImagePairs, HaveTheImagesOfTheirPrompt) {
   EXPECT_EQ(of_texts.at(1).media.size(), 1U);
 }
 
+TEST(JudgedImages, AreThoseOfTheirPrompt) {
+  const auto judged = [](const Json& record, RecordFormat format) {
+    return SequenceBuilder(format, test::toy_vision_model(), {.form = config::ExampleForm::kJudged})
+        .build(record, "data.jsonl:3", image_folder());
+  };
+  const auto answer = [](const char* words) {
+    return Json::array({{{"role", "assistant"}, {"content", {text(words)}}}});
+  };
+  const Json prompt = {{{"role", "user"}, {"content", {{{"type", "image"}}, text("q")}}}};
+  const auto expect_both = [&](const Json& record, const char* good, const char* bad) {
+    const auto both = judged(record, RecordFormat::kPreference);
+    ASSERT_EQ(both.size(), 2U);
+    EXPECT_EQ(trained_text(both[0]), good);
+    EXPECT_EQ(trained_text(both[1]), bad);
+    for (const Sequence& sequence : both) {
+      ASSERT_EQ(sequence.media.size(), 1U);
+      EXPECT_LE(sequence.media[0].end, sequence.num_prompt_tokens);
+    }
+  };
+  expect_both({{"images", Json::array({kSmallPng})},
+               {"prompt", prompt},
+               {"chosen", answer("good")},
+               {"rejected", answer("bad")}},
+              "good<|im_end|>\n", "bad<|im_end|>\n");
+  expect_both({{"image", kSmallPng}, {"prompt", "<image>q"}, {"chosen", " a"}, {"rejected", " b"}},
+              " a</s>", " b</s>");
+  const auto unpaired = judged({{"images", Json::array({kSmallPng})},
+                                {"prompt", prompt},
+                                {"completion", answer("good")},
+                                {"label", true}},
+                               RecordFormat::kPromptCompletion);
+  EXPECT_EQ(trained_text(unpaired.at(0)), "good<|im_end|>\n");
+  EXPECT_EQ(unpaired.at(0).media.size(), 1U);
+  Json conversation = asked({{{"type", "image"}}, text("q")});
+  conversation["images"] = Json::array({kSmallPng});
+  conversation["label"] = false;
+  const auto last = judged(conversation, RecordFormat::kMessages);
+  EXPECT_EQ(trained_text(last.at(0)), "It is red.<|im_end|>\n");
+  EXPECT_EQ(last.at(0).media.size(), 1U);
+  // The text of the prompt beside a whole conversation.
+  const auto whole = judged({{"images", Json::array({kSmallPng})},
+                             {"prompt", "q"},
+                             {"completion", {prompt[0], answer("good")[0]}},
+                             {"label", true}},
+                            RecordFormat::kPromptCompletion);
+  EXPECT_EQ(whole.at(0).media.size(), 1U);
+}
+
 TEST(ImagesInPlainTexts, StandAtTheirMarkers) {
   const Json record = {{"images", {kSmallPng, kSmallPng}},
                        {"prompt", "<image>q <|image_pad|>"},
