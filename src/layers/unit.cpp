@@ -34,6 +34,15 @@ void reserve_memory(const at::Tensor& flat) {
       c10::GetAllocator(flat.device().type())->allocate(storage->nbytes()));
 }
 
+void exchange_memory(const at::Tensor& one, const at::Tensor& other) {
+  c10::StorageImpl *first = one.storage().unsafeGetStorageImpl(),
+                   *second = other.storage().unsafeGetStorageImpl();
+  SFTRUN_CHECK_EQ(first->nbytes(), second->nbytes());
+  SFTRUN_CHECK(first->device() == second->device());
+  c10::DataPtr memory = first->set_data_ptr(c10::DataPtr(nullptr, first->device()));
+  first->set_data_ptr_noswap(second->set_data_ptr(std::move(memory)));
+}
+
 at::Tensor without_memory(at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
   // A storage without memory (an allocator may give some for no bytes), of the tensor's size.
   const at::Tensor flat = at::empty({0}, at::TensorOptions().dtype(dtype).device(device));

@@ -16,6 +16,24 @@ using layers::UnitPass;
 
 namespace {
 
+/// Until its end, passes read what the run asks for.
+class ValuesOfRun {
+ public:
+  ValuesOfRun(layers::UnitHooks* hooks, const MicroBatchRun& run)
+      : hooks_(run.values == PassValues::kStart ? hooks : nullptr) {
+    SFTRUN_CHECK(run.values != PassValues::kStart || hooks != nullptr);
+    if (hooks_ != nullptr) hooks_->read_start(true);
+  }
+  ~ValuesOfRun() {
+    if (hooks_ != nullptr) hooks_->read_start(false);
+  }
+  ValuesOfRun(const ValuesOfRun&) = delete;
+  ValuesOfRun& operator=(const ValuesOfRun&) = delete;
+
+ private:
+  layers::UnitHooks* hooks_;
+};
+
 /// Zeros [T, hidden] with `spare` columns after each row.
 at::Tensor new_rows(const Decoder& decoder, const MicroBatchRun& run, int64_t spare) {
   const DecoderOptions& options = decoder.options();
@@ -99,6 +117,7 @@ void Stage::forward(MicroBatchRuns runs) const {
   SFTRUN_CHECK(runs.size() == 1 || has_all_units());
   const kernels::WorkRange pass(runs[0]->options.activity, Work::kForward);
   const at::NoGradGuard no_grad;
+  const ValuesOfRun values(hooks_, *runs[0]);
   for (MicroBatchRun* run : runs) {
     run->layers.resize(static_cast<size_t>(decoder_.arch().num_layers));
     if (run->is_empty()) continue;
@@ -144,6 +163,7 @@ std::vector<at::Tensor> Stage::losses(MicroBatchRuns runs) const {
   const kernels::WorkRange pass(last.options.activity,
                                 last.trains ? Work::kBackward : Work::kForward);
   const at::NoGradGuard no_grad;
+  const ValuesOfRun values(hooks_, last);
   std::vector<at::Tensor> sums(runs.size());
   const int64_t unit = decoder_.head_unit();
   if (has_head()) {
@@ -210,6 +230,7 @@ at::Tensor Stage::loss(const PackedBatch& batch) const {
 
 at::Tensor Stage::label_losses(const MicroBatchRun& run) const {
   const at::NoGradGuard no_grad;
+  const ValuesOfRun values(hooks_, run);
   at::Tensor losses =
       at::empty({0}, at::TensorOptions().dtype(at::kFloat).device(decoder_.options().device));
   if (!has_head()) return run.is_empty() ? losses : at::zeros_like(run.batch.labels, at::kFloat);
@@ -221,6 +242,7 @@ at::Tensor Stage::label_losses(const MicroBatchRun& run) const {
 
 at::Tensor Stage::num_correct(const MicroBatchRun& run) const {
   const at::NoGradGuard no_grad;
+  const ValuesOfRun values(hooks_, run);
   at::Tensor correct =
       at::zeros({}, at::TensorOptions().dtype(at::kLong).device(decoder_.options().device));
   if (!has_head()) return correct;

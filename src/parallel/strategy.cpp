@@ -68,6 +68,12 @@ class ComposedStrategy final : public Strategy {
   void after(int64_t unit, layers::UnitPass pass) override { values_->after(unit, pass); }
   bool await_frozen(int64_t unit) override { return values_->await_frozen(unit); }
   void gradients_ready(int64_t unit) override { values_->gradients_ready(unit); }
+  void keep_start(bool reads_masters) override {
+    if (stages_) stages_->bring_tied_values();
+    values_->keep_start(reads_masters);
+  }
+  bool keeps_start() const override { return values_->keeps_start(); }
+  void read_start(bool reads) override { values_->read_start(reads); }
   void begin_step() override { values_->begin_step(); }
   void finish_step() override {
     values_->finish_step();
@@ -129,6 +135,10 @@ at::Tensor Strategy::master_of(const layers::Parameter& parameter) {
   const layers::OwnedValues::Piece& piece = piece_of(owned(), parameter);
   const at::Tensor own = owned().flat.master.narrow(0, piece.offset, piece.numel);
   return joined(parameter, whole(own, piece.begin, parameter.numel).view(parameter.shape));
+}
+
+void Strategy::keep_start(bool /*reads_masters*/) {
+  invariant_failed(__FILE__, __LINE__, "a strategy that keeps the start");
 }
 
 StoredBytes Strategy::stored_bytes() const {

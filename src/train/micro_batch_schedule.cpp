@@ -196,12 +196,11 @@ LabelSums label_sums(const model::Stage& stage, const model::MicroBatchRun& run,
   return sums;
 }
 
-/// The same by the reference model, which is the model without adapters; undefined if the objective
-/// does not read it.
+/// The same by the reference model; undefined if the objective does not read it.
 LabelSums reference_sums(const model::Stage& stage, const model::PackedBatch& batch,
                          const Objective& objective) {
   if (!objective.info().needs_reference) return {};
-  model::MicroBatchRun run(batch, /*adapters=*/false);
+  model::MicroBatchRun run(batch, stage.reference_values());
   stage.forward(run);
   return label_sums(stage, run, objective.label_kinds());
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -127,10 +128,13 @@ class ParameterStore {
   /// Copies the masters to the compute copies, after loading; optimizer steps do it themselves.
   void refresh_compute();
   void refresh_compute(int64_t unit);
-  /// Counter of changes of the compute copies; values derived from them are outdated when it grows.
-  uint64_t version() const { return version_; }
+  /// Which values the compute copies have; values derived from those of another version are outdated.
+  uint64_t version() const { return reads_start_ ? kStartVersion : version_; }
   /// Must be called after writing to the compute copies.
   void compute_changed() { ++version_; }
+  /// Whether passes read the values as they were at the start (`UnitHooks::read_start`).
+  bool reads_start() const { return reads_start_; }
+  void set_reads_start(bool reads) { reads_start_ = reads; }
 
  private:
   /// Where the parameters of a unit are.
@@ -141,7 +145,9 @@ class ParameterStore {
   FlatValues& one();
   std::deque<Parameter> parameters_;
   std::map<int64_t, UnitPlace> places_;  // of each unit that trains
+  static constexpr uint64_t kStartVersion = std::numeric_limits<uint64_t>::max();
   uint64_t version_ = 1;
+  bool reads_start_ = false;
   BufferLayout layout_;
   std::vector<FlatValues> buffers_;
 };

@@ -20,6 +20,10 @@ void release_memory(const at::Tensor& flat);
 /// Allocates the memory again; its contents are undefined. Does nothing if it is allocated.
 void reserve_memory(const at::Tensor& flat);
 
+/// Exchanges the memory of two tensors, and with it that of their views. Nothing is copied.
+/// @param one, other have the same size and device, and share their storages with their views only
+void exchange_memory(const at::Tensor& one, const at::Tensor& other);
+
 /// A tensor that has no memory until `reserve_memory`.
 at::Tensor without_memory(at::IntArrayRef shape, at::ScalarType dtype, at::Device device);
 
@@ -112,6 +116,11 @@ class UnitHooks {
   virtual void before(int64_t /*unit*/, UnitPass /*pass*/) {}
   /// The tensors of the unit are not used any more in this pass.
   virtual void after(int64_t /*unit*/, UnitPass /*pass*/) {}
+  /// Whether the trained values as they were at the start are kept.
+  virtual bool keeps_start() const { return false; }
+  /// true: until the call with false, passes read the trained values as they were at the start. No
+  /// pass may write gradients in between.   @pre keeps_start()
+  virtual void read_start(bool /*reads*/) {}
   /// Makes the current stream, which is not that of the passes, wait for the frozen tensors of a
   /// unit.   @return false: they are neither in memory nor on their way
   virtual bool await_frozen(int64_t /*unit*/) { return true; }

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <span>
@@ -32,20 +33,28 @@ struct PassOptions {
   Activity* activity = nullptr;  ///< records which pass runs; may be null
 };
 
+/// The values that a forward pass reads.
+enum class PassValues : uint8_t {
+  kTrained,
+  kBase,   ///< without adapters
+  kStart,  ///< those of the start in place of the trained ones (`UnitHooks::read_start`)
+};
+
 /// State of one micro-batch between its passes through a stage. Several micro-batches may be under
 /// way at a time (pipeline parallelism). It stays where it is, as the layers' saved states refer to
 /// its context.
 struct MicroBatchRun {
   /// A forward pass without gradients.
-  /// @param of must outlive the run   @param adapters false: by the base model alone
-  explicit MicroBatchRun(const PackedBatch& packed, bool adapters = true)
-      : batch(packed), context(packed.context) {
-    context.adapters = adapters;
+  /// @param packed must outlive the run
+  explicit MicroBatchRun(const PackedBatch& packed, PassValues values = PassValues::kTrained)
+      : batch(packed), values(values), context(packed.context) {
+    context.adapters = values != PassValues::kBase;
   }
   /// A forward pass that a backward pass follows.
   MicroBatchRun(const PackedBatch& packed, const PassOptions& options)
       : batch(packed), trains(true), options(options), context(packed.context) {}
-  explicit MicroBatchRun(PackedBatch&&, bool = true) = delete;  // it keeps a reference
+  explicit MicroBatchRun(PackedBatch&&,
+                         PassValues = PassValues::kTrained) = delete;  // it keeps a reference
   MicroBatchRun(PackedBatch&&, const PassOptions&) = delete;
   MicroBatchRun(const MicroBatchRun&) = delete;
   MicroBatchRun& operator=(const MicroBatchRun&) = delete;
@@ -53,6 +62,7 @@ struct MicroBatchRun {
 
   const PackedBatch& batch;
   bool trains = false;
+  PassValues values = PassValues::kTrained;
   PassOptions options;
   layers::BatchContext context;
   /// Output of the last unit that ran [T, hidden].

@@ -34,6 +34,11 @@ class Stage {
   /// Stages of the pipeline that follow this one.
   int64_t num_stages_after() const { return links_ == nullptr ? 0 : links_->num_stages_after(); }
   Decoder& decoder() const { return decoder_; }
+  /// What the passes of the reference model read: the base without adapters, or, where it is kept,
+  /// the start.
+  PassValues reference_values() const {
+    return hooks_ != nullptr && hooks_->keeps_start() ? PassValues::kStart : PassValues::kBase;
+  }
 
   /// The units before the head; sets `run.hidden` if the head follows.
   void forward(MicroBatchRun& run) const;

@@ -28,7 +28,7 @@ struct DistributedModel {
 /// Memory of a rank's device between its uses of units.
 struct StoredBytes {
   std::optional<uint64_t> frozen;  ///< nullopt: all frozen tensors
-  uint64_t trainable = 0;          ///< masters and copies in the compute dtype
+  uint64_t trainable = 0;          ///< masters and copies in the compute dtype, and the kept start
   uint64_t gradients = 0;
   uint64_t unallocated = 0;  ///< of these, what gets its memory when a unit is first used
   StoredBytes& operator+=(const StoredBytes& other);
@@ -46,6 +46,10 @@ class Strategy : public layers::UnitHooks {
   virtual const Mesh& mesh() const = 0;
   /// The values that this rank updates. Their device is the one that runs the optimizer.
   virtual const layers::OwnedValues& owned() const = 0;
+  /// Keeps a copy of what passes read of the trained values, as they are now: before a checkpoint is
+  /// read. `read_start` brings them back for a pass. A collective.
+  /// @param reads_masters passes read fp32 masters beside the copies in the compute dtype
+  virtual void keep_start(bool reads_masters);
   /// Sets the gradients to zero.
   virtual void begin_step() = 0;
   /// Completes the reductions: afterwards the gradients of `owned` are sums over all ranks.

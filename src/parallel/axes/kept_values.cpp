@@ -77,4 +77,20 @@ FlatValues KeptValues::allocated(int64_t numel) const {
   return flat;
 }
 
+at::Tensor KeptValues::copy_of(const at::Tensor& kept) const {
+  if (!is_on_host_) return kept.clone();
+  return kernels::host_zeros(kept.sizes(), kept.scalar_type(), model_.device).copy_(kept);
+}
+
+void KeptValues::keep_start() {
+  for (OfUnit& unit : units_) {
+    const FlatValues& values = unit.values;
+    if (!values.master.defined()) continue;
+    if (unit.reads_masters) unit.start_master = copy_of(values.master);
+    if (!gathers_masters_ && !values.compute.is_same(values.master))
+      unit.start_compute = copy_of(values.compute);
+  }
+  keeps_start_ = true;
+}
+
 }  // namespace sftrun::parallel

@@ -19,16 +19,29 @@ class KeptValues {
     layers::FlatValues
         values;  ///< views of `owned().flat`, unless borrowed; undefined: none trains
     bool reads_masters = false;  ///< passes read its fp32 masters, so they are gathered
+    /// Copies of `values` as they were at the start, of what is gathered; undefined: not kept.
+    at::Tensor start_master, start_compute;
+    /// What is gathered of a unit that trains.
+    const at::Tensor& master(bool of_start) const {
+      return of_start ? start_master : values.master;
+    }
+    const at::Tensor& compute(bool of_start) const {
+      return of_start ? start_compute : values.compute;
+    }
   };
   const OfUnit& unit(int64_t unit) const { return units_[static_cast<size_t>(unit)]; }
   const std::vector<OfUnit>& units() const { return units_; }
   const layers::OwnedValues& owned() const { return owned_; }
   bool are_on_host() const { return is_on_host_; }
+  void keep_start();
+  bool keeps_start() const { return keeps_start_; }
 
  private:
   layers::FlatValues allocated(int64_t numel) const;
 
-  bool gathers_masters_, is_on_host_;
+  at::Tensor copy_of(const at::Tensor& kept) const;
+
+  bool gathers_masters_, is_on_host_, keeps_start_ = false;
   DistributedModel model_;
   layers::OwnedValues owned_;
   std::vector<OfUnit> units_;

@@ -30,8 +30,11 @@ ShardedValues::ShardedValues(bool gathers_masters, MeshGroups& groups,
 StoredBytes ShardedValues::stored_bytes() const {
   StoredBytes bytes;
   for (const KeptValues::OfUnit& unit_state : kept_.units())
-    if (unit_state.values.master.defined() && !kept_.are_on_host())
+    if (unit_state.values.master.defined() && !kept_.are_on_host()) {
       bytes += stored_bytes_of(unit_state.values);
+      for (const at::Tensor* start : {&unit_state.start_master, &unit_state.start_compute})
+        if (start->defined()) bytes.trainable += start->nbytes();
+    }
   const Sharding& sharding = shards_->sharding();
   const auto add = [&](uint64_t& sum, const at::Tensor& flat) {
     sum += flat.nbytes();
@@ -72,9 +75,10 @@ void ShardedValues::start_gathering(int64_t unit) {
   tell_reading(unit);
   const int64_t parts = shards_->mesh().sizes().dp_shard;
   const KeptValues::OfUnit& kept = kept_.unit(unit);
-  if (kept.reads_masters) bring(unit_state, flat->master, kept.values.master, parts);
+  const bool of_start = model_.parameters.reads_start();
+  if (kept.reads_masters) bring(unit_state, flat->master, kept.master(of_start), parts);
   if (!flat->compute.is_same(flat->master) && !gathers_masters_)
-    bring(unit_state, flat->compute, kept.values.compute, parts);
+    bring(unit_state, flat->compute, kept.compute(of_start), parts);
 }
 
 /// Starts to gather a unit's values into `flat`. What waits in host memory is copied on a stream of

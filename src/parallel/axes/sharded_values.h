@@ -33,6 +33,10 @@ class ShardedValues final : public Values {
   StoredBytes stored_bytes() const override;
   layers::FlatValues kept_of(int64_t unit) override { return kept_.unit(unit).values; }
 
+  void keep_start(bool /*reads_masters*/) override { kept_.keep_start(); }  // as they are gathered
+  bool keeps_start() const override { return kept_.keeps_start(); }
+  void read_start(bool reads) override { model_.parameters.set_reads_start(reads); }
+
   void before(int64_t unit, layers::UnitPass pass) override;
   void after(int64_t unit, layers::UnitPass pass) override;
   bool await_frozen(int64_t unit) override;

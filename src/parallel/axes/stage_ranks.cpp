@@ -61,7 +61,9 @@ void StageRanks::connect_tied_ends(MeshGroups& groups) {
 
 /// Brings the values of a tied unit from the first stage to the last one after each update.
 void StageRanks::bring_tied_values(int64_t unit) {
-  if (unit != tied_unit_ || tied_version_ == model_.parameters.version()) return;
+  // Both stages keep their values of the start.
+  if (unit != tied_unit_ || model_.parameters.reads_start()) return;
+  if (tied_version_ == model_.parameters.version()) return;
   tied_version_ = model_.parameters.version();
   const layers::FlatValues kept = values_.kept_of(unit);
   if (is_first()) {

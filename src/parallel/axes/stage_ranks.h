@@ -21,6 +21,10 @@ class StageRanks final : public layers::StageLinks {
   StageRanks(MeshGroups& groups, const DistributedModel& model, Values& values);
   /// After the sums over data-parallel ranks: brings the gradients of a tied unit together.
   void finish_step();
+  /// Brings the values of a tied unit to the last stage, if it has others. Both stages call it.
+  void bring_tied_values() {
+    if (tied_unit_) bring_tied_values(*tied_unit_);
+  }
 
   int64_t num_stages_after() const override { return stages_.size() - 1 - stages_.rank(); }
   void send_hidden(const at::Tensor& hidden) override;

@@ -19,6 +19,8 @@ class Values : public layers::UnitHooks {
   /// Completes the sums over the data-parallel ranks.
   virtual void finish_step() = 0;
   virtual StoredBytes stored_bytes() const = 0;
+  /// As of `Strategy`.
+  virtual void keep_start(bool reads_masters) = 0;
   virtual bool communicates_in_passes() const = 0;
   /// What this rank keeps of a unit's trained values, as views.   @pre the unit trains
   virtual layers::FlatValues kept_of(int64_t unit) = 0;

@@ -41,6 +41,20 @@ void WholeValues::before(int64_t unit, layers::UnitPass /*pass*/) {
   if (model_.parameters.buffers_of(unit) != nullptr) tell_reading(unit);
 }
 
+void WholeValues::keep_start(bool reads_masters) {
+  start_.emplace();
+  start_->keep(owned_.flat, reads_masters);
+  if (const layers::FlatValues* flat = borrowed()) start_->keep(*flat, reads_masters);
+  if (reads_masters || owned_.flat.compute.is_same(owned_.flat.master)) return;
+  for (const layers::Parameter& parameter : model_.parameters.parameters())
+    if (parameter.in_fp32 && parameter.master.defined()) start_->keep_master(parameter);
+}
+
+void WholeValues::read_start(bool reads) {
+  start_->exchange();
+  model_.parameters.set_reads_start(reads);
+}
+
 void WholeValues::begin_step() {
   owned_.flat.grad.zero_();
   if (const layers::FlatValues* flat = borrowed()) flat->grad.zero_();
@@ -59,6 +73,7 @@ void WholeValues::finish_step() {
 StoredBytes WholeValues::stored_bytes() const {
   StoredBytes bytes = stored_bytes_of(owned_.flat);
   if (const layers::FlatValues* flat = borrowed()) bytes += stored_bytes_of(*flat);
+  if (start_) bytes.trainable += start_->bytes();
   return bytes;
 }
 

@@ -6,6 +6,7 @@
 
 #include "sftrun/parallel/grad_reducer.h"
 #include "sftrun/parallel/mesh_groups.h"
+#include "start_values.h"
 #include "values.h"
 
 namespace sftrun::parallel {
@@ -23,6 +24,9 @@ class WholeValues final : public Values {
   WholeValues(const WholeValuesOptions& options, MeshGroups& groups, const DistributedModel& model);
   const layers::OwnedValues& owned() const override { return owned_; }
   void before(int64_t unit, layers::UnitPass pass) override;
+  void keep_start(bool reads_masters) override;
+  bool keeps_start() const override { return start_.has_value(); }
+  void read_start(bool reads) override;
   void gradients_ready(int64_t unit) override;
   void begin_step() override;
   void finish_step() override;
@@ -38,6 +42,7 @@ class WholeValues final : public Values {
   bool overlaps_reduction_;
   GradReducer reducer_;
   std::optional<int64_t> borrowed_unit_;  // read here, updated by another stage
+  std::optional<StartValues> start_;
 };
 
 }  // namespace sftrun::parallel
