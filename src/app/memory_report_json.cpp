@@ -19,6 +19,7 @@ MemoryJson parts_of(const plan::MemoryPlan& plan) {
     parts.update({{"images", plan.step.images},
                   {"tower_activations", plan.step.tower_kept},
                   {"tower", plan.step.tower}});
+  if (plan.held.start > 0) parts["reference"] = plan.held.start;
   parts.update(
       {{"communication", plan.communication}, {"context", plan.context}, {"margin", plan.margin}});
   return parts;

@@ -69,6 +69,7 @@ std::vector<MemoryLine> lines_of_plan(const MemoryReport& report) {
        plan.held.trainable},
       {"gradients (fp32)", plan.held.gradients},
       {fmt::format("optimizer state ({})", optimizer), plan.held.optimizer},
+      {"start of what trains, as reference model", plan.held.start},
       {"gathered units", plan.held.gathered},
       {"activations kept for the backward pass", plan.step.kept},
       {"backward pass of one layer", plan.step.layer, plan.step.layer == largest},
@@ -166,9 +167,10 @@ std::string text_of_strategies(const MemoryReport& report, const MemoryUnit& uni
       continue;
     }
     const plan::MemoryPlan& plan = *row.plan;
-    for (const Bytes bytes : {plan.held.base + plan.held.trainable, plan.held.gradients,
-                              plan.held.optimizer, plan.held.gathered, plan.step.peak(),
-                              plan.communication + plan.context + plan.margin, plan.needed()})
+    for (const Bytes bytes :
+         {plan.held.base + plan.held.trainable + plan.held.start, plan.held.gradients,
+          plan.held.optimizer, plan.held.gathered, plan.step.peak(),
+          plan.communication + plan.context + plan.margin, plan.needed()})
       text += fmt::format("{:>11}", unit.of(bytes));
     const Bytes over = plan.needed() - report.memory_bytes();
     text += over <= 0 ? "  fits\n" : fmt::format("  {} too much\n", unit.of(over));

@@ -31,41 +31,53 @@ bool takes_whole_answers(const ObjectiveInfo& objective) {
   return !objective.reads_answers();
 }
 
-/// The reference model is the base model with the adapter switched off: what trains must be an
-/// adapter, and without it the model must be what the run began with. The first row hides the
-/// others.
+/// Whether the reference model is to be the model without its adapters.
+bool compares_with_base(const RunConfig& run) {
+  return run.train.reference_model() == ReferenceModel::kBase;
+}
+
+constexpr const char* kUseStart =
+    "set train.reference to start: the model as it starts is then the reference";
+
+/// With `train.reference: base`, what trains must be an adapter, and without it the model must be
+/// what the run began with. The first row hides the others.
 constexpr auto kRefusalsOfObjectives = std::to_array<RefusalRow>({
     {.key = "tuning.mode",
      .concerns = needs_reference,
-     .applies = [](const RunConfig& run) { return !run.tuning.trains_adapter(); },
-     .message = "`train.objective` is {objective}, and its reference model is the base model with "
-                "the adapter switched off, which `tuning.mode` {mode} changes",
-     .fix = "set tuning.mode to lora or qlora"},
+     .applies =
+         [](const RunConfig& run) {
+           return compares_with_base(run) && !run.tuning.trains_adapter();
+         },
+     .message = "`train.reference` base is the base model with the adapter switched off, which "
+                "`tuning.mode` {mode} changes",
+     .fix = kUseStart},
     {.key = "tuning.lora.init",
      .concerns = needs_reference,
-     .applies = [](const RunConfig& run) { return run.tuning.lora.init == LoraInit::kPissa; },
-     .message =
-         "`train.objective` is {objective}, and `tuning.lora.init` pissa moves a part of "
-         "the base model's weights into the adapter: the base model alone is not the reference",
-     .fix = "set tuning.lora.init to default"},
+     .applies =
+         [](const RunConfig& run) {
+           return compares_with_base(run) && run.tuning.lora.init == LoraInit::kPissa;
+         },
+     .message = "`train.reference` is base, and `tuning.lora.init` pissa moves a part of the base "
+                "model's weights into the adapter: the base model alone is not the reference",
+     .fix = kUseStart},
     {.key = "tuning.lora.modules_to_save",
      .concerns = needs_reference,
-     .applies = [](const RunConfig& run) { return !run.tuning.lora.modules_to_save.empty(); },
-     .message = "`train.objective` is {objective}, and `tuning.lora.modules_to_save` trains "
-                "modules that replace the base model's: there is no reference without them",
-     .fix = "remove modules_to_save; target_modules may name embed_tokens and lm_head"},
+     .applies =
+         [](const RunConfig& run) {
+           return compares_with_base(run) && !run.tuning.lora.modules_to_save.empty();
+         },
+     .message = "`train.reference` is base, and `tuning.lora.modules_to_save` trains modules that "
+                "replace the base model's: there is no reference without them",
+     .fix = kUseStart},
     {.key = "tuning.train_parts",
      .concerns = needs_reference,
-     .applies = [](const RunConfig& run) { return run.tuning.full_parts().any(); },
-     .message = "`train.objective` is {objective}, and `tuning.train_parts` trains a part in full, "
-                "which replaces the base model's: there is no reference without it",
-     .fix = "train the part with lora, or leave it out of train_parts"},
-    {.key = "tuning.lora.init_from",
-     .concerns = needs_reference,
-     .applies = [](const RunConfig& run) { return !run.tuning.lora.init_from.empty(); },
-     .message = "`train.objective` is {objective}, and the reference model would be the base model "
-                "without the adapter of `tuning.lora.init_from`",
-     .fix = "merge the adapter first (sftrun merge), and set model.name to the result"},
+     .applies =
+         [](const RunConfig& run) {
+           return compares_with_base(run) && run.tuning.full_parts().any();
+         },
+     .message = "`train.reference` is base, and `tuning.train_parts` trains a part in full, which "
+                "replaces the base model's: there is no reference without it",
+     .fix = kUseStart},
     {.key = "train.neftune_noise_alpha",
      .concerns = [](const ObjectiveInfo& objective) { return !objective.has_dropout; },
      .applies = [](const RunConfig& run) { return run.train.neftune_noise_alpha.has_value(); },

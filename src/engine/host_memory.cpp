@@ -8,12 +8,14 @@
 namespace sftrun::engine {
 
 uint64_t trained_host_bytes(model::Decoder& decoder, const config::TrainConfig& settings,
-                            int shards) {
+                            int shards, bool keeps_start) {
   const uint64_t copy =
       decoder.options().dtype == at::kFloat ? 0 : c10::elementSize(decoder.options().dtype);
   constexpr uint64_t kMasterAndGradient = 2 * sizeof(float);
   const auto values = static_cast<uint64_t>(decoder.parameters().numel());
-  return (values * (kMasterAndGradient + copy) + optimizer_state_bytes(decoder, settings)) /
+  const bool trains_adapter = decoder.options().trains == model::Trains::kLora;
+  const uint64_t start = !keeps_start ? 0 : trains_adapter || copy == 0 ? sizeof(float) : copy;
+  return (values * (kMasterAndGradient + copy + start) + optimizer_state_bytes(decoder, settings)) /
          static_cast<uint64_t>(shards);
 }
 

@@ -9,9 +9,9 @@ namespace sftrun::engine {
 
 /// Bytes that a rank takes in host memory for `parallel.offload.params`, beside the masters that it
 /// has read: weights, gradients and optimizer state of its part.
-/// @param shards ranks that divide the model
+/// @param shards ranks that divide the model   @param keeps_start as of config::keeps_start
 uint64_t trained_host_bytes(model::Decoder& decoder, const config::TrainConfig& settings,
-                            int shards);
+                            int shards, bool keeps_start = false);
 
 /// What the ranks of one machine will take, and what is free there.
 struct HostMemory {

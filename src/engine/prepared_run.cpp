@@ -10,6 +10,7 @@
 
 #include "host_memory.h"
 #include "memory_advice.h"
+#include "sftrun/config/reference_model.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/data/dataset.h"
@@ -151,6 +152,22 @@ void prepare_data(PreparedRun& run, const train::TrainState* saved,
   if (!notice.empty() && rank.is_main()) log::info("{}", notice);
 }
 
+namespace {
+
+/// The values of the adapter that the run starts from.   @return 0, or the exit code of a stop
+int load_start(PreparedRun& run, const std::string& adapter, Rank& rank) {
+  const auto assign = [&](const layers::Parameter& parameter, const at::Tensor& values) {
+    run.strategy->assign(parameter, values);
+  };
+  if (const int code =
+          rank.before_training([&] { model::load_adapter_weights(*run.decoder, adapter, assign); }))
+    return code;
+  if (!run.resume_from) log::info("adapter initialised from {}", adapter);
+  return 0;
+}
+
+}  // namespace
+
 int load_model(PreparedRun& run, Rank& rank) {
   model::DecoderOptions options = decoder_options(run.config, run.compute, run.checkpoint.get());
   options.with_vision = run.has_images;
@@ -167,20 +184,18 @@ int load_model(PreparedRun& run, Rank& rank) {
   if (options.with_vision)
     read_images(*run.decoder, *run.text, data_threads(run.config.train), &rank.activity());
   const int dp_shard = division.mesh().sizes().dp_shard;
+  const bool keeps_start = config::keeps_start(run.config);
   if (division.shards() != nullptr && division.shards()->sharding().trained_on_host)
-    require_host_memory(rank, trained_host_bytes(*run.decoder, run.config.train, dp_shard));
+    require_host_memory(rank,
+                        trained_host_bytes(*run.decoder, run.config.train, dp_shard, keeps_start));
   run.strategy = division.make_strategy(run.config, *run.decoder);
   if (division.mesh().sizes().pp > 1 && options.lora.pissa)
     gather_principal_parts(*run.decoder, *run.strategy);
   const std::string& start = run.config.tuning.lora.init_from;
-  if (start.empty() || run.resume_from) return 0;
-  const auto assign = [&](const layers::Parameter& parameter, const at::Tensor& values) {
-    run.strategy->assign(parameter, values);
-  };
-  if (const int code =
-          rank.before_training([&] { model::load_adapter_weights(*run.decoder, start, assign); }))
-    return code;
-  log::info("adapter initialised from {}", start);
+  if (!start.empty() && (keeps_start || !run.resume_from))
+    if (const int code = load_start(run, start, rank)) return code;
+  if (keeps_start)  // before a checkpoint is read
+    run.strategy->keep_start(run.decoder->backend().reads_masters || options.lora.dora);
   return 0;
 }
 

@@ -62,7 +62,7 @@ observe::RankBytes planned_bytes(const PreparedRun& run, const Rank& rank) {
   const plan::MemoryPlan plan = memory_plan(run, rank);
   const auto bytes = [](int64_t value) { return static_cast<uint64_t>(value); };
   return {.base = bytes(plan.held.base),
-          .trainable = bytes(plan.held.trainable),
+          .trainable = bytes(plan.held.trainable + plan.held.start),
           .gradients = bytes(plan.held.gradients),
           .optimizer = bytes(plan.held.optimizer),
           .activations_peak = bytes(plan.held.gathered + plan.step.peak())};

@@ -13,6 +13,7 @@
 #include "rank_threads.h"
 #include "run_memory.h"
 #include "session.h"
+#include "sftrun/config/reference_model.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/interruption.h"
@@ -25,6 +26,7 @@
 #include "sftrun/plan/memory_change.h"
 #include "sftrun/train/resume.h"
 #include "sftrun/weights/adapter_base.h"
+#include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/projectors.h"
 #include "sftrun/weights/weights_summary.h"
 #include "training.h"
@@ -115,6 +117,8 @@ int prepare_and_train(const app::WorkerRequest& request, PreparedRun& run, Rank&
       train::identity_of(config, train::model_identity(*run.checkpoint, *run.text),
                          run.data.fingerprint, run.data.val_fingerprint(), run.data.parts);
   if (run.deals_by_cost) train::add_deal_by_cost(run.identity);
+  if (!start.empty() && config::keeps_start(config))
+    train::add_start(run.identity, weights::adapter_hash(start));
   train::require_same_on_all_ranks(run.identity, config, rank.comm(),
                                    rank.env().local_world_size == rank.env().world_size);
   if (run.resume_from) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sftrun/config/optimizer_state.h"
+#include "sftrun/config/reference_model.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/memory_plan.h"
@@ -418,10 +419,11 @@ WholeBytes whole_bytes(const spec::ArchSpec& arch, const config::RunConfig& conf
           .values = std::move(values)};
 }
 
-double bytes_of(const UnitWeights& weights, const WholeBytes& whole) {
-  return weights.base_bytes +
-         per_value(whole, whole.masters + whole.copies + whole.gradients + whole.optimizer) *
-             weights.trained;
+/// @param start of the whole
+double bytes_of(const UnitWeights& weights, const WholeBytes& whole, int64_t start) {
+  return weights.base_bytes + per_value(whole, whole.masters + whole.copies + whole.gradients +
+                                                   whole.optimizer + start) *
+                                  weights.trained;
 }
 
 /// The units of each stage; the first one has the tower.   @pre the run has stages
@@ -465,9 +467,25 @@ struct Places {
   bool on_gpu = false, base_on_host = false, trained_on_host = false;
 };
 
-/// What a device with these units holds.
-StaticMemory held_on_device(const WholeBytes& whole, const config::RunConfig& config,
-                            const std::vector<UnitWeights>& units, const Places& places) {
+/// The initial trained values that a device keeps for the reference model: what passes read of them,
+/// or, of parts, what is gathered (`parallel::Strategy::keep_start`).
+int64_t start_bytes(const WholeBytes& whole, const config::RunConfig& config,
+                    const Places& places) {
+  if (!config::keeps_start(config) || places.trained_on_host) return 0;
+  if (whole.copies == 0) return whole.masters / config.parallel.axes.dp_shard;
+  const bool trains_adapter = config.tuning.trains_adapter(),
+             reads_masters = config.tuning.backend == config::TuningBackend::kBnb,
+             are_parts = config.parallel.axes.dp_shard > 1 || places.base_on_host;
+  if (are_parts)
+    return (trains_adapter || reads_masters ? whole.masters : whole.copies) /
+           config.parallel.axes.dp_shard;
+  const bool has_magnitudes = trains_adapter && config.tuning.lora.dora;
+  return whole.copies + (reads_masters || has_magnitudes ? whole.masters : 0);
+}
+
+/// What a device with these units holds, without the start.
+StaticMemory held_without_start(const WholeBytes& whole, const config::RunConfig& config,
+                                const std::vector<UnitWeights>& units, const Places& places) {
   const config::Axes& axes = config.parallel.axes;
   if (places.trained_on_host)
     return with_trained_on_host(whole, axes.dp_shard, units, places.base_on_host);
@@ -479,6 +497,13 @@ StaticMemory held_on_device(const WholeBytes& whole, const config::RunConfig& co
   StaticMemory memory =
       divided(whole, axes, units, places.base_on_host, config.tuning.trains_adapter());
   if (!places.on_gpu) memory.gathered += copied_gradients(units);
+  return memory;
+}
+
+StaticMemory held_on_device(const WholeBytes& whole, const config::RunConfig& config,
+                            const std::vector<UnitWeights>& units, const Places& places) {
+  StaticMemory memory = held_without_start(whole, config, units, places);
+  memory.start = start_bytes(whole, config, places);
   return memory;
 }
 
@@ -532,10 +557,11 @@ std::vector<double> unit_bytes(const spec::ArchSpec& arch, const config::RunConf
                                int64_t element_bytes, const StoredBytes& stored,
                                const DeviceShare& device) {
   const WholeBytes whole = whole_bytes(arch, config, element_bytes, stored, device);
+  const int64_t start = start_bytes(whole, config, {.on_gpu = device.on_gpu});
   std::vector<double> bytes;
   for (const UnitWeights& unit :
        unit_weights(arch, config, element_bytes, stored, whole.values, device.tower))
-    bytes.push_back(bytes_of(unit, whole));
+    bytes.push_back(bytes_of(unit, whole, start));
   const auto embedding = bytes.begin() + num_input_units(arch, device.tower);
   *embedding += std::accumulate(bytes.begin(), embedding, 0.0);
   bytes.erase(bytes.begin(), embedding);

@@ -168,6 +168,14 @@ void add_weights(Json& identity, const NamedFingerprints& files) {
 }
 
 namespace {
+constexpr const char* kStart = "start";
+}
+
+void add_start(Json& identity, const std::string& hash) {
+  identity[kStart] = hash;
+}
+
+namespace {
 constexpr const char *kDeal = "deal", *kDealByCost = "cost 1";
 }
 
@@ -238,6 +246,14 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
     differences.suits_adapter = object_at(saved, "model").value("layout", Json()) ==
                                 object_at(now, "model").value("layout", Json());
   }
+  if (differs(kStart)) {
+    differences.all.push_back(
+        fmt::format("the adapter of tuning.lora.init_from, which is the reference model, differs "
+                    "(its hash was {}, is now {})",
+                    shown(saved, kStart), shown(now, kStart)));
+    differences.restored.emplace_back(
+        "give tuning.lora.init_from the adapter that the run began with");
+  }
   if (differs("tokenizer")) {
     differences.all.push_back(fmt::format("the tokenizer differs (its hash was {}, is now {})",
                                           shown(saved, "tokenizer"), shown(now, "tokenizer")));
@@ -299,6 +315,7 @@ std::string describe_other_rank(const Json& own, const Json& first) {
   const Json is = object_at(own, "identity"), was = object_at(first, "identity");
   std::vector<std::string> differences;
   for (const auto& [key, words] : {std::pair("model", "the model"),
+                                   {kStart, "the adapter of tuning.lora.init_from"},
                                    {"tokenizer", "the tokenizer"},
                                    {"chat_template", "the chat template"},
                                    {"data", "the data set"},

@@ -20,6 +20,7 @@
 #include "sftrun/spec/gguf_description.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/spec/vision_tensors.h"
+#include "sftrun/weights/fingerprint.h"
 #include "shape_math.h"
 
 namespace sftrun::weights {
@@ -498,6 +499,11 @@ AdapterTensors load_adapter(const fs::path& directory, const AdapterConfig& conf
                                            : config.without_tensors.front() + ", …");
   }
   return AdapterReader(path, config, arch).read();
+}
+
+std::string adapter_hash(const fs::path& directory) {
+  const fs::path path = directory / kTensorsFile;
+  return has_optional_file(path) ? remembered_hashes().of(path) : "";
 }
 
 void require_text_adapter(const AdapterTensors& adapter, const spec::ArchSpec& arch,

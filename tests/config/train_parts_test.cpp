@@ -101,9 +101,10 @@ TEST_F(TrainPartsTest, ModesThatContradictAreRefused) {
     expect_error<ConfigError>([&] { load("tuning: {" + tuning + "}\n"); }, {what, fix});
   expect_error<ConfigError>(
       [&] {
-        load("tuning: {train_parts: {language: lora, projector: full}}\n", {"train.objective=dpo"});
+        load("tuning: {train_parts: {language: lora, projector: full}}\n",
+             {"train.objective=dpo", "train.reference=base"});
       },
-      {"`tuning.train_parts` trains a part in full", "leave it out of train_parts"});
+      {"`tuning.train_parts` trains a part in full", "set train.reference to start"});
   EXPECT_EQ(shown("tuning: {mode: partial, trainable: [norm], train_parts: [vision]}\n"),
             R"(["vision"])");
 }

@@ -20,6 +20,8 @@ TEST(HostMemory, OfTrainedWeights) {
   config::TrainConfig settings;
   EXPECT_EQ(trained_host_bytes(*decoder, settings, 1), values * (4 + 2 + 4 + 8));
   EXPECT_EQ(trained_host_bytes(*decoder, settings, 2), values * 9);
+  EXPECT_EQ(trained_host_bytes(*decoder, settings, 2, /*keeps_start=*/true), values * (9 + 1))
+      << "in the compute dtype";
   settings.optimizer = config::Optimizer::kLion;
   EXPECT_EQ(trained_host_bytes(*decoder, settings, 1), values * (4 + 2 + 4 + 4));
 }

@@ -1,11 +1,13 @@
 """Direct preference optimization beside TRL's DPOTrainer, on a CPU in fp32.
 
-    python tests/parity/dpo_parity.py --sftrun build/bin/sftrun [--only tokens training processes]
+    python tests/parity/dpo_parity.py --sftrun build/bin/sftrun [--only tokens training processes reference]
 
 tokens     tokens and labels of preference records: texts, conversations under every chat template of TRL, prompts that are implicit, tools
 training   5 steps of LoRA on a tiny Llama, with texts and with conversations: loss, gradient norm, rewards, log-probabilities; the reference
            model is the base model with the adapter switched off; the first loss is ln 2
 processes  1 and 2 processes x accumulation 1 and 2, with and without packing: the same losses
+reference  what `train.reference` compares with, beside TRL: an adapter that is trained on (TRL copies it under the name "ref") and its base, a
+           trained head beside LoRA, full training; then by every strategy of 2 processes, in parts of which some are tied, and resumed after 2 steps
 
 --quick leaves out TRL's templates for training, trains over texts with one backend and over conversations with the other, and divides a batch in
 one way with and in one way without packing.
@@ -23,6 +25,8 @@ import subprocess
 import sys
 import tempfile
 import types
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness import Sftrun, Verdicts, training_metrics  # noqa: I001  (sets sys.path)
@@ -33,7 +37,7 @@ import datasets
 import torch
 import yaml
 from chat_templates import of_trl
-from peft import LoraConfig
+from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -77,12 +81,12 @@ def make_tokenizer(adds_bos: bool) -> PreTrainedTokenizerFast:
     )
 
 
-def make_model(directory: Path, adds_bos: bool) -> Path:
+def make_model(directory: Path, adds_bos: bool, is_tied: bool = False) -> Path:
     torch.manual_seed(7)
     tokenizer = make_tokenizer(adds_bos)
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        max_position_embeddings=256, initializer_range=0.15, bos_token_id=0, eos_token_id=1, tie_word_embeddings=False,
+        max_position_embeddings=256, initializer_range=0.15, bos_token_id=0, eos_token_id=1, tie_word_embeddings=is_tied,
     )
     LlamaForCausalLM(config).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
@@ -216,19 +220,32 @@ def check_tokens(sftrun: Sftrun, scratch: Path, verdicts: Verdicts, quick: bool)
 # ---- Training
 
 
-def train_with_trl(model: Path, adapter: Path, records: list[dict], scratch: Path) -> list[dict]:
-    """@return what it logs of each step"""
-    lora = LoraConfig(r=LORA["r"], lora_alpha=LORA["alpha"], target_modules=LORA["target_modules"], task_type="CAUSAL_LM")
-    arguments = DPOConfig(
+def trl_settings(scratch: Path) -> DPOConfig:
+    return DPOConfig(
         output_dir=str(scratch / "trl"), per_device_train_batch_size=BATCH, gradient_accumulation_steps=ACCUMULATION, max_steps=STEPS,
         learning_rate=LEARNING_RATE, lr_scheduler_type="linear", warmup_steps=0, max_grad_norm=0.5, weight_decay=0.0, optim="adamw_torch",
         beta=BETA, loss_type=["sigmoid"], max_length=None, bf16=False, gradient_checkpointing=False, train_sampling_strategy="sequential",
         logging_steps=1, save_strategy="no", report_to="none", use_cpu=True, seed=1, disable_tqdm=True,
     )
-    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+
+
+def logged_by_trl(trainer: DPOTrainer) -> list[dict]:
+    """@return what it logs of each step"""
+    trainer.train()
+    return [line for line in trainer.state.log_history if "loss" in line]
+
+
+def fp32_model(directory: Path) -> LlamaForCausalLM:
+    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+
+
+def train_with_trl(model: Path, adapter: Path, records: list[dict], scratch: Path) -> list[dict]:
+    """@return what it logs of each step"""
+    lora = LoraConfig(r=LORA["r"], lora_alpha=LORA["alpha"], target_modules=LORA["target_modules"], task_type="CAUSAL_LM")
     tokenizer = AutoTokenizer.from_pretrained(model)
     trainer = DPOTrainer(
-        model=base, args=arguments, train_dataset=datasets.Dataset.from_list(records), processing_class=tokenizer, peft_config=lora
+        model=fp32_model(model), args=trl_settings(scratch), train_dataset=datasets.Dataset.from_list(records), processing_class=tokenizer,
+        peft_config=lora,
     )
     initial = load_file(adapter / "adapter_model.safetensors")
     loaded = 0
@@ -238,13 +255,16 @@ def train_with_trl(model: Path, adapter: Path, records: list[dict], scratch: Pat
                 parameter.copy_(initial[name.replace(".default.", ".")])
                 loaded += 1
     assert loaded == len(initial), f"{loaded} of {len(initial)} tensors"
-    trainer.train()
-    return [line for line in trainer.state.log_history if "loss" in line]
+    return logged_by_trl(trainer)
 
 
-def compare_with_trl(verdicts: Verdicts, name: str, ours: list[dict], theirs: list[dict]) -> None:
+def compare_with_trl(verdicts: Verdicts, name: str, ours: list[dict], theirs: list[dict], starts_there: bool = True) -> None:
+    """@param starts_there the reference is the model as it starts"""
     verdicts.expect(f"{name}: steps", len(ours) == len(theirs) == STEPS, f"{len(ours)}, {len(theirs)}")
-    verdicts.below(f"{name}: first loss is ln 2", max(abs(run[0]["loss"] - math.log(2)) for run in (ours, theirs)), 1e-6)
+    if starts_there:
+        verdicts.below(f"{name}: first loss is ln 2", max(abs(run[0]["loss"] - math.log(2)) for run in (ours, theirs)), 1e-6)
+    else:
+        verdicts.expect(f"{name}: first loss is not ln 2", abs(ours[0]["loss"] - math.log(2)) > 1000 * LOSS, f"{ours[0]['loss']:.4f}")
     losses = [line["loss"] for line in theirs]
     moved = max(losses) - min(losses)
     verdicts.expect(f"{name}: training moves the loss", moved > 1000 * LOSS, f"{moved:.1e}")
@@ -288,7 +308,130 @@ def check_processes(sftrun: Sftrun, scratch: Path, verdicts: Verdicts, quick: bo
                 verdicts.below(f"{name}: {key}", worst, limit)
 
 
-PARTS = {"tokens": check_tokens, "training": check_training, "processes": check_processes}
+# ---- The reference model
+
+
+@dataclass(frozen=True)
+class ReferenceCase:
+    """A way to train whose reference model is not the base with a new adapter switched off."""
+
+    name: str
+    settings: dict  # of the run's YAML
+    is_start: bool = True  # its reference model is the model as it starts
+
+
+def reference_cases(adapter: Path) -> list[ReferenceCase]:
+    started = {"tuning__lora": {**LORA, "init_from": str(adapter)}}
+    slow = {"train__learning_rate": LEARNING_RATE / 10}
+    return [
+        ReferenceCase("trained adapter", started),
+        ReferenceCase("trained adapter, base", {**started, "train__reference": "base"}, is_start=False),
+        ReferenceCase("trained head", {"tuning__lora": {**LORA, "modules_to_save": ["lm_head"]}, **slow}),
+        ReferenceCase("full", {"tuning__mode": "full", **slow}),
+    ]
+
+
+def trl_of_case(case: ReferenceCase, model: Path, adapter: Path, initial: Path) -> tuple:
+    """@return TRL's model and reference model; None: what it makes of the model"""
+    base = fp32_model(model)
+    if case.settings.get("tuning__mode") == "full":
+        return base, fp32_model(model)
+    if "init_from" in case.settings["tuning__lora"]:
+        trained = PeftModel.from_pretrained(base, adapter, is_trainable=True)
+        return trained, None if case.is_start else fp32_model(model)
+    # A of the new adapter as sftrun draws it. The head begins as the base's: the base is the reference model.
+    return PeftModel.from_pretrained(base, initial, is_trainable=True), fp32_model(model)
+
+
+def compare_runs(verdicts: Verdicts, name: str, ours: list[dict], others: list[dict]) -> None:
+    verdicts.expect(f"{name}: steps", len(ours) == len(others) == STEPS, f"{len(ours)}, {len(others)}")
+    for key, limit in {"loss": LOSS, "grad_norm": GRAD_NORM, **dict.fromkeys(METRICS, REWARD)}.items():
+        worst = max(abs(a[key] - b[key]) / max(1, abs(b[key])) for a, b in zip(ours, others))
+        verdicts.below(f"{name}: {key}", worst, limit)
+
+
+def check_beside_trl(sftrun: Sftrun, scratch: Path, verdicts: Verdicts, quick: bool, model: Path, adapter: Path) -> None:
+    records = chat_records(random.Random(5), STEPS * BATCH * ACCUMULATION)
+    data = write_jsonl(scratch / "reference.jsonl", records)
+    for case in reference_cases(adapter):
+        place = case.name.replace(", ", "-").replace(" ", "-")
+        config = write_run(scratch / f"{place}.yaml", model, data, case.settings)
+        initial = scratch / f"{place}-initial"
+        if "modules_to_save" in case.settings.get("tuning__lora", {}):
+            sftrun.train(config, initial, train__max_steps=1, train__learning_rate=0)
+        policy, reference = trl_of_case(case, model, adapter, initial / "adapter")
+        settings = trl_settings(scratch)
+        settings.learning_rate = case.settings.get("train__learning_rate", LEARNING_RATE)
+        theirs = logged_by_trl(DPOTrainer(
+            model=policy, ref_model=reference, args=settings, train_dataset=datasets.Dataset.from_list(records),
+            processing_class=AutoTokenizer.from_pretrained(model),
+        ))
+        for backend in ("fused",) if quick else ("fused", "bnb"):
+            ours = sftrun.train(config, scratch / f"{place}-{backend}", tuning__backend=backend)
+            compare_with_trl(verdicts, f"{case.name}, {backend}", ours, theirs, case.is_start)
+        # One pair a process is one of TRL's micro-batches of two.
+        for strategy in ("fsdp",) if quick else ("ddp", "fsdp"):
+            ours = sftrun.train(config, scratch / f"{place}-{strategy}", 2, train__batch_size=1, parallel__strategy=strategy)
+            compare_with_trl(verdicts, f"{case.name}, {strategy} of 2", ours, theirs, case.is_start)
+
+
+def check_strategies(sftrun: Sftrun, scratch: Path, verdicts: Verdicts, quick: bool, adapter_of: Callable[[Path], Path]) -> None:
+    """Every strategy, as one process. A tied embedding is read by two stages of a pipeline; PiSSA's start is not in any file."""
+    tied = make_model(scratch / "tied-model", adds_bos=True, is_tied=True)
+    data = write_jsonl(scratch / "strategies.jsonl", chat_records(random.Random(6), 30))
+    slow = {"train__learning_rate": LEARNING_RATE / 10}
+    cases = {
+        "tied, full": {"tuning__mode": "full", **slow},
+        "tied, adapter": {"tuning__lora": {**LORA, "init_from": str(adapter_of(tied))}},
+        "tied, trained embedding": {"tuning__lora": {**LORA, "modules_to_save": ["embed_tokens"]}, **slow},
+        "tied, DoRA": {"tuning__lora": {**LORA, "dora": True, "init_from": str(adapter_of(tied, dora=True))}},
+        "tied, PiSSA": {"tuning__lora": {**LORA, "init": "pissa"}, **slow},
+    }
+    share = {"train__batch_size": 4, "train__grad_accum": 2}
+    for name, settings in cases.items():
+        place = name.replace(", ", "-").replace(" ", "-")
+        config = write_run(scratch / f"{place}.yaml", tied, data, {"model__max_seq_len": 256, **settings})
+        one = sftrun.train(config, scratch / f"{place}-one", **share)
+        verdicts.below(f"{name}: first loss is ln 2", abs(one[0]["loss"] - math.log(2)), 1e-6)
+        moved = max(abs(line["loss"] - math.log(2)) for line in one)
+        verdicts.expect(f"{name}: training moves the loss", moved > 1000 * LOSS, f"{moved:.1e}")
+        trains_base = settings.get("tuning__mode") == "full"
+        tensor = () if "PiSSA" in name else ("tensor",)  # it needs whole matrices
+        for strategy in ("pipeline",) if quick else ("ddp", *(("zero1", "zero2") if trains_base else ()), "fsdp", "pipeline", *tensor):
+            accumulation = 2 if strategy in ("pipeline", "tensor") else 1
+            divided = {"train__batch_size": 4, "train__grad_accum": accumulation, "parallel__strategy": strategy}
+            compare_runs(verdicts, f"{name}, {strategy} of 2", sftrun.train(config, scratch / f"{place}-{strategy}", 2, **divided), one)
+        constant = {"train__scheduler": "constant", **share}
+        whole = sftrun.train(config, scratch / f"{place}-whole", **constant)
+        for processes in (1,) if quick else (1, 2):
+            output, divided = scratch / f"{place}-resumed-{processes}", {**constant, "train__grad_accum": 2 // processes}
+            sftrun.train(config, output, processes, train__max_steps=2, **divided)
+            command = sftrun.train_command(config, output, processes, {key.replace("__", "."): value for key, value in divided.items()})
+            sftrun.run(*command[1:], "--allow-changed-length")
+            ours = training_metrics(output)
+            compare_runs(verdicts, f"{name}, resumed, {processes} processes", ours, whole)
+            if processes == 1:
+                same = all(a["loss"] == b["loss"] for a, b in zip(ours, whole))
+                verdicts.expect(f"{name}: resumed = uninterrupted, to the bit", same)
+
+
+def check_reference(sftrun: Sftrun, scratch: Path, verdicts: Verdicts, quick: bool) -> None:
+    records = text_records(random.Random(8), STEPS * BATCH * ACCUMULATION)
+    data = write_jsonl(scratch / "first.jsonl", records)
+
+    def adapter_of(model: Path, dora: bool = False) -> Path:
+        """An adapter with B other than zero."""
+        output = scratch / f"{model.name}-first{'-dora' if dora else ''}"
+        config = write_run(output.with_suffix(".yaml"), model, data, {"tuning__lora": {**LORA, "dora": dora}, "train__seed": 3})
+        sftrun.train(config, output)
+        return output / "adapter"
+
+    model = make_model(scratch / "reference-model", adds_bos=False)
+    check_beside_trl(sftrun, scratch, verdicts, quick, model, adapter_of(model))
+    check_strategies(sftrun, scratch, verdicts, quick, adapter_of)
+
+
+PARTS = {"tokens": check_tokens, "training": check_training, "processes": check_processes, "reference": check_reference}
 
 
 def main() -> int:

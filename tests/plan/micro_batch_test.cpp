@@ -291,6 +291,39 @@ TEST(MicroBatch, StaticBytesOfOtherOptimizers) {
   EXPECT_EQ(state(config::Optimizer::kAdafactor), 4 * (rows_and_columns + norms));
 }
 
+/// What the reference model reads of the trained values: in the compute dtype, a part of it where they
+/// are divided. An adapter's parts are masters, which its copies are made of.
+TEST(MicroBatch, TheStartIsKeptForTheReferenceModel) {
+  const auto start = [](config::RunConfig config, config::Strategy strategy, int devices,
+                        int64_t element_bytes) {
+    config.train.objective = config::Objective::kDpo;
+    config.parallel.strategy = strategy;
+    config::resolve_axes(config.parallel, devices, devices);
+    const StaticMemory memory = static_memory(small(), config, element_bytes, {}, {.on_gpu = true});
+    config.train.objective = config::Objective::kSft;
+    const StaticMemory without =
+        static_memory(small(), config, element_bytes, {}, {.on_gpu = true});
+    EXPECT_EQ(without.start, 0);
+    EXPECT_EQ(memory.total() - without.total(), memory.start);
+    return memory.start;
+  };
+  using enum config::Strategy;
+  config::RunConfig full, adapter;
+  full.tuning.mode = config::TuningMode::kFull;
+  const int64_t values = start(full, kDdp, 2, 4) / 4;
+  EXPECT_GT(values, 100'000'000);
+  EXPECT_EQ(start(full, kDdp, 2, 2), 2 * values);
+  EXPECT_EQ(start(full, kFsdp, 2, 2), values);
+  EXPECT_EQ(start(full, kZero2, 4, 2), values / 2);
+  EXPECT_EQ(start(adapter, kDdp, 2, 2), 0) << "new LoRA starts as the base";
+  adapter.tuning.lora.init_from = "first";
+  const int64_t of_lora = start(adapter, kDdp, 2, 2) / 2;
+  EXPECT_GT(of_lora, 0);
+  EXPECT_EQ(start(adapter, kFsdp, 2, 2), of_lora * 4 / 2);
+  adapter.train.reference = "base";
+  EXPECT_EQ(start(adapter, kDdp, 2, 2), 0);
+}
+
 TEST(MicroBatch, FitsTheDevice) {
   config::RunConfig config;  // max_seq_len 2048: one bin in fp32 takes about 1.4 GiB
   EXPECT_EQ(max_micro_batch(small(), config, 1 * kGiB, 4), 1);

@@ -133,6 +133,11 @@ CASES = [
     Case("DPO, long pairs", 1, ["train.objective=dpo", "data.packing=false"]),
     Case("DPO, ddp", 2, ["train.objective=dpo", "parallel.strategy=ddp"]),
     Case("DPO, fsdp", 2, ["train.objective=dpo", "parallel.strategy=fsdp"]),
+    Case("DPO, full", 1, ["train.objective=dpo", "tuning.mode=full"], quick=True),
+    Case("DPO, full, bf16", 1, ["train.objective=dpo", "tuning.mode=full", "model.dtype=bf16"]),
+    Case("DPO, full, fsdp", 2, ["train.objective=dpo", "tuning.mode=full", "parallel.strategy=fsdp"]),
+    Case("DPO, full, zero2", 2, ["train.objective=dpo", "tuning.mode=full", "parallel.strategy=zero2"]),
+    Case("DPO, saved head, bf16", 1, ["train.objective=dpo", "tuning.lora.modules_to_save=[lm_head]", "model.dtype=bf16"], {"vocab_size": 8192}),
     Case("DPO, QLoRA, bf16", 1, ["train.objective=dpo", "tuning.mode=qlora", "tuning.quant=nf4", "model.dtype=bf16"]),
     Case("DPO, large vocabulary", 1, ["train.objective=dpo"], {"vocab_size": 16384, "num_hidden_layers": 2}),
     Case("saved head", 1, [*RECOMPUTED, "tuning.lora.modules_to_save=[lm_head]"], {"vocab_size": 8192}, quick=True),
@@ -314,6 +319,7 @@ def compare(case: Case, report: dict) -> dict:
     parts_in_blocks = "parallel.strategy=tensor" in case.settings and "tuning.quant=nf4" in case.settings
     parts, ratios, wrong = report["memory-check"]["parts"], {}, []
     front = {term: parts[term] for term in KEPT}
+    front["trainable"] += parts.get("reference", 0)
     kept = sum(parts.get(term, 0) for term in ("gathered", "activations", "tower_activations", "images", "workspace"))
     front["activations_peak"] = kept + max(parts["layer_backward"], parts["head"], parts.get("tower", 0))
     if front != planned:

@@ -167,13 +167,14 @@ data.format=messages train.objective=dpo data.train=pairs.jsonl | but `train.obj
     remove format: dpo reads records with "chosen" and "rejected" | ~data.format
 data.train="[{path: pairs.jsonl, format: messages}]" train.objective=dpo | but `train.objective` is dpo | remove format | \
     data.train="[{path: pairs.jsonl}]"
-train.objective=dpo data.train=pairs.jsonl tuning.mode=full | its reference model is the base model | set tuning.mode to lora or qlora | \
-    tuning.mode=lora ; tuning.mode=qlora
-train.objective=dpo data.train=pairs.jsonl tuning.lora.init=pissa | moves a part of the base model | set tuning.lora.init to default | \
-    tuning.lora.init=default
-train.objective=dpo data.train=pairs.jsonl tuning.lora.modules_to_save=[lm_head] | there is no reference without them | \
-    remove modules_to_save; target_modules may name embed_tokens and lm_head | \
-    ~tuning.lora.modules_to_save ; ~tuning.lora.modules_to_save tuning.lora.target_modules=[q_proj,embed_tokens,lm_head]
+train.objective=dpo train.reference=base data.train=pairs.jsonl tuning.mode=full | is the base model with the adapter switched off | \
+    set train.reference to start | train.reference=start
+train.objective=dpo train.reference=base data.train=pairs.jsonl tuning.lora.init=pissa | moves a part of the base model | \
+    set train.reference to start | train.reference=start
+train.objective=dpo train.reference=base data.train=pairs.jsonl tuning.lora.modules_to_save=[lm_head] | there is no reference without them | \
+    set train.reference to start | train.reference=start
+train.objective=dpo train.reference=first data.train=pairs.jsonl | it takes start or base | set it to start, or remove it | \
+    train.reference=start ; ~train.reference
 train.objective=dpo data.train=pairs.jsonl train.neftune_noise_alpha=5 | the noise of | remove neftune_noise_alpha | ~train.neftune_noise_alpha
 train.objective=dpo data.train=pairs.jsonl train.router_aux_loss_coef=0.1 | has no load-balancing term | set train.router_aux_loss_coef to 0 | \
     train.router_aux_loss_coef=0

@@ -202,6 +202,7 @@ TEST(Identity, SettingsThatACheckpointDoesNotNameHaveTheirDefaults) {
   auto sft = now;
   sft["config"].erase("train.objective");
   sft["config"].erase("train.beta");
+  sft["config"].erase("train.reference");
   EXPECT_NO_THROW(require_same_identity(sft, now, "c", {}));
   config.train.objective = config::Objective::kDpo;
   const auto dpo = identity_of(config, model_of("m"), "d", "");
@@ -211,6 +212,20 @@ TEST(Identity, SettingsThatACheckpointDoesNotNameHaveTheirDefaults) {
       {"train.beta was 0.1, is now 0.5"});
   test::expect_error<ConfigError>([&] { require_same_identity(sft, dpo, "c", {}); },
                                   {"train.objective was \"sft\", is now \"dpo\""});
+}
+
+/// The reference model of a run that started from an adapter is that adapter.
+TEST(Identity, SaysWhichAdapterTheRunStartedFrom) {
+  auto first = identity_of({}, model_of("m"), "d", ""), other = first;
+  const auto none = first;
+  add_start(first, "1a");
+  add_start(other, "2b");
+  EXPECT_NO_THROW(require_same_identity(first, first, "c", {}));
+  for (const auto& now : {other, none})
+    test::expect_error<ConfigError>(
+        [&] { require_same_identity(first, now, "c", {.changed_data = true}); },
+        {"the adapter of tuning.lora.init_from", "was \"1a\"",
+         "give tuning.lora.init_from the adapter that the run began with"});
 }
 
 /// Checkpoints of versions that dealt in order, and of versions that may deal in another way.

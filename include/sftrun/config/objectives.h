@@ -43,7 +43,7 @@ struct ObjectiveInfo {
   /// wrong. The gradient of a row is known before the forward pass: one pass. Else gradients depend
   /// on sums over documents, and the head runs twice.
   bool is_cross_entropy = false;
-  /// Log-probabilities are compared with those of a reference model.
+  /// Log-probabilities are compared with those of a reference model (reference_model.h).
   bool needs_reference = false;
   /// The tokens of prompts of chosen answers have labels, too (OddsRatio).
   bool labels_prompts = false;
@@ -88,16 +88,18 @@ inline constexpr auto kSftSettings = std::to_array<std::string_view>({"data.loss
 
 inline constexpr auto kDpoSettings = std::to_array<std::string_view>(
     {"train.beta", "train.loss_type", "train.label_smoothing", "train.ld_alpha",
-     "train.f_divergence", "train.f_alpha_divergence_coef", "train.discopop_tau"});
+     "train.f_divergence", "train.f_alpha_divergence_coef", "train.discopop_tau",
+     "train.reference"});
 inline constexpr auto kIpoSettings = std::to_array<std::string_view>(
-    {"train.beta", "train.ld_alpha", "train.f_divergence", "train.f_alpha_divergence_coef"});
+    {"train.beta", "train.ld_alpha", "train.f_divergence", "train.f_alpha_divergence_coef",
+     "train.reference"});
 inline constexpr auto kCpoSettings = std::to_array<std::string_view>(
     {"train.beta", "train.loss_type", "train.label_smoothing", "train.cpo_alpha"});
 inline constexpr auto kSimpoSettings = std::to_array<std::string_view>(
     {"train.beta", "train.label_smoothing", "train.simpo_gamma", "train.cpo_alpha"});
 inline constexpr auto kOrpoSettings = std::to_array<std::string_view>({"train.beta"});
 inline constexpr auto kKtoSettings = std::to_array<std::string_view>(
-    {"train.beta", "train.desirable_weight", "train.undesirable_weight"});
+    {"train.beta", "train.desirable_weight", "train.undesirable_weight", "train.reference"});
 
 /// As in TRL's DPOTrainer, CPOTrainer, ORPOTrainer and KTOTrainer.
 inline constexpr auto kPairMetrics =

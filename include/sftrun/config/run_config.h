@@ -65,6 +65,10 @@ enum class WarmupFrom { kAuto, kZero, kFirstStep };
 /// What the learning rate of a matrix is multiplied by (torch.optim.Muon's adjust_lr_fn):
 /// 0.2 * sqrt(max(rows, columns)), or sqrt(max(1, rows / columns)).
 enum class MuonLearningRate { kMatchRmsAdamW, kOriginal };
+/// The reference model of preference training: the model as it starts, the base with adapters
+/// switched off, or another model or adapter.
+enum class ReferenceModel { kStart, kBase, kPath };
+enum class ReferenceLogps { kOnline, kPrecomputed };
 enum class EvalStrategy {
   kAuto,
   kNo,
@@ -202,6 +206,8 @@ struct TrainConfig {
   double f_alpha_divergence_coef = 0.5, discopop_tau = 0.05, simpo_gamma = 0.5;
   std::optional<double> cpo_alpha;  ///< unset: `ObjectiveInfo::cpo_alpha`
   double desirable_weight = 1, undesirable_weight = 1;
+  std::string reference = "start";  ///< "start", "base", or the path of a model or an adapter
+  ReferenceLogps reference_logps = ReferenceLogps::kOnline;
   double epochs = 3;
   std::optional<int64_t> max_steps;
   AutoInt batch_size, grad_accum, global_batch_size;
@@ -261,6 +267,7 @@ struct TrainConfig {
     return label_smoothing.value_or(loss == PreferenceLoss::kExoPair ? kExoSmoothing : 0);
   }
   double resolved_cpo_alpha() const { return cpo_alpha.value_or(objective_info().cpo_alpha); }
+  ReferenceModel reference_model() const;
   double resolved_momentum() const { return momentum.value_or(optimizer_info(optimizer).momentum); }
   bool resolved_nesterov() const { return nesterov.value_or(optimizer_info(optimizer).nesterov); }
 };

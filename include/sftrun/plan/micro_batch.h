@@ -53,8 +53,9 @@ struct StaticMemory {
   int64_t base = 0;       ///< frozen
   int64_t trainable = 0;  ///< masters and copies in the compute dtype
   int64_t gradients = 0, optimizer = 0;
+  int64_t start = 0;     ///< initial trained values, for the reference model (config::keeps_start)
   int64_t gathered = 0;  ///< units that are whole while they are used
-  int64_t total() const { return base + trainable + gradients + optimizer + gathered; }
+  int64_t total() const { return base + trainable + gradients + optimizer + start + gathered; }
 };
 StaticMemory static_memory(const spec::ArchSpec& arch, const config::RunConfig& config,
                            int64_t element_bytes, const StoredBytes& stored = {},

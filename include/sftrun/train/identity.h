@@ -38,6 +38,10 @@ nlohmann::ordered_json identity_of(const config::RunConfig& config, const ModelI
 /// The weights' bytes, which are known later than the rest.   @param files name and hash of each
 void add_weights(nlohmann::ordered_json& identity, const NamedFingerprints& files);
 
+/// Notes the adapter that a run started from, where the start is its reference model.
+/// @param hash of its weights
+void add_start(nlohmann::ordered_json& identity, const std::string& hash);
+
 /// Notes that steps are dealt by the costs of their images (data::deal_by_cost, plan::SequenceCost).
 void add_deal_by_cost(nlohmann::ordered_json& identity);
 /// Whether a run does so, that began with this identity. Those of earlier versions deal in order.

@@ -47,6 +47,10 @@ AdapterConfig load_named_targets(const std::filesystem::path& directory,
 AdapterTensors load_adapter(const std::filesystem::path& directory, const AdapterConfig& config,
                             const spec::ArchSpec& arch);
 
+/// Hash of the bytes of the file with its tensors; empty: there is none, as load_adapter says.
+/// @throws DataError if it cannot be read
+std::string adapter_hash(const std::filesystem::path& directory);
+
 /// For what writes a text model: it would leave out updates of tower and projector.
 /// @throws DataError naming the first
 void require_text_adapter(const AdapterTensors& adapter, const spec::ArchSpec& arch,
