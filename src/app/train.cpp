@@ -85,6 +85,22 @@ void locate_adapter(config::LoadedConfig& loaded, bool quiet) {
                 .string();
 }
 
+/// Replaces the path of train.reference by that of the model or adapter there, which may be in a
+/// run directory.
+void locate_reference(config::TrainConfig& train) {
+  if (!train.objective_info().needs_reference ||
+      train.reference_model() != config::ReferenceModel::kPath)
+    return;
+  const std::filesystem::path path = train.reference, adapter = observe::adapter_at(path);
+  const bool is_adapter = leads_to_file(adapter / "adapter_config.json"),
+             is_run = !is_adapter && leads_to_file(path / "model" / "config.json");
+  train.reference = std::filesystem::absolute(is_adapter ? adapter
+                                              : is_run   ? path / "model"
+                                                         : path)
+                        .lexically_normal()
+                        .string();
+}
+
 /// Finds the model's path. model.name of a model on the hub becomes owner/name, so that run.json
 /// and the adapter name it in a way that others can find.
 std::filesystem::path locate_model(config::LoadedConfig& loaded, const TrainOptions& options,
@@ -190,6 +206,8 @@ void require_inputs_stay(const Run& run) {
         run.loaded.place_of(key), "choose another output.dir, without --overwrite");
   };
   require("tuning.lora.init_from", config.tuning.lora.init_from);
+  if (config.train.reference_model() == config::ReferenceModel::kPath)
+    require("train.reference", config.train.reference);
   require("model.name", run.model_path);
 }
 
@@ -476,6 +494,7 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   const launch::WorkerEnv worker = launch::worker_env(complete);
   find_data(loaded, /*quiet=*/worker.rank != 0 || worker.supervised);
   locate_adapter(loaded, /*quiet=*/worker.rank != 0 || worker.supervised);
+  locate_reference(loaded.config.train);
   if (worker.rank == 0) require_files_of_run(loaded);
   if (worker.rank == 0 && !worker.supervised) warn_of_files_in_both(loaded.config.data);
   const auto model_path =
@@ -630,6 +649,7 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env,
       launch::make_plan(launch_request(options, loaded.config, env), machine);
   find_data(loaded, /*quiet=*/false);
   locate_adapter(loaded, /*quiet=*/false);
+  locate_reference(loaded.config.train);
   require_files_of_run(loaded);
   warn_of_files_in_both(loaded.config.data);
   const auto model_path = locate_model(loaded, options, /*quiet=*/false);

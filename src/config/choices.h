@@ -270,6 +270,16 @@ struct Words<WarmupFrom> {
 };
 
 template <>
+struct Words<ReferenceLogps> {
+  using enum ReferenceLogps;
+  static constexpr auto all = std::to_array<Word<ReferenceLogps>>({
+      {"online", kOnline},
+      {"precomputed", kPrecomputed},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+template <>
 struct Words<SaveStrategy> {
   using enum SaveStrategy;
   static constexpr auto all = std::to_array<Word<SaveStrategy>>({

@@ -311,6 +311,20 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
             ": the reference model. start: the model as the run starts, with the adapter of "
             "tuning.lora.init_from. base: the base model, with adapters switched off.",
         "base");
+  field(
+      train.reference, "reference", any(), kSame,
+      readers_of_setting("train.reference") +
+          ": the reference model. start: the model as the run starts, with the adapter of "
+          "tuning.lora.init_from. base: the base model, with adapters switched off. Else another "
+          "model (a folder or a GGUF file) or an adapter of this one, which is loaded alone before "
+          "the run's own, for the log-probabilities of all answers.",
+      "base");
+  field(train.reference_logps, "reference_logps", any(), kSame,
+        readers_of_setting("train.reference_logps") +
+            ": when the reference model's log-probabilities are computed. online: in each step. "
+            "precomputed: once, before the first step; they are kept beside the tokenized data "
+            "(data.cache_dir).",
+        "precomputed");
 }
 
 template <class Visitor>

@@ -30,6 +30,8 @@ void rebase_paths(RunConfig& config, const std::filesystem::path& directory) {
   for (std::string* path :
        {&config.tuning.lora.init_from, &config.model.name, &config.data.image_root})
     *path = rebased(*path, directory);
+  if (config.train.reference_model() == ReferenceModel::kPath)
+    config.train.reference = rebased(config.train.reference, directory);
   for (std::vector<DataSource>* sources : {&config.data.train, &config.data.val}) {
     for (DataSource& source : *sources) {
       source.path = rebased(source.path, directory);
@@ -195,6 +197,12 @@ void require_files(const LoadedConfig& loaded) {
     require_folder("data.train", source.image_root);
   for (const DataSource& source : config.data.val) require_folder("data.val", source.image_root);
   require("tuning.lora.init_from", config.tuning.lora.init_from);
+  if (config.train.reference_model() == ReferenceModel::kPath &&
+      config.train.objective_info().needs_reference && !leads_to_file(config.train.reference))
+    missing.push_back({fmt::format("`train.reference` is {}, and there is no such file",
+                                   shown_path(config.train.reference)),
+                       loaded.place_of("train.reference"),
+                       "write start, base, or the path of a model or an adapter"});
   if (missing.size() > 1) throw DataProblems(missing);
   if (!missing.empty()) throw DataError(missing[0].message, missing[0].where, missing[0].fix);
 }

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "choices.h"
+#include "sftrun/config/reference_model.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::config {
@@ -78,6 +79,26 @@ constexpr auto kRefusalsOfObjectives = std::to_array<RefusalRow>({
      .message = "`train.reference` is base, and `tuning.train_parts` trains a part in full, which "
                 "replaces the base model's: there is no reference without it",
      .fix = kUseStart},
+    {.key = "data.streaming",
+     .concerns = needs_reference,
+     .applies =
+         [](const RunConfig& run) {
+           return run.data.streaming && run.train.reference_model() == ReferenceModel::kPath;
+         },
+     .message =
+         "`train.reference` names a model whose log-probabilities of all answers are computed "
+         "before the first step, and with `data.streaming` the answers are not known then",
+     .fix = "remove data.streaming, or set train.reference to start"},
+    {.key = "data.streaming",
+     .concerns = needs_reference,
+     .applies =
+         [](const RunConfig& run) {
+           return run.data.streaming && run.train.reference_model() != ReferenceModel::kPath &&
+                  precomputes_reference(run.train);
+         },
+     .message = "`train.reference_logps` is precomputed, and with `data.streaming` the answers are "
+                "not known before the first step",
+     .fix = "set train.reference_logps to online, or remove data.streaming"},
     {.key = "train.neftune_noise_alpha",
      .concerns = [](const ObjectiveInfo& objective) { return !objective.has_dropout; },
      .applies = [](const RunConfig& run) { return run.train.neftune_noise_alpha.has_value(); },

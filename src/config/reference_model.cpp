@@ -16,9 +16,20 @@ bool starts_as_base(const TuningConfig& tuning) {
   return is_base_without_adapters(tuning) && tuning.lora.init_from.empty();
 }
 
-bool keeps_start(const RunConfig& run) {
+bool starts_as_reference(const RunConfig& run) {
   return run.train.objective_info().needs_reference &&
-         run.train.reference_model() == ReferenceModel::kStart && !starts_as_base(run.tuning);
+         run.train.reference_model() == ReferenceModel::kStart;
+}
+
+bool precomputes_reference(const TrainConfig& train) {
+  return train.objective_info().needs_reference &&
+         (train.reference_model() == ReferenceModel::kPath ||
+          train.reference_logps == ReferenceLogps::kPrecomputed);
+}
+
+bool keeps_start(const RunConfig& run) {
+  return starts_as_reference(run) && !precomputes_reference(run.train) &&
+         !starts_as_base(run.tuning);
 }
 
 }  // namespace sftrun::config

@@ -325,6 +325,8 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
                  std::span<const int64_t> places, const std::set<int64_t>& lost) {
   Batch batch;
   batch.cu_seqlens.push_back(0);
+  const std::vector<double>* reference = examples.reference_logps();
+  if (reference != nullptr) batch.reference_logps.emplace();
   int64_t counted = 0, key = 0;  // bins, and their documents
   for (const int64_t place : places) {
     SFTRUN_CHECK(place >= counted && place < std::ssize(global_batch));
@@ -345,6 +347,8 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
       batch.document_keys.push_back(key++);
       if (const auto judgement = stored_judgement(*example.stored); judgement != Judgement::kNone)
         batch.is_desirable.push_back(judgement == Judgement::kDesirable ? 1 : 0);
+      if (reference != nullptr)
+        batch.reference_logps->push_back(is_lost ? 0 : reference->at(static_cast<size_t>(index)));
       batch.max_seqlen = std::max(batch.max_seqlen, length);
       batch.label_tokens += is_lost ? 0 : example.stored->label_tokens;
       batch.num_lost += is_lost ? 1 : 0;

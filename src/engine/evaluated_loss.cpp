@@ -4,7 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "sftrun/data/batch_plan.h"
-#include "sftrun/model/stage.h"
+#include "sftrun/train/objective.h"
 
 namespace sftrun::engine {
 namespace {
@@ -33,7 +33,8 @@ model::PackedBatch packed_bin(model::Decoder& decoder, const data::Dataset& data
   const data::Batch batch =
       data::make_batch(dataset.examples(), bins, 0, static_cast<int64_t>(bins.size()));
   try {
-    return model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {});
+    return model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {},
+                                {.with_documents = true});
   } catch (const data::MediaError& error) {
     const int64_t example = bin[static_cast<size_t>(error.document())];
     throw data::error_in_record(error, dataset.place_of(example), /*may_be_left_out=*/false);
@@ -52,6 +53,19 @@ LabelSums sums_of_bin(const model::Stage& stage, const data::Dataset& dataset,
           .correct = stage.num_correct(run).item<int64_t>()};
 }
 
+/// @param bin empty: a pass for the other ranks alone   @return of each example of the bin
+std::vector<double> logps_of_bin(const model::Stage& stage, model::PassValues values,
+                                 const data::Dataset& dataset, const data::Bin& bin) {
+  const model::PackedBatch packed = packed_bin(stage.decoder(), dataset, bin);
+  model::MicroBatchRun run(packed, values);
+  stage.forward(run);
+  const at::Tensor losses = stage.label_losses(run);
+  if (bin.empty()) return {};
+  const at::Tensor sums =
+      train::sums_by_document(losses, packed.label_documents, std::ssize(bin)).cpu();
+  return {sums.const_data_ptr<double>(), sums.const_data_ptr<double>() + sums.numel()};
+}
+
 }  // namespace
 
 LabelSums& LabelSums::operator+=(const LabelSums& other) {
@@ -59,6 +73,33 @@ LabelSums& LabelSums::operator+=(const LabelSums& other) {
   labels += other.labels;
   correct += other.correct;
   return *this;
+}
+
+std::optional<std::vector<double>> label_logps(const model::Stage& stage,
+                                               const parallel::Mesh& mesh, model::PassValues values,
+                                               const data::Dataset& dataset, Rank& rank,
+                                               const std::string& name) {
+  const at::NoGradGuard no_grad;
+  const data::ExampleStore& examples = dataset.examples();
+  const std::vector<data::Bin> bins = bins_of(examples, {.begin = 0, .end = examples.size()});
+  const auto parts = static_cast<size_t>(mesh.dp_size());
+  std::vector<double> own(static_cast<size_t>(examples.size()));
+  for (size_t begin = 0; begin < bins.size(); begin += parts) {
+    if (rank.stop_of_any_rank() != 0) return std::nullopt;
+    rank.comm().activity().set_work(Work::kEvaluating);
+    const size_t number = begin + static_cast<size_t>(mesh.dp_rank());
+    const data::Bin bin = number < bins.size() ? bins[number] : data::Bin();
+    const std::vector<double> logps = logps_of_bin(stage, values, dataset, bin);
+    for (size_t i = 0; i < logps.size(); ++i) own[static_cast<size_t>(bin[i])] = logps[i];
+  }
+  rank.comm().barrier("reference of " + name);  // one rank may take long
+  std::vector<double> all(own.size());
+  const auto ranks = rank.comm().all_gather(own);
+  for (size_t from = 0; from < ranks.size(); ++from) {
+    if (!mesh.counts_loss_of(static_cast<int>(from))) continue;
+    for (size_t i = 0; i < all.size(); ++i) all[i] += ranks[from][i];
+  }
+  return all;
 }
 
 std::vector<LabelSums> label_sums(const LoadedModel& model, const data::Dataset& dataset,

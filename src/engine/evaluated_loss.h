@@ -1,11 +1,14 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "session.h"
 #include "sftrun/data/dataset.h"
+#include "sftrun/model/stage.h"
+#include "sftrun/parallel/mesh.h"
 
 namespace sftrun::engine {
 
@@ -23,5 +26,12 @@ struct LabelSums {
 std::vector<LabelSums> label_sums(const LoadedModel& model, const data::Dataset& dataset,
                                   Rank& rank, const std::string& name,
                                   const std::function<bool()>& stop_requested);
+
+/// Sum of log p of each example's labels [examples], on every rank. The ranks divide the examples;
+/// all of them call it.   @param name new for each call   @return nullopt: a stop was requested of one
+std::optional<std::vector<double>> label_logps(const model::Stage& stage,
+                                               const parallel::Mesh& mesh, model::PassValues values,
+                                               const data::Dataset& dataset, Rank& rank,
+                                               const std::string& name);
 
 }  // namespace sftrun::engine

@@ -192,7 +192,7 @@ int load_model(PreparedRun& run, Rank& rank) {
   if (division.mesh().sizes().pp > 1 && options.lora.pissa)
     gather_principal_parts(*run.decoder, *run.strategy);
   const std::string& start = run.config.tuning.lora.init_from;
-  if (!start.empty() && (keeps_start || !run.resume_from))
+  if (!start.empty() && (config::starts_as_reference(run.config) || !run.resume_from))
     if (const int code = load_start(run, start, rank)) return code;
   if (keeps_start)  // before a checkpoint is read
     run.strategy->keep_start(run.decoder->backend().reads_masters || options.lora.dora);

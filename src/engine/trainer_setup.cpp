@@ -1,7 +1,9 @@
 #include "trainer_setup.h"
 
 #include "device_memory.h"
+#include "sftrun/config/reference_model.h"
 #include "sftrun/core/build_id.h"
+#include "sftrun/core/error.h"
 #include "sftrun/core/units.h"
 #include "sftrun/export/run_result.h"
 #include "sftrun/model/adapter_io.h"
@@ -25,6 +27,8 @@ data::BinCost bin_cost_of(const PreparedRun& run) {
 }  // namespace
 
 train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
+  if (config::precomputes_reference(run.config.train))
+    SFTRUN_CHECK(run.data.train && run.data.train->examples().reference_logps() != nullptr);
   train::TrainerInputs inputs;
   inputs.config = run.config;
   inputs.run_dir = run.run_dir();

@@ -11,6 +11,7 @@
 #include "prepared_run.h"
 #include "rank.h"
 #include "rank_threads.h"
+#include "reference_logps.h"
 #include "run_memory.h"
 #include "session.h"
 #include "sftrun/config/reference_model.h"
@@ -117,7 +118,7 @@ int prepare_and_train(const app::WorkerRequest& request, PreparedRun& run, Rank&
       train::identity_of(config, train::model_identity(*run.checkpoint, *run.text),
                          run.data.fingerprint, run.data.val_fingerprint(), run.data.parts);
   if (run.deals_by_cost) train::add_deal_by_cost(run.identity);
-  if (!start.empty() && config::keeps_start(config))
+  if (!start.empty() && config::starts_as_reference(config))
     train::add_start(run.identity, weights::adapter_hash(start));
   train::require_same_on_all_ranks(run.identity, config, rank.comm(),
                                    rank.env().local_world_size == rank.env().world_size);
@@ -127,6 +128,10 @@ int prepare_and_train(const app::WorkerRequest& request, PreparedRun& run, Rank&
   }
 
   rank.tell("loading");
+  const bool precomputes = config::precomputes_reference(config.train),
+             has_other = config.train.reference_model() == config::ReferenceModel::kPath;
+  if (precomputes && has_other)
+    if (const int code = add_logps_of_other_model(run, request.device, rank)) return code;
   if (const int code = load_model(run, rank)) return code;
   const bool knows_weights = add_weights(run, hashing, rank);
   if (const int code = rank.stop_before_training()) return code;
@@ -135,6 +140,8 @@ int prepare_and_train(const app::WorkerRequest& request, PreparedRun& run, Rank&
     train::require_resumable(*run.resume_from, *saved, run.identity, resume);
     log::info("resuming from {}", run.resume_from->string());
   }
+  if (precomputes && !has_other)
+    if (const int code = add_logps_of_own_model(run, rank)) return code;
   return train_and_export(run, rank);
 }
 

@@ -364,6 +364,13 @@ void add_features(const data::Batch& batch, const BatchTarget& target, const Bat
   }
 }
 
+void add_reference(const data::Batch& batch, const BatchTarget& target, const BatchOptions& options,
+                   PackedBatch& packed) {
+  if (!batch.reference_logps || !options.with_documents) return;
+  packed.reference_logps =
+      sent(at::tensor(*batch.reference_logps, at::kDouble), target.device, options.is_pinned);
+}
+
 /// @throws DataError if the target has no tower
 void require_tower(const data::Batch& batch, const BatchTarget& target) {
   if (target.vision != nullptr && target.images != nullptr) return;
@@ -386,7 +393,11 @@ BatchTarget::BatchTarget(at::Device to) : device(to) {
 
 PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,
                           const Randomness& randomness, const BatchOptions& options) {
-  if (batch.num_tokens() == 0) return {};
+  if (batch.num_tokens() == 0) {
+    PackedBatch empty;
+    add_reference(batch, target, options, empty);
+    return empty;
+  }
   const bool has_images = !batch.image_rows.empty();
   const RopePositions& own = batch.rope_positions;
   if (options.sizes) {
@@ -400,6 +411,7 @@ PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const Batch
       target, randomness, options);
   if (has_images) add_images(batch, target, options, packed);
   add_features(batch, target, options, packed);
+  add_reference(batch, target, options, packed);
   return packed;
 }
 

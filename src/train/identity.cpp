@@ -168,11 +168,15 @@ void add_weights(Json& identity, const NamedFingerprints& files) {
 }
 
 namespace {
-constexpr const char* kStart = "start";
+constexpr const char *kStart = "start", *kReference = "reference";
 }
 
 void add_start(Json& identity, const std::string& hash) {
   identity[kStart] = hash;
+}
+
+void add_reference(Json& identity, const std::string& fingerprint) {
+  identity[kReference] = fingerprint;
 }
 
 namespace {
@@ -253,6 +257,12 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
                     shown(saved, kStart), shown(now, kStart)));
     differences.restored.emplace_back(
         "give tuning.lora.init_from the adapter that the run began with");
+  }
+  if (saved.contains(kReference) && now.contains(kReference) && differs(kReference)) {
+    differences.all.push_back(
+        fmt::format("the model of train.reference has changed (its hash was {}, is now {})",
+                    shown(saved, kReference), shown(now, kReference)));
+    differences.restored.emplace_back("give train.reference the model that the run began with");
   }
   if (differs("tokenizer")) {
     differences.all.push_back(fmt::format("the tokenizer differs (its hash was {}, is now {})",

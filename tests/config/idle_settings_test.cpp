@@ -105,6 +105,7 @@ const std::vector<Case>& cases() {
       {{"train.desirable_weight=2"}, {"train.objective=dpo"}, {"train.objective=kto"}},
       {{"train.undesirable_weight=2"}, {}, {"train.objective=kto"}},
       {{"train.reference=base"}, {}, {"train.objective=dpo"}},
+      {{"train.reference_logps=precomputed"}, {}, {"train.objective=dpo"}},
       {{"train.epochs=2"}, {"train.max_steps=3"}, {}},
       {{"train.warmup_ratio=0.1"}, {"train.scheduler=constant"}, {}},
       {{"train.warmup_steps=3"}, {"train.scheduler=constant"}, {}},

@@ -45,10 +45,42 @@ TEST_F(ReferenceModelTest, TheStartIsKeptWhereItIsNotTheBase) {
   }
 }
 
-TEST_F(ReferenceModelTest, OtherWordsAreRefused) {
-  test::expect_error<ConfigError>(
-      [&] { load("", {"train.objective=dpo", "train.reference=first"}); },
-      {"`train.reference` is `first`", "start or base"});
+/// Another model is always asked before the first step; then the start need not be kept.
+TEST_F(ReferenceModelTest, ItsLogProbabilitiesMayBePrecomputed) {
+  const auto run = [&](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"train.objective=dpo", "tuning.mode=full"});
+    return load("", settings).config;
+  };
+  EXPECT_FALSE(precomputes_reference(run({}).train));
+  EXPECT_TRUE(starts_as_reference(run({})));
+  const RunConfig start = run({"train.reference_logps=precomputed"});
+  EXPECT_TRUE(precomputes_reference(start.train) && starts_as_reference(start));
+  EXPECT_FALSE(keeps_start(start));
+  const RunConfig other = run({"train.reference=models/other"});
+  EXPECT_EQ(other.train.reference_model(), ReferenceModel::kPath);
+  EXPECT_TRUE(precomputes_reference(other.train));
+  EXPECT_FALSE(keeps_start(other) || starts_as_reference(other));
+  EXPECT_FALSE(precomputes_reference(
+      load("", {"train.objective=sft", "train.reference_logps=precomputed"}).config.train));
+}
+
+TEST_F(ReferenceModelTest, StreamedAnswersAreNotKnownBefore) {
+  const std::vector<std::string> streamed = {"train.objective=dpo", "data.streaming=true",
+                                             "train.max_steps=3"};
+  EXPECT_NO_THROW(load("", streamed));
+  for (const auto& [setting, fix] :
+       {std::pair{"train.reference_logps=precomputed", "set train.reference_logps to online"},
+        std::pair{"train.reference=models/other", "set train.reference to start"}}) {
+    std::vector<std::string> settings = streamed;
+    settings.emplace_back(setting);
+    test::expect_error<ConfigError>([&] { load("", settings); }, {"`data.streaming`", fix});
+  }
+}
+
+TEST_F(ReferenceModelTest, APathMustExist) {
+  const LoadedConfig loaded = load("", {"train.objective=dpo", "train.reference=first"});
+  test::expect_error<DataError>([&] { require_files(loaded); },
+                                {"`train.reference` is first", "start, base, or the path"});
 }
 
 }  // namespace

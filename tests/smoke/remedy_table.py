@@ -173,8 +173,8 @@ train.objective=dpo train.reference=base data.train=pairs.jsonl tuning.lora.init
     set train.reference to start | train.reference=start
 train.objective=dpo train.reference=base data.train=pairs.jsonl tuning.lora.modules_to_save=[lm_head] | there is no reference without them | \
     set train.reference to start | train.reference=start
-train.objective=dpo train.reference=first data.train=pairs.jsonl | it takes start or base | set it to start, or remove it | \
-    train.reference=start ; ~train.reference
+train.objective=dpo train.reference=first data.train=pairs.jsonl | there is no such file | \
+    write start, base, or the path of a model or an adapter | train.reference=start ; train.reference=base
 train.objective=dpo data.train=pairs.jsonl train.neftune_noise_alpha=5 | the noise of | remove neftune_noise_alpha | ~train.neftune_noise_alpha
 train.objective=dpo data.train=pairs.jsonl train.router_aux_loss_coef=0.1 | has no load-balancing term | set train.router_aux_loss_coef to 0 | \
     train.router_aux_loss_coef=0

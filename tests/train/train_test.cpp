@@ -203,6 +203,7 @@ TEST(Identity, SettingsThatACheckpointDoesNotNameHaveTheirDefaults) {
   sft["config"].erase("train.objective");
   sft["config"].erase("train.beta");
   sft["config"].erase("train.reference");
+  sft["config"].erase("train.reference_logps");
   EXPECT_NO_THROW(require_same_identity(sft, now, "c", {}));
   config.train.objective = config::Objective::kDpo;
   const auto dpo = identity_of(config, model_of("m"), "d", "");
@@ -226,6 +227,16 @@ TEST(Identity, SaysWhichAdapterTheRunStartedFrom) {
         [&] { require_same_identity(first, now, "c", {.changed_data = true}); },
         {"the adapter of tuning.lora.init_from", "was \"1a\"",
          "give tuning.lora.init_from the adapter that the run began with"});
+}
+
+TEST(Identity, SaysWhetherTheReferenceModelHasChanged) {
+  auto first = identity_of({}, model_of("m"), "d", ""), other = first;
+  add_reference(first, "1a");
+  EXPECT_NO_THROW(require_same_identity(first, other, "c", {})) << "before its files were read";
+  add_reference(other, "2b");
+  test::expect_error<ConfigError>([&] { require_same_identity(first, other, "c", {}); },
+                                  {"the model of train.reference has changed",
+                                   "give train.reference the model that the run began with"});
 }
 
 /// Checkpoints of versions that dealt in order, and of versions that may deal in another way.

@@ -55,6 +55,10 @@ class Dataset {
         fingerprint_(std::move(fingerprint)) {}
 
   const ExampleStore& examples() const { return examples_; }
+  /// As of ExampleStore.
+  void set_reference_logps(std::vector<double> logps) {
+    examples_.set_reference_logps(std::move(logps));
+  }
   const std::vector<DatasetPart>& parts() const { return parts_; }
   const DatasetStats& stats() const { return stats_; }
   /// Of the files and the settings for reading them, not of tokenizer and template.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,9 @@ struct Batch {
   int32_t max_seqlen = 0;
   int64_t label_tokens = 0;
   int64_t num_lost = 0;  ///< documents that lost their labels (make_batch)
+  /// [n] sum of log p of each document's labels by the reference model, if the examples have it;
+  /// nullopt: they have not.
+  std::optional<std::vector<double>> reference_logps;
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
 };
 

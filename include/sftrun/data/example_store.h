@@ -98,6 +98,11 @@ class ExampleStore {
   /// @throws DataError as operator[]
   std::vector<SequenceMedia> media_of(int64_t index) const;
   MediaKinds media_kinds() const;  ///< looks at examples until it has found both
+  /// Attaches the sum of log p of each example's labels by a reference model. Copies made afterwards
+  /// share it; `concatenate` and `select` leave it out.   @pre one value for each example
+  void set_reference_logps(std::vector<double> logps);
+  /// null: there is none
+  const std::vector<double>* reference_logps() const { return reference_logps_.get(); }
   /// Concatenates stores.
   static ExampleStore concatenate(const std::vector<ExampleStore>& stores);
   /// The examples at `indices`, in this order.
@@ -122,6 +127,7 @@ class ExampleStore {
   std::vector<Part> parts_;
   std::shared_ptr<const std::vector<int64_t>> selected_;  // null: all examples
   int64_t num_selected_ = 0;
+  std::shared_ptr<const std::vector<double>> reference_logps_;  // of each example; null: none
 };
 
 /// Writes a store's file example by example; the file appears when it is finished. Layout,

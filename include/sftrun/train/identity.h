@@ -42,6 +42,10 @@ void add_weights(nlohmann::ordered_json& identity, const NamedFingerprints& file
 /// @param hash of its weights
 void add_start(nlohmann::ordered_json& identity, const std::string& hash);
 
+/// Notes another model or adapter that is the run's reference model (`train.reference: PATH`).
+/// @param fingerprint of its weights and configuration
+void add_reference(nlohmann::ordered_json& identity, const std::string& fingerprint);
+
 /// Notes that steps are dealt by the costs of their images (data::deal_by_cost, plan::SequenceCost).
 void add_deal_by_cost(nlohmann::ordered_json& identity);
 /// Whether a run does so, that began with this identity. Those of earlier versions deal in order.

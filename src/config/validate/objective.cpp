@@ -71,19 +71,11 @@ void check_losses(Checks& checks) {
   }
 }
 
-void check_reference(Checks& checks) {
-  const TrainConfig& train = checks.run().train;
-  if (train.reference_model() != ReferenceModel::kPath) return;
-  checks.error(fmt::format("`train.reference` is `{}`; it takes start or base", train.reference),
-               {"train.reference"}, "set it to start, or remove it");
-}
-
 }  // namespace
 
 void check_objective(Checks& checks) {
   check_formats(checks);
   check_losses(checks);
-  check_reference(checks);
   checks.error(objective_refusals(checks.run()));
 }
 
