@@ -115,6 +115,8 @@ def workloads(scratch: Path) -> list[Workload]:
     add("DPO, LoRA, dropout 0.1", {**pairs, **lora(dropout=0.1)}, quick=True, reordered=ADAM, **per_step)
     add("DPO, LoRA, tied head, recomputed", {**pairs, **lora(), **recomputed}, tied, **per_step)
     add("DPO, QLoRA, NF4, SGD", {**pairs, "tuning.mode": "qlora", "train.optimizer": "sgd", "train.learning_rate": 1.0}, scratch / "models/blocks", **per_step)
+    add("DPO, full, tied head", {**pairs, **full, **recomputed}, tied, reordered=ADAM, **per_step)
+    add("DPO, whole modules", {**pairs, **lora(modules_to_save=["lm_head", "embed_tokens"])}, tied, reordered=ADAM, **per_step)
     add("LoRA, embedding and head", lora(target_modules=["embed_tokens", "lm_head", "q_proj"]), untied)
     add("LoRA, whole modules", lora(modules_to_save=["lm_head", "embed_tokens"]), tied)
     add("DoRA", lora(dora=True), reordered=ADAM)

@@ -218,12 +218,25 @@ TEST_F(TrainersTest, FixesNameTheLinesOfTheFile) {
   const auto expect_line = [&](const std::string& text, Tool tool, const char* line) {
     test::expect_error<ConfigError>(
         [&] { import(text, tool); },
-        {"`train.objective` is dpo", fmt::format("that is `{}`", line)});
+        {"`train.loraplus_lr_ratio` is for modes lora", fmt::format("that is `{}`", line)});
   };
-  expect_line("base_model: m\nrl: dpo\ndatasets: [{path: a}]\n", Tool::kAxolotl, "adapter: lora");
-  expect_line("model_name_or_path: m\nstage: dpo\nfinetuning_type: full\n", Tool::kLlamaFactory,
-              "finetuning_type: lora");
-  EXPECT_NO_THROW(import("base_model: m\nrl: dpo\nadapter: lora\n", Tool::kAxolotl));
+  expect_line("base_model: m\nloraplus_lr_ratio: 8\ndatasets: [{path: a}]\n", Tool::kAxolotl,
+              "adapter: lora");
+  expect_line("model_name_or_path: m\nloraplus_lr_ratio: 8\nfinetuning_type: full\n",
+              Tool::kLlamaFactory, "finetuning_type: lora");
+  EXPECT_NO_THROW(import("base_model: m\nloraplus_lr_ratio: 8\nadapter: lora\n", Tool::kAxolotl));
+}
+
+/// Full training has a reference model, too: the model as it starts.
+TEST_F(TrainersTest, PairsMayTrainAllParameters) {
+  for (const auto& [text, tool] :
+       {std::pair{"base_model: m\nrl: dpo\ndatasets: [{path: a}]\n", Tool::kAxolotl},
+        std::pair{"model_name_or_path: m\nstage: dpo\nfinetuning_type: full\n",
+                  Tool::kLlamaFactory}}) {
+    const Import run = import(text, tool);
+    EXPECT_EQ(value_of(run, "train.objective"), "\"dpo\"");
+    EXPECT_EQ(value_of(run, "tuning.mode"), "\"full\"");
+  }
 }
 
 TEST_F(TrainersTest, AFileOfAnotherTrainerIsNamed) {
