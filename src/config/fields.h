@@ -306,11 +306,6 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
         "1");
   field(train.undesirable_weight, "undesirable_weight", at_least(0), kSame,
         readers_of_setting("train.undesirable_weight") + ": weight of undesirable answers.", "1");
-  field(train.reference, "reference", any(), kSame,
-        readers_of_setting("train.reference") +
-            ": the reference model. start: the model as the run starts, with the adapter of "
-            "tuning.lora.init_from. base: the base model, with adapters switched off.",
-        "base");
   field(
       train.reference, "reference", any(), kSame,
       readers_of_setting("train.reference") +

@@ -99,6 +99,22 @@ constexpr auto kRefusalsOfObjectives = std::to_array<RefusalRow>({
      .message = "`train.reference_logps` is precomputed, and with `data.streaming` the answers are "
                 "not known before the first step",
      .fix = "set train.reference_logps to online, or remove data.streaming"},
+    {.key = "train.reference_logps",
+     .concerns = [](const ObjectiveInfo& objective) { return objective.needs_mismatched; },
+     .applies = [](const RunConfig& run) { return precomputes_reference(run.train); },
+     .message = "`train.objective` is {objective}, whose reference model scores answers of other "
+                "examples of each batch, too: its log-probabilities cannot be computed before",
+     .fix = "set train.reference to start or base, and train.reference_logps to online"},
+    {.key = "train.ld_alpha",
+     .concerns = [](const ObjectiveInfo& objective) { return objective.reads("train.ld_alpha"); },
+     .applies =
+         [](const RunConfig& run) {
+           return precomputes_reference(run.train) && run.train.ld_alpha.value_or(1) != 1;
+         },
+     .message = "`train.ld_alpha` weighs single tokens, and log-probabilities of the reference "
+                "model that are computed before are sums over answers",
+     .fix = "set train.reference_logps to online and train.reference to start or base, or remove "
+            "ld_alpha"},
     {.key = "train.neftune_noise_alpha",
      .concerns = [](const ObjectiveInfo& objective) { return !objective.has_dropout; },
      .applies = [](const RunConfig& run) { return run.train.neftune_noise_alpha.has_value(); },

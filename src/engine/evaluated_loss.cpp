@@ -62,7 +62,7 @@ std::vector<double> logps_of_bin(const model::Stage& stage, model::PassValues va
   const at::Tensor losses = stage.label_losses(run);
   if (bin.empty()) return {};
   const at::Tensor sums =
-      train::sums_by_document(losses, packed.label_documents, std::ssize(bin)).cpu();
+      train::sums_by_document(losses, packed, data::LabelKind::kAnswer).cpu();
   return {sums.const_data_ptr<double>(), sums.const_data_ptr<double>() + sums.numel()};
 }
 

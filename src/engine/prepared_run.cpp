@@ -13,6 +13,7 @@
 #include "sftrun/config/reference_model.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/units.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/data/image_input.h"
 #include "sftrun/model/adapter_io.h"
@@ -166,6 +167,16 @@ int load_start(PreparedRun& run, const std::string& adapter, Rank& rank) {
   return 0;
 }
 
+void keep_start(PreparedRun& run, const Rank& rank) {
+  const model::Decoder& decoder = *run.decoder;
+  const uint64_t before = run.strategy->stored_bytes().trainable;
+  run.strategy->keep_start(decoder.backend().reads_masters || decoder.options().lora.dora);
+  if (!rank.is_main()) return;
+  const uint64_t kept = run.strategy->stored_bytes().trainable - before;
+  log::info("reference model: the initial values of what trains are kept{}",
+            kept == 0 ? " in host memory" : fmt::format(" ({})", format_bytes(kept)));
+}
+
 }  // namespace
 
 int load_model(PreparedRun& run, Rank& rank) {
@@ -194,8 +205,7 @@ int load_model(PreparedRun& run, Rank& rank) {
   const std::string& start = run.config.tuning.lora.init_from;
   if (!start.empty() && (config::starts_as_reference(run.config) || !run.resume_from))
     if (const int code = load_start(run, start, rank)) return code;
-  if (keeps_start)  // before a checkpoint is read
-    run.strategy->keep_start(run.decoder->backend().reads_masters || options.lora.dora);
+  if (keeps_start) keep_start(run, rank);  // before a checkpoint is read
   return 0;
 }
 

@@ -109,14 +109,16 @@ int add_logps(PreparedRun& run, Rank& rank, const Json& model, const std::string
   return give([&](const ReferencePasses& passes) {
     for (const MissingLogps& of : missing) {
       const double begin = monotonic_seconds();
+      const int64_t count = of.dataset->examples().size();
+      if (rank.is_main())
+        log::info("reference: computing log-probabilities of {} of {} by {}",
+                  counted(count, "answer"), of.name, name);
       auto logps =
           label_logps(passes.stage, passes.mesh, passes.values, *of.dataset, rank, of.name);
       if (!logps) return rank.told_before_training(rank.stop_of_any_rank());
       require_numbers(*logps, name);
       if (rank.is_main())
-        log::info("reference: log-probabilities of {} by {}, in {:.1f} s",
-                  counted(of.dataset->examples().size(), "answer"), name,
-                  monotonic_seconds() - begin);
+        log::info("reference: log-probabilities computed in {:.1f} s", monotonic_seconds() - begin);
       cache.write(of.key, *logps);
       of.dataset->set_reference_logps(std::move(*logps));
     }
@@ -223,7 +225,10 @@ int add_logps_of_other_model(PreparedRun& run, const std::string& device, Rank& 
 
 int add_logps_of_own_model(PreparedRun& run, Rank& rank) {
   const bool is_start = run.config.train.reference_model() == config::ReferenceModel::kStart;
-  Json identity = {{"weights", run.base_fingerprint}, {"tuning", tuning_of(run)}};
+  const bool is_fused = run.config.tuning.backend == config::TuningBackend::kFused;
+  Json identity = {{"weights", run.base_fingerprint},
+                   {"tuning", tuning_of(run)},
+                   {"backend", is_fused ? "fused" : "bnb"}};
   if (const std::string& adapter = run.config.tuning.lora.init_from; is_start && !adapter.empty())
     identity["adapter"] = weights::adapter_hash(adapter);
   const model::Stage stage(*run.decoder, run.strategy.get(), run.strategy->links());

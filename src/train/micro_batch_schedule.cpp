@@ -200,7 +200,7 @@ LabelSums label_sums(const model::Stage& stage, const model::MicroBatchRun& run,
 LabelSums reference_sums(const model::Stage& stage, const model::PackedBatch& batch,
                          const Objective& objective) {
   if (!objective.info().needs_reference) return {};
-  if (batch.reference_logps.defined()) return batch.reference_logps;
+  if (batch.reference_logps.defined()) return {.answers = batch.reference_logps};
   model::MicroBatchRun run(batch, stage.reference_values());
   stage.forward(run);
   return label_sums(stage, run, objective.label_kinds());

@@ -218,13 +218,13 @@ TEST_F(TrainersTest, FixesNameTheLinesOfTheFile) {
   const auto expect_line = [&](const std::string& text, Tool tool, const char* line) {
     test::expect_error<ConfigError>(
         [&] { import(text, tool); },
-        {"`train.loraplus_lr_ratio` is for modes lora", fmt::format("that is `{}`", line)});
+        {"quantised weights cannot be trained", fmt::format("that is `{}`", line)});
   };
-  expect_line("base_model: m\nloraplus_lr_ratio: 8\ndatasets: [{path: a}]\n", Tool::kAxolotl,
+  expect_line("base_model: m\nload_in_8bit: true\ndatasets: [{path: a}]\n", Tool::kAxolotl,
               "adapter: lora");
-  expect_line("model_name_or_path: m\nloraplus_lr_ratio: 8\nfinetuning_type: full\n",
+  expect_line("model_name_or_path: m\nquantization_bit: 4\nfinetuning_type: full\n",
               Tool::kLlamaFactory, "finetuning_type: lora");
-  EXPECT_NO_THROW(import("base_model: m\nloraplus_lr_ratio: 8\nadapter: lora\n", Tool::kAxolotl));
+  EXPECT_NO_THROW(import("base_model: m\nload_in_8bit: true\nadapter: lora\n", Tool::kAxolotl));
 }
 
 /// Full training has a reference model, too: the model as it starts.
