@@ -45,7 +45,7 @@ TEST_F(PreferenceLossesTest, AreWrittenAsTheyAreRead) {
     const RunConfig config =
         load(fmt::format("train: {{objective: dpo, loss_type: {}}}\n", text)).config;
     EXPECT_EQ(from_json(to_json(config)).train.loss_type, config.train.loss_type) << text;
-    const auto again = load_config(write("again.yaml", to_yaml(config)), {}, {});
+    const auto again = load_config(write("again.yaml", to_yaml(config)), {});
     EXPECT_EQ(again.config.train.loss_type, config.train.loss_type) << text;
   }
   EXPECT_EQ(words_of({{{PreferenceLoss::kSigmoid, 0.8}, {PreferenceLoss::kSft, 1}}}),
