@@ -109,6 +109,7 @@ void axolotl_best(Conversion& conversion, bool holds_out) {
 /// FSDP 2 has no key `fsdp`: its fsdp_config is enough.
 void axolotl_finish(Conversion& conversion) {
   constexpr int64_t kLoggingSteps = 500;
+  finish_objective_of_axolotl(conversion);
   complete_eval_steps(conversion, kLoggingSteps);
   const bool holds_out = parse_double(conversion.text_of("val_set_size")).value_or(0) > 0;
   if (!conversion.find("test_datasets") && !holds_out)
@@ -226,7 +227,13 @@ constexpr auto kAxolotlConverters = std::to_array<Converter>({
     {"evaluations", axolotl_evaluations},
     {"saves", axolotl_saves},
     {"objective", axolotl_objective},
+    {"beta", axolotl_beta},
     {"loss", axolotl_loss},
+    {"loss_weights", axolotl_loss_weights},
+    {"smoothing", axolotl_smoothing},
+    {"of_simpo", axolotl_of_simpo},
+    {"kto_weight", axolotl_kto_weight},
+    {"adapter_dir", axolotl_adapter_dir},
     {"batch", axolotl_batch},
     {"activations", axolotl_activations},
     {"deepspeed", axolotl_deepspeed},

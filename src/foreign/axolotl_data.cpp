@@ -56,9 +56,16 @@ constexpr auto kAxolotlTypes = std::to_array<AxolotlType>({
     {"completion", "text"},
     {"pretrain", "text"},
 });
+constexpr auto kAxolotlResponses = std::to_array<WordPair>(
+    {{"instruction", "prompt"}, {"chosen_response", "chosen"}, {"rejected_response", "rejected"}});
+/// prompt_strategies/dpo, of rl dpo, ipo and simpo.
 constexpr auto kAxolotlPairs = std::to_array<AxolotlType>({
     {"chat_template.argilla_chat", "preference"},
     {kAxolotlTurns, "preference", "", kAxolotlMessages},
+    {"chatml.argilla_chat", "preference"},
+    {"llama3.argilla_chat", "preference"},
+    {"chatml.argilla", "preference", kPlainPairs, kAxolotlResponses},
+    {"llama3.argilla", "preference", kPlainPairs, kAxolotlResponses},
     {"chatml.ultra", "preference"},
     {"llama3.ultra", "preference"},
     {"chatml.intel", "preference", kPlainPairs, kAxolotlQuestion},
@@ -67,17 +74,56 @@ constexpr auto kAxolotlPairs = std::to_array<AxolotlType>({
     {"llama3.prompt_pairs", "preference", kPlainPairs},
     {"chatml.icr", "preference", kPlainPairs, kAxolotlInput},
     {"llama3.icr", "preference", kPlainPairs, kAxolotlInput},
-    {"user_defined", "preference", kPlainPairs},
+    {"passthrough", "preference"},
+    {"user_defined", "preference"},
 });
 
-bool has_pairs(const Conversion& conversion) {
-  return axolotl_preference(conversion) != nullptr;
+/// prompt_strategies/orpo: whole conversations in chosen and rejected.
+constexpr auto kAxolotlOrpo = std::to_array<AxolotlType>({{kAxolotlTurns, "preference"}});
+
+constexpr std::string_view kOwnTemplate =
+    "Axolotl writes the template that the type names; here these records go through the model's "
+    "chat template (`model.chat_template`)";
+constexpr auto kAxolotlCompletion = std::to_array<WordPair>({{"completion", "output"}});
+constexpr auto kAxolotlAnswered =
+    std::to_array<WordPair>({{"prompt", "instruction"}, {"completion", "output"}});
+constexpr auto kAxolotlAsked =
+    std::to_array<WordPair>({{"question", "instruction"}, {"completion", "output"}});
+constexpr auto kAxolotlJudgedTurns = std::to_array<WordPair>({{"completion", "messages"}});
+
+/// prompt_strategies/kto: an answer and its label.
+constexpr auto kAxolotlJudged = std::to_array<AxolotlType>({
+    {"chatml.argilla_chat", "messages", kOwnTemplate, kAxolotlJudgedTurns},
+    {"llama3.argilla_chat", "messages", kOwnTemplate, kAxolotlJudgedTurns},
+    {"chatml.argilla", "alpaca", kOwnTemplate, kAxolotlCompletion},
+    {"llama3.argilla", "alpaca", kOwnTemplate, kAxolotlCompletion},
+    {"chatml.intel", "alpaca", kOwnTemplate, kAxolotlAsked},
+    {"llama3.intel", "alpaca", kOwnTemplate, kAxolotlAsked},
+    {"chatml.prompt_pairs", "alpaca", kOwnTemplate, kAxolotlAnswered},
+    {"llama3.prompt_pairs", "alpaca", kOwnTemplate, kAxolotlAnswered},
+    {"chatml.ultra", "alpaca", kOwnTemplate, kAxolotlAnswered},
+    {"llama3.ultra", "alpaca", kOwnTemplate, kAxolotlAnswered},
+    {"user_defined", "prompt_completion"},
+});
+
+/// The types that `rl` reads.
+std::span<const AxolotlType> axolotl_types(const Conversion& conversion) {
+  const config::ObjectiveInfo* objective = axolotl_preference(conversion);
+  if (objective == nullptr) return kAxolotlTypes;
+  if (objective->form == config::ExampleForm::kJudged) return kAxolotlJudged;
+  return objective->objective == config::Objective::kOrpo
+             ? std::span<const AxolotlType>(kAxolotlOrpo)
+             : kAxolotlPairs;
+}
+
+/// The strings of a record are trained on as they are.
+bool is_plain(const AxolotlType* type) {
+  return type != nullptr && (type->format == "preference" || type->format == "prompt_completion");
 }
 
 /// nullptr: not known.
 const AxolotlType* axolotl_type(const Conversion& conversion, const std::string& name) {
-  const std::span<const AxolotlType> types =
-      has_pairs(conversion) ? std::span<const AxolotlType>(kAxolotlPairs) : kAxolotlTypes;
+  const std::span<const AxolotlType> types = axolotl_types(conversion);
   const auto found = std::find_if(types.begin(), types.end(), [&](const AxolotlType& type) {
     return name.starts_with(type.begin);
   });
@@ -122,6 +168,8 @@ Json axolotl_fields(const Value& source, const AxolotlType* type) {
                                {"type.field_prompt", "prompt"},
                                {"type.field_chosen", "chosen"},
                                {"type.field_rejected", "rejected"},
+                               {"type.field_completion", "completion"},
+                               {"type.field_label", "label"},
                                {"type.field_instruction", "instruction"},
                                {"type.field_input", "input"},
                                {"type.field_output", "output"},
@@ -131,6 +179,7 @@ Json axolotl_fields(const Value& source, const AxolotlType* type) {
     for (const WordPair& column : type->columns)
       fields[std::string(column.ours)] = std::string(column.theirs);
   for (const WordPair& column : kColumns) {
+    if (is_plain(type) && column.theirs == "type.field_system") continue;
     const std::string name = text_in(source, column.theirs);
     if (!name.empty()) fields[std::string(column.ours)] = name;
   }
@@ -148,7 +197,8 @@ class AxolotlSourceNotes {
 
   void note_type(const std::string& name, const AxolotlType* type) const {
     const Value* map = value_at(source_, "type");
-    if (map != nullptr && map->kind == Value::Kind::kMap) return note_prompt_text(*map);
+    if (map != nullptr && map->kind == Value::Kind::kMap)
+      return note_prompt_text(*map, is_plain(type));
     if (type == nullptr && !name.empty())
       note(fmt::format("type {} is not known: set `format` and `fields` of the data set", name));
     else if (type != nullptr && !type->note.empty())
@@ -196,15 +246,24 @@ class AxolotlSourceNotes {
   }
 
  private:
-  /// A prompt text of the file's own.
-  void note_prompt_text(const Value& type) const {
-    for (const char* part : {"format", "no_input_format", "prompt_format", "chosen_format",
-                             "rejected_format", "system_format", "system_prompt"})
-      if (!text_in(type, part).empty())
-        note(
-            fmt::format("type.{}: the record goes through the model's chat template "
-                        "(`model.chat_template`)",
-                        part));
+  /// A prompt text of the file's own. Formats that are the column itself say nothing.
+  void note_prompt_text(const Value& type, bool is_plain_text) const {
+    constexpr std::string_view kEnd = "_format";
+    for (const char* part :
+         {"format", "no_input_format", "prompt_format", "chosen_format", "rejected_format",
+          "completion_format", "system_format", "system_prompt"}) {
+      const std::string_view name = part;
+      const std::string text = text_in(type, part);
+      const bool is_column = is_plain_text && name.ends_with(kEnd) &&
+                             text == fmt::format("{{{}}}", name.substr(0, name.rfind(kEnd)));
+      if (text.empty() || is_column) continue;
+      note(fmt::format(
+          "type.{}: {}", part,
+          is_plain_text ? "strings are trained on as they are: write prompt and answers as lists "
+                          "of messages"
+                        : "the record goes through the model's chat template "
+                          "(`model.chat_template`)"));
+    }
   }
 
   Conversion& conversion_;
@@ -221,6 +280,11 @@ std::vector<std::string> axolotl_files(const Value& source) {
   for (const Value& file : files->items) names.push_back(file.text);
   if (names.empty()) names.push_back(text_in(source, "path"));
   return names;
+}
+
+/// Whether Axolotl reads the instruction of a record, and no input.
+bool is_judged_alpaca(const Conversion& conversion, const AxolotlType* type) {
+  return axolotl_preference(conversion) != nullptr && type != nullptr && type->format == "alpaca";
 }
 
 /// Adds a data set, once for each of its files.
@@ -254,7 +318,8 @@ void add_axolotl_source(Conversion& conversion, const SourceKey& key, const Valu
   const Value* map = value_at(source, "type");
   const bool is_own_type = map != nullptr && map->kind == Value::Kind::kMap;
   const AxolotlType* type = axolotl_type(
-      conversion, is_own_type ? (has_pairs(conversion) ? "user_defined" : "alpaca") : name);
+      conversion,
+      is_own_type ? (axolotl_preference(conversion) != nullptr ? "user_defined" : "alpaca") : name);
   const AxolotlSourceNotes notes(conversion, key, source);
   notes.note_type(name, type);
   notes.note_labels();
@@ -266,8 +331,9 @@ void add_axolotl_source(Conversion& conversion, const SourceKey& key, const Valu
         !what.empty())
       notes.note(what);
     if (type != nullptr) result["format"] = std::string(type->format);
-    if (const Json fields = axolotl_fields(source, type); !fields.empty())
-      result["fields"] = fields;
+    Json fields = axolotl_fields(source, type);
+    if (is_judged_alpaca(conversion, type)) leave_out(fields, {"input"});
+    if (!fields.empty()) result["fields"] = fields;
     sources.push_back(std::move(result));
   }
 }

@@ -12,7 +12,21 @@ const config::ObjectiveInfo* axolotl_preference(const Conversion& conversion);
 
 /// `rl`
 void axolotl_objective(Conversion& conversion, const SourceKey& key);
-/// `dpo_loss_type`
+/// Keys that mean beta. The first of them that the file has is used.
+void axolotl_beta(Conversion& conversion, const SourceKey& key);
+/// `dpo_loss_type`: a list, with `dpo_loss_weights` and `rpo_alpha`.
 void axolotl_loss(Conversion& conversion, const SourceKey& key);
+/// `dpo_loss_weights` and `rpo_alpha`, where the file has no `dpo_loss_type`.
+void axolotl_loss_weights(Conversion& conversion, const SourceKey& key);
+/// `dpo_label_smoothing`
+void axolotl_smoothing(Conversion& conversion, const SourceKey& key);
+/// `cpo_alpha` and `simpo_gamma`
+void axolotl_of_simpo(Conversion& conversion, const SourceKey& key);
+/// `kto_desirable_weight` and `kto_undesirable_weight`
+void axolotl_kto_weight(Conversion& conversion, const SourceKey& key);
+/// `lora_model_dir`: an adapter from which training starts.
+void axolotl_adapter_dir(Conversion& conversion, const SourceKey& key);
+/// Defaults of the trainer. After all rules.
+void finish_objective_of_axolotl(Conversion& conversion);
 
 }  // namespace sftrun::foreign

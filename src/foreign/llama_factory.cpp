@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "factory_preference.h"
 #include "fsdp.h"
 #include "sftrun/config/yaml_reader.h"
 #include "sftrun/core/file.h"
@@ -92,30 +93,6 @@ void factory_deepspeed(Conversion& conversion, const SourceKey& key) {
                    conversion.source().path_beside(key.value.text).string());
 }
 
-bool is_stage(const Conversion& conversion, std::string_view stage) {
-  return ascii_lower(conversion.text_of("stage")) == stage;
-}
-
-/// null: the stage is none of preference training that there is here.
-const ObjectiveInfo* factory_objective(const Conversion& conversion) {
-  return preference_objective(conversion, conversion.text_of("stage"), "pref_loss");
-}
-
-/// The loss of stage dpo.
-void factory_preference(Conversion& conversion, const SourceKey& key) {
-  const ObjectiveInfo* objective = factory_objective(conversion);
-  if (objective == nullptr) return conversion.note_no_meaning(key, "only used with stage dpo");
-  set_loss(conversion, key, objective);
-}
-
-void factory_stage(Conversion& conversion, const SourceKey& key) {
-  if (is_stage(conversion, "sft") || is_stage(conversion, "pt"))
-    return conversion.set(key, "train.objective", "sft");
-  if (const ObjectiveInfo* objective = factory_objective(conversion))
-    return conversion.set(key, "train.objective", std::string(objective->name));
-  refuse_objective(conversion, key);
-}
-
 /// An entry of dataset_info.json.
 class FactoryEntry {
  public:
@@ -152,6 +129,8 @@ class FactoryEntry {
   }
 
   bool is_pair() const { return parse_bool(text("ranking")) == true; }
+  /// One answer that is judged.
+  bool is_judged() const { return is_stage(conversion_, "kto") && !is_pair(); }
   bool has_turns() const { return text("formatting") == "sharegpt" || is_openai(); }
   bool has_columns() const { return value_at(entry_, "columns") != nullptr; }
   bool is_openai() const { return text("formatting") == "openai"; }
@@ -197,6 +176,7 @@ class FactoryEntry {
       take("chosen", "columns.chosen", "chosen");
       take("rejected", "columns.rejected", "rejected");
     }
+    if (is_judged()) take("label", "columns.kto_tag", "");
     take("system", "columns.system", "system");
     take("tools", "columns.tools", "tools");
     leave_out_unnamed(fields);
@@ -246,9 +226,10 @@ class FactoryEntry {
   }
 
   void note_unread() const {
-    for (const char* column : {"history", "audios", "kto_tag"})
+    for (const char* column : {"history", "audios"})
       if (!text(fmt::format("columns.{}", column)).empty())
         note(fmt::format("columns.{} is not read", column));
+    note_judgements();
     if (!text("columns.images").empty() && !conversion_.find("image_max_pixels"))
       note(
           "LLaMA-Factory shrinks images to 589824 pixels (image_max_pixels), here to the limit of "
@@ -270,6 +251,18 @@ class FactoryEntry {
           "is read");
     for (const char* key : {"script_url", "folder"})
       if (!text(key).empty()) note(fmt::format("{} has no equivalent", key));
+  }
+
+  void note_judgements() const {
+    const bool is_named = !text("columns.kto_tag").empty();
+    if (is_named && !is_judged()) note("columns.kto_tag is not read");
+    if (!is_stage(conversion_, "kto")) return;
+    if (is_pair())
+      note(
+          "LLaMA-Factory trains on the chosen answer alone, as a desirable one; here the rejected "
+          "one is an undesirable example, too");
+    else if (!is_named)
+      note("columns.kto_tag is not named, so LLaMA-Factory leaves these records out");
   }
 
   Conversion& conversion_;
@@ -469,6 +462,7 @@ void factory_parts(Conversion& conversion, const SourceKey& key) {
 /// lora_alpha is twice the rank by default; stage pt trains on every token of plain text.
 void factory_finish(Conversion& conversion) {
   constexpr int64_t kLoggingSteps = 500;
+  finish_losses_of_factory(conversion);
   complete_eval_steps(conversion, kLoggingSteps);
   if (const auto rank = conversion.count_of("lora_rank", 1); !conversion.has("tuning.lora.alpha")) {
     constexpr int64_t kRank = 8;
@@ -500,6 +494,10 @@ constexpr auto kLlamaFactoryConverters = std::to_array<Converter>({
     {"eval_dataset", factory_eval_dataset},
     {"neat_packing", factory_neat_packing},
     {"preference", factory_preference},
+    {"cross_entropy", factory_cross_entropy},
+    {"bco", factory_bco},
+    {"smoothing", factory_smoothing},
+    {"length", factory_length},
     {"max_samples", factory_max_samples},
     {"media_dir", factory_media_dir},
     {"named_template", factory_template},

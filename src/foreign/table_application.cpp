@@ -157,10 +157,6 @@ void TableApplication::apply_unknown(const SourceKey& key) {
         key, fmt::format("unknown key `{}` in a file of {}", excerpt(key.name), table_.name),
         near.empty() ? "remove it" : fmt::format("did you mean `{}`?", near));
   }
-  if (is_train_field(leaf)) {
-    if (key.value.kind != Value::Kind::kNull) conversion_.set(key, "train." + leaf, key.value);
-    return;
-  }
   const ImportTable* const owner = other_owner(key.name);
   if (owner != nullptr && names_objective(*owner, key.name) && !is_off(key.value)) {
     return conversion_.refuse(key,
@@ -168,6 +164,10 @@ void TableApplication::apply_unknown(const SourceKey& key) {
                                           owner->name, table_.name),
                               fmt::format("remove it; {} names the objective by `{}`", table_.name,
                                           table_.objective_keys.front()));
+  }
+  if (is_train_field(leaf)) {
+    if (key.value.kind != Value::Kind::kNull) conversion_.set(key, "train." + leaf, key.value);
+    return;
   }
   const config::ForeignKey* foreign = config::find_foreign_key(key.name);
   if (foreign == nullptr && is_off(key.value)) return;

@@ -249,59 +249,12 @@ const Value& single_value(const Value& value) {
   return value.kind == Value::Kind::kList && value.items.size() == 1 ? value.items[0] : value;
 }
 
-namespace {
-
-/// One value, or the items of a list.
-std::vector<Value> items_of(const Value& value) {
-  return value.kind == Value::Kind::kList ? value.items : std::vector<Value>{value};
-}
-
-}  // namespace
-
-const ObjectiveInfo* preference_objective(const Conversion& conversion, const std::string& word,
-                                          std::string_view loss_key) {
-  const ObjectiveInfo* named = config::find_objective(ascii_lower(word));
-  if (named == nullptr || named->reads_answers()) return nullptr;
-  const auto loss = conversion.find(loss_key);
-  // "ipo" is a loss of dpo, too, which has more settings.
-  const std::string loss_word = loss ? ascii_lower(single_value(loss->value).text) : "";
-  if (config::find_preference_loss(loss_word) != nullptr) return named;
-  const ObjectiveInfo* by_loss = config::find_objective(loss_word);
-  return by_loss != nullptr && !by_loss->reads_answers() ? by_loss : named;
-}
-
-void set_loss(Conversion& conversion, const SourceKey& key, const ObjectiveInfo* objective) {
-  if (config::find_objective(ascii_lower(single_value(key.value).text)) == objective)
-    return conversion.note_no_meaning(
-        key, fmt::format("it is the loss of `train.objective: {}`", objective->name));
-  nlohmann::ordered_json losses = nlohmann::ordered_json::array();
-  for (const Value& item : items_of(key.value)) {
-    const config::PreferenceLossInfo* loss = config::find_preference_loss(ascii_lower(item.text));
-    if (loss == nullptr || !objective->takes_loss(loss->loss))
-      return refuse_objective(conversion, key);
-    losses.push_back(loss->name);
-  }
-  if (losses.size() == 1) losses = losses[0];
-  conversion.set(key, "train.loss_type", value_from_json(losses));
-}
-
-std::string other_objectives(std::string_view tool) {
-  return fmt::format("`train.objective` takes {}: use {} itself for other objectives",
-                     config::all_objectives(" and "), tool);
-}
-
 void leave_out(nlohmann::ordered_json& fields, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     const bool is_used = std::any_of(fields.begin(), fields.end(),
                                      [&](const auto& column) { return column == name; });
     if (!is_used && !fields.contains(name)) fields[name] = "";
   }
-}
-
-void refuse_objective(Conversion& conversion, const SourceKey& key) {
-  conversion.refuse(
-      key, fmt::format("`{}` is {}, which is not supported", key.name, describe(key.value)),
-      other_objectives("the tool"));
 }
 
 }  // namespace sftrun::foreign

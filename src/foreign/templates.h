@@ -3,11 +3,8 @@
 #include <string_view>
 
 #include "conversion.h"
-#include "sftrun/config/objectives.h"
 
 namespace sftrun::foreign {
-
-using config::ObjectiveInfo;
 
 /// Sets model.chat_template from the name of a template, or notes that the model's own is used.
 void set_template(Conversion& conversion, const SourceKey& key);
@@ -51,13 +48,6 @@ std::string set_split(Conversion& conversion, nlohmann::ordered_json& source,
 void take_back_evaluations(Conversion& conversion, const std::string& why);
 /// The item of a list of one; else the value itself.
 const Value& single_value(const Value& value);
-/// The objective of preference training that a tool means; null: there is none here.
-/// @param word for the kind of training: "dpo"   @param loss_key that may name another loss
-const ObjectiveInfo* preference_objective(const Conversion& conversion, const std::string& word,
-                                          std::string_view loss_key);
-/// Sets `train.loss_type` to the loss of preference training, or to a list of losses; an error if
-/// `objective` does not take one of them.
-void set_loss(Conversion& conversion, const SourceKey& key, const ObjectiveInfo* objective);
 /// Maps each of `names` that is not mapped to no column, as the tool does not read a column of that
 /// name. A column that is another field is none of them.
 void leave_out(nlohmann::ordered_json& fields, std::initializer_list<const char*> names);
@@ -65,9 +55,5 @@ void leave_out(nlohmann::ordered_json& fields, std::initializer_list<const char*
 inline constexpr const char* kUnlimited =
     "there is always a limit: set `model.max_seq_len` to the longest example. Longer texts are cut "
     "off or left out, as `data.too_long` says; longer examples with images are left out";
-/// "`train.objective` takes …: use TRL itself for other objectives"
-std::string other_objectives(std::string_view tool);
-/// An error: the key asks for another kind of training than there is here.
-void refuse_objective(Conversion& conversion, const SourceKey& key);
 
 }  // namespace sftrun::foreign

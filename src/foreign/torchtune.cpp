@@ -4,6 +4,7 @@
 #include <array>
 
 #include "offload.h"
+#include "preference.h"
 #include "sftrun/config/optimizers.h"
 #include "sftrun/core/strings.h"
 #include "templates.h"
@@ -355,23 +356,68 @@ void tune_validation(Conversion& conversion, const SourceKey& key) {
   tune_datasets(conversion, key, "data.val");
 }
 
+/// A loss of preference training (torchtune/rlhf/loss/dpo.py): its name for beta, and the settings
+/// that are not the defaults here.
+struct TuneLoss {
+  std::string_view name, beta;
+  std::string_view usual_beta = {};  ///< its default; "": that of `train.beta`
+  std::string_view loss_type = {};
+  std::string_view note = {};  ///< what is not as in torchtune
+};
+constexpr auto kTuneLosses = std::to_array<TuneLoss>({
+    {"DPOLoss", "beta"},
+    {.name = "RSOLoss", .beta = "gamma", .loss_type = "hinge"},
+    {.name = "IPOLoss",
+     .beta = "tau",
+     .note = "torchtune compares sums of log-probabilities; here they are means over the tokens of "
+             "an answer, as in TRL: choose `train.beta` anew"},
+    {.name = "SimPOLoss", .beta = "beta", .usual_beta = "2"},
+});
+
+/// The settings of a loss of preference training.
+class TunePreference {
+ public:
+  TunePreference(Conversion& conversion, const SourceKey& key, const TuneLoss& loss)
+      : conversion_(conversion), key_(key), loss_(loss) {}
+
+  void apply() const {
+    const ObjectiveInfo* own = config::find_objective_of_torchtune(loss_.name);
+    const ObjectiveInfo& objective =
+        own != nullptr ? *own : config::objective_info(config::Objective::kDpo);
+    conversion_.set(key_, "train.objective", objective.name);
+    if (!loss_.loss_type.empty()) conversion_.set(key_, "train.loss_type", loss_.loss_type);
+    take(loss_.beta, "train.beta", loss_.usual_beta);
+    if (objective.reads("train.simpo_gamma")) take("gamma", "train.simpo_gamma", "");
+    if (parse_double(text("label_smoothing")).value_or(0) != 0)
+      take("label_smoothing", "train.label_smoothing", "");
+    if (!loss_.note.empty()) conversion_.note_lost(key_, std::string(loss_.note));
+  }
+
+ private:
+  std::string text(std::string_view name) const {
+    const Value* value = value_at(key_.value, name);
+    return value == nullptr ? std::string() : value->text;
+  }
+  void take(std::string_view name, std::string_view field, std::string_view usual) const {
+    const std::string own = text(name);
+    const std::string value = own.empty() ? std::string(usual) : own;
+    if (!value.empty()) conversion_.set(key_, field, value);
+  }
+
+  Conversion& conversion_;
+  const SourceKey& key_;
+  const TuneLoss& loss_;
+};
+
 /// The loss names the objective.
 void tune_loss(Conversion& conversion, const SourceKey& key) {
-  const auto text_in_loss = [&](const char* name) {
-    const Value* value = value_at(key.value, name);
-    return value == nullptr ? std::string() : value->text;
-  };
-  const std::string component = text_in_loss("_component_");
-  const std::string name = component.substr(component.rfind('.') + 1);
-  constexpr auto kOthers = std::to_array<std::string_view>(
-      {"RSOLoss", "SimPOLoss", "IPOLoss", "PPOLoss", "GRPO", "KLLoss", "SymmetricKL"});
-  if (const ObjectiveInfo* objective = config::find_objective_of_torchtune(name)) {
-    conversion.set(key, "train.objective", std::string(objective->name));
-    if (!text_in_loss("beta").empty()) conversion.set(key, "train.beta", text_in_loss("beta"));
-    if (parse_double(text_in_loss("label_smoothing")).value_or(0) != 0)
-      conversion.note_lost(key, "label_smoothing: the loss has no label smoothing");
-    return;
-  }
+  const Value* component = value_at(key.value, "_component_");
+  const std::string path = component == nullptr ? "" : component->text;
+  const std::string name = path.substr(path.rfind('.') + 1);
+  constexpr auto kOthers =
+      std::to_array<std::string_view>({"PPOLoss", "GRPO", "KLLoss", "SymmetricKL"});
+  for (const TuneLoss& loss : kTuneLosses)
+    if (loss.name == name) return TunePreference(conversion, key, loss).apply();
   const bool is_other = std::any_of(kOthers.begin(), kOthers.end(), [&](std::string_view other) {
     return name.find(other) != std::string::npos;
   });

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 
 #include "fsdp.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "templates.h"
+#include "trl_preference.h"
 
 /// Values of TRL's YAML that have another form here (tools/trl.yaml).
 namespace sftrun::foreign {
@@ -24,30 +24,6 @@ void trl_dtype(Conversion& conversion, const SourceKey& key) {
   if (ascii_lower(key.value.text) == "auto" || is_on("bf16") || is_on("fp16"))
     return conversion.note_no_meaning(key, "trained weights are kept in fp32");
   conversion.set(key, "model.dtype", key.value);
-}
-
-/// Keys that only DPOConfig has: the file does not name the command that it is for.
-constexpr auto kTrlOfDpo = std::to_array<std::string_view>(
-    {"beta", "max_prompt_length", "precompute_ref_log_probs", "precompute_ref_batch_size",
-     "ref_model_init_kwargs", "reference_free", "rpo_alpha", "f_divergence_type", "ld_alpha",
-     "sync_ref_model", "use_weighting", "label_smoothing", "disable_dropout", "loss_weights"});
-
-/// Whether it is a loss of DPOConfig, or a list of them.
-bool is_loss_of_dpo(const Value& value) {
-  const std::vector<Value> one = {value};
-  const std::vector<Value>& losses = value.kind == Value::Kind::kList ? value.items : one;
-  return !losses.empty() && std::all_of(losses.begin(), losses.end(), [](const Value& loss) {
-    return config::find_preference_loss(ascii_lower(loss.text)) != nullptr;
-  });
-}
-
-/// The first key that says that the file is for DPO.
-std::optional<SourceKey> dpo_key_of_trl(const Conversion& conversion) {
-  const auto loss = conversion.find("loss_type");
-  if (loss && is_loss_of_dpo(loss->value)) return loss;
-  for (const std::string_view name : kTrlOfDpo)
-    if (auto key = conversion.find(name)) return key;
-  return std::nullopt;
 }
 
 /// A data set of the hub or a path, with its subset and split.
@@ -141,22 +117,6 @@ void trl_completion_only(Conversion& conversion, const SourceKey& key) {
   if (only) conversion.set(key, "data.loss_on", *only ? "completion" : "all");
 }
 
-void trl_loss(Conversion& conversion, const SourceKey& key) {
-  const Value& value = single_value(key.value);
-  const std::string loss = ascii_lower(value.text);
-  const bool is_empty = value.kind == Value::Kind::kScalar && loss.empty();
-  if (is_empty) return;
-  if (is_loss_of_dpo(key.value))
-    return set_loss(conversion, key, &config::objective_info(config::Objective::kDpo));
-  if (loss == "nll" || loss == "chunked_nll")
-    return conversion.note_no_meaning(key, "the loss is the cross entropy of the labelled tokens");
-  refuse_objective(conversion, {.name = key.name,
-                                .value = value,
-                                .place = key.place,
-                                .value_place = key.value_place,
-                                .source = key.source});
-}
-
 /// A file, a directory with a tokenizer's files, or a model on the hub.
 void trl_template(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
@@ -194,24 +154,19 @@ void trl_finish(Conversion& conversion) {
   constexpr int64_t kLoggingSteps = 10;
   note_unlimited(conversion);
   complete_eval_steps(conversion, kLoggingSteps);
-  const auto dpo_key = dpo_key_of_trl(conversion);
-  const bool is_dpo = dpo_key.has_value();
-  if (is_dpo)
-    conversion.set(*dpo_key, "train.objective",
-                   std::string(preference_objective(conversion, "dpo", "loss_type")->name));
-  else
-    conversion.set_default("train.objective", "sft");
+  finish_objective_of_trl(conversion);
+  const bool is_sft = trl_objective(conversion).is_cross_entropy;
   if (!conversion.has("train.learning_rate"))
-    conversion.set_default("train.learning_rate", is_dpo ? "1e-6" : "2e-5");
+    conversion.set_default("train.learning_rate", is_sft ? "2e-5" : "1e-6");
   const bool is_half =
       conversion.has("train.bf16") || conversion.has("train.fp16") || conversion.has("model.dtype");
   if (!is_half) conversion.set_default("train.bf16", "true");
   if (conversion.has("tuning.mode") && !conversion.has("tuning.lora.target_modules"))
     conversion.set_default("tuning.lora.target_modules",
                            value_from_json(Json::array({"q_proj", "v_proj"})));
-  if (!is_dpo && !conversion.has("tuning.lora.dropout"))
+  if (is_sft && !conversion.has("tuning.lora.dropout"))
     conversion.set_default("tuning.lora.dropout", "0.05");
-  if (is_dpo || conversion.has("data.loss_on")) return;
+  if (!is_sft || conversion.has("data.loss_on")) return;
   conversion.set_default("data.loss_on", "all");
   conversion.not_carried.push_back(
       {"assistant_only_loss, completion_only_loss",
@@ -228,6 +183,9 @@ constexpr auto kTrlConverters = std::to_array<Converter>({
     {"text_field", trl_text_field},
     {"completion_only", trl_completion_only},
     {"loss", trl_loss},
+    {"smoothing", trl_smoothing},
+    {"sampling", trl_sampling},
+    {"dropout", trl_dropout},
     {"chat_template", trl_template},
     {"adapter", trl_adapter},
     {"targets", trl_targets},

@@ -154,16 +154,7 @@ TEST_F(DataSetsTest, WhatIsLeftOutStaysLeftOutInTheYaml) {
       {"leaves out that part", "only features, images, input, system, tools and videos"});
 }
 
-constexpr const char* kFactoryPairs = "model_name_or_path: m\nstage: dpo\nfinetuning_type: lora\n";
-
-TEST_F(DataSetsTest, OnlyTheLossOfDpoIsImported) {
-  for (const char* loss : {"orpo", "simpo", "ipo", "hinge", "kto_pair"})
-    test::expect_error<ConfigError>(
-        [&] { import(kFactoryPairs + fmt::format("pref_loss: {}\n", loss), Tool::kLlamaFactory); },
-        {"`pref_loss`", loss, "not supported"});
-  test::expect_error<ConfigError>(
-      [&] { import("base_model: m\nrl: dpo\ndpo_loss_type: [ipo]\n", Tool::kAxolotl); },
-      {"`dpo_loss_type`", "not supported"});
+TEST_F(DataSetsTest, AnUnknownLossOfTorchtuneIsListed) {
   EXPECT_TRUE(
       has_key(import("loss: {_component_: my.OtherLoss}\n", Tool::kTorchtune).not_carried, "loss"));
 }

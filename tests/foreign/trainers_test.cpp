@@ -407,15 +407,13 @@ TEST_F(TrainersTest, MixturesOfTrl) {
 
 TEST_F(TrainersTest, OtherObjectivesAreRefused) {
   for (const auto& [text, tool] : std::vector<std::pair<std::string, Tool>>{
-           {std::string(kAxolotlLora) + "rl: orpo\n", Tool::kAxolotl},
-           {"model_name_or_path: m\nstage: kto\n", Tool::kLlamaFactory},
-           {"model_name_or_path: m\nloss_type: ipo\n", Tool::kTrl},
-           {"model_name_or_path: m\nloss_type: [ipo]\n", Tool::kTrl},
+           {std::string(kAxolotlLora) + "rl: grpo\n", Tool::kAxolotl},
+           {"model_name_or_path: m\nstage: ppo\n", Tool::kLlamaFactory},
+           {"model_name_or_path: m\nloss_type: dft\n", Tool::kTrl},
            {"model_name_or_path: m\nloss_type: [dft]\n", Tool::kTrl},
-           {"model_name_or_path: m\nloss_type: [sigmoid, sft]\n", Tool::kTrl},
-           {"model_name_or_path: m\nbeta: 0.1\nloss_type: []\n", Tool::kTrl},
+           {"model_name_or_path: m\nloss_type: [sigmoid, dapo]\n", Tool::kTrl},
            {"model_name_or_path: m\nreward_funcs: f\n", Tool::kTrl},
-           {"loss: {_component_: torchtune.rlhf.loss.RSOLoss}\n", Tool::kTorchtune}})
+           {"loss: {_component_: torchtune.rlhf.loss.PPOLoss}\n", Tool::kTorchtune}})
     test::expect_error<ConfigError>([&, &text = text, tool = tool] { import(text, tool); },
                                     {"not supported", "train.objective"});
 }

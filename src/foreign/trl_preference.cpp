@@ -1,0 +1,239 @@
+#include "trl_preference.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "preference.h"
+#include "sftrun/core/strings.h"
+#include "templates.h"
+
+namespace sftrun::foreign {
+namespace {
+
+using config::Objective;
+
+constexpr auto kTrlKeysOfKto =
+    std::to_array<std::string_view>({"desirable_weight", "undesirable_weight"});
+constexpr auto kTrlKeysOfCpo =
+    std::to_array<std::string_view>({"cpo_alpha", "simpo_gamma", "alpha"});
+constexpr auto kTrlKeysOfDpo = std::to_array<std::string_view>(
+    {"loss_weights", "ld_alpha", "f_divergence_type", "f_alpha_divergence_coef", "discopop_tau",
+     "use_weighting", "reference_free", "rpo_alpha"});
+/// That several of them have, and SFTConfig has not.
+constexpr auto kTrlKeysOfPreference = std::to_array<std::string_view>(
+    {"beta", "max_prompt_length", "precompute_ref_log_probs", "precompute_ref_batch_size",
+     "ref_model_init_kwargs", "sync_ref_model", "label_smoothing", "disable_dropout"});
+
+constexpr auto kTrlLossesOfKto = std::to_array<std::string_view>({"kto", "apo_zero_unpaired"});
+constexpr auto kTrlLossesOfCpo = std::to_array<std::string_view>({"simpo", "alphapo"});
+/// Besides those that there are here.
+constexpr auto kTrlLossesOfDpo =
+    std::to_array<std::string_view>({"aot", "aot_unpaired", "aot_pair", "kto_pair"});
+
+struct TrlTrainer {
+  Objective objective;
+  std::string_view config;  ///< its class of settings
+  std::span<const std::string_view> losses, keys;
+};
+
+constexpr auto kTrlTrainers = std::to_array<TrlTrainer>({
+    {Objective::kKto, "KTOConfig", kTrlLossesOfKto, kTrlKeysOfKto},
+    {Objective::kCpo, "CPOConfig", kTrlLossesOfCpo, kTrlKeysOfCpo},
+    {Objective::kDpo, "DPOConfig", kTrlLossesOfDpo, kTrlKeysOfDpo},
+});
+
+bool is_one_of(std::string_view word, std::span<const std::string_view> words) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+std::optional<SourceKey> first_found(const Conversion& conversion,
+                                     std::span<const std::string_view> names) {
+  for (const std::string_view name : names)
+    if (auto key = conversion.find(name)) return key;
+  return std::nullopt;
+}
+
+/// Whether `loss_type` is for this trainer. A loss that CPO has, too, is CPO's beside its keys.
+bool is_loss_of_trainer(const Conversion& conversion, const TrlTrainer& trainer,
+                        const Value& loss_type) {
+  const std::vector<std::string> names = loss_names(loss_type);
+  const auto is_here = [](const std::string& name, Objective objective) {
+    const config::PreferenceLossInfo* loss = config::find_preference_loss(name);
+    return loss != nullptr && config::objective_info(objective).takes_loss(loss->loss);
+  };
+  const bool is_of_cpo = names.size() == 1 && is_here(names.front(), Objective::kCpo) &&
+                         first_found(conversion, kTrlKeysOfCpo);
+  return !names.empty() && std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+    if (is_one_of(name, trainer.losses)) return true;
+    return is_here(name, trainer.objective) && is_of_cpo == (trainer.objective == Objective::kCpo);
+  });
+}
+
+/// The first key that this trainer has, and the others have not.
+std::optional<SourceKey> key_of_trainer(const Conversion& conversion, const TrlTrainer& trainer) {
+  auto loss = conversion.find("loss_type");
+  if (loss && is_loss_of_trainer(conversion, trainer, loss->value)) return loss;
+  return first_found(conversion, trainer.keys);
+}
+
+/// null: the file is for SFT.
+const TrlTrainer* trainer_of_trl(const Conversion& conversion) {
+  for (const TrlTrainer& trainer : kTrlTrainers)
+    if (key_of_trainer(conversion, trainer)) return &trainer;
+  return first_found(conversion, kTrlKeysOfPreference) ? &kTrlTrainers.back() : nullptr;
+}
+
+bool is_on_in_trl(const Conversion& conversion, const char* name) {
+  const auto key = conversion.find(name);
+  return key && !is_off(key->value);
+}
+
+/// The losses of DPO, or those of CPO. The first is the default.
+std::vector<std::string> losses_of_trl(const Conversion& conversion) {
+  const auto key = conversion.find("loss_type");
+  return key ? loss_names(key->value) : std::vector<std::string>{"sigmoid"};
+}
+
+/// `rpo_alpha` of TRL before 1.0, the weight of the cross-entropy. 0: none
+double cross_entropy_of_trl(Conversion& conversion) {
+  const auto key = conversion.find("rpo_alpha");
+  if (!key) return 0;
+  const auto weight = parse_double(key->value.text);
+  if (!weight || *weight < 0)
+    conversion.refuse(*key, fmt::format("`rpo_alpha` is {}", describe(key->value)),
+                      "write a number of at least 0");
+  return std::max(weight.value_or(0), 0.0);
+}
+
+/// @param key that names the losses, or their weights
+void set_losses_of_trl(Conversion& conversion, const SourceKey& key) {
+  const ObjectiveInfo& objective = trl_objective(conversion);
+  auto losses = weighted_losses(conversion, losses_of_trl(conversion),
+                                conversion.find("loss_weights"), "loss_type");
+  if (!losses) return;
+  const double sft = objective.needs_reference ? cross_entropy_of_trl(conversion) : 0;
+  if (sft > 0) add_loss(*losses, "sft", sft);
+  set_losses(conversion, key, objective, *losses);
+}
+
+/// Two keys of different trainers.
+void refuse_mixed_trainers(Conversion& conversion) {
+  const TrlTrainer* first = nullptr;
+  for (const TrlTrainer& trainer : kTrlTrainers) {
+    const auto key = key_of_trainer(conversion, trainer);
+    if (!key) continue;
+    if (first != nullptr) {
+      const auto other = key_of_trainer(conversion, *first);
+      return conversion.refuse(*other, *key,
+                               fmt::format("`{}` is for {}, and `{}` for {}", other->name,
+                                           first->config, key->name, trainer.config),
+                               "keep the keys of one trainer");
+    }
+    first = &trainer;
+  }
+}
+
+void set_objective_of_trl(Conversion& conversion, const TrlTrainer& trainer) {
+  const std::string name(trl_objective(conversion).name);
+  if (const auto key = key_of_trainer(conversion, trainer))
+    return conversion.set(*key, "train.objective", name);
+  const auto shared = first_found(conversion, kTrlKeysOfPreference);
+  conversion.set(*shared, "train.objective", name);
+  conversion.note_lost(*shared,
+                       "it does not tell which trainer the file is for, and DPO is assumed: set "
+                       "`train.objective` for KTO, CPO or ORPO");
+}
+
+}  // namespace
+
+const ObjectiveInfo& trl_objective(const Conversion& conversion) {
+  const TrlTrainer* trainer = trainer_of_trl(conversion);
+  if (trainer == nullptr) return config::objective_info(Objective::kSft);
+  Objective objective = trainer->objective;
+  const std::vector<std::string> names = losses_of_trl(conversion);
+  if (objective == Objective::kCpo && is_one_of(names.empty() ? "" : names[0], kTrlLossesOfCpo))
+    objective = Objective::kSimpo;
+  if (objective == Objective::kDpo && is_on_in_trl(conversion, "reference_free"))
+    objective = Objective::kCpo;
+  return config::objective_info(objective);
+}
+
+void trl_loss(Conversion& conversion, const SourceKey& key) {
+  if (key.value.kind == Value::Kind::kScalar && key.value.text.empty()) return;
+  const ObjectiveInfo& objective = trl_objective(conversion);
+  if (!objective.losses.empty()) return set_losses_of_trl(conversion, key);
+  const Value& value = single_value(key.value);
+  const std::string loss = ascii_lower(value.text);
+  if (objective.is_cross_entropy && (loss == "nll" || loss == "chunked_nll"))
+    return conversion.note_no_meaning(key, "the loss is the cross entropy of the labelled tokens");
+  if (loss == objective.name)
+    return conversion.note_no_meaning(
+        key, fmt::format("it is the loss of `train.objective: {}`", objective.name));
+  refuse_objective(conversion, {.name = key.name,
+                                .value = value,
+                                .place = key.place,
+                                .value_place = key.value_place,
+                                .source = key.source});
+}
+
+void trl_smoothing(Conversion& conversion, const SourceKey& key) {
+  const ObjectiveInfo& objective = trl_objective(conversion);
+  const std::vector<std::string> losses = losses_of_trl(conversion);
+  if (objective.objective == Objective::kDpo) return set_smoothing_of_dpo(conversion, key, losses);
+  const bool is_smoothed =
+      objective.losses.empty() || losses == std::vector<std::string>{"sigmoid"};
+  const bool is_read = objective.reads("train.label_smoothing") && is_smoothed;
+  if (!is_read)
+    conversion.note_no_meaning(
+        key, fmt::format("the loss of {} has no label smoothing", objective.name));
+  else if (!is_off(key.value))
+    conversion.set(key, "train.label_smoothing", key.value);
+}
+
+void trl_sampling(Conversion& conversion, const SourceKey& key) {
+  const std::string word = ascii_lower(key.value.text);
+  if (word == "group_by_length") return conversion.set(key, "data.group_by_length", "true");
+  if (word == "sequential" || word == "random")
+    return conversion.set(key, "data.shuffle", word == "random" ? "true" : "false");
+  conversion.note_unused(key,
+                         fmt::format("`{}` is {}; known values: random, sequential, "
+                                     "group_by_length",
+                                     key.name, describe(key.value)),
+                         "data.shuffle");
+}
+
+void trl_dropout(Conversion& conversion, const SourceKey& key) {
+  constexpr double kDropout = 0.05;  // ModelConfig.lora_dropout
+  const double dropout = parse_double(conversion.text_of("lora_dropout")).value_or(kDropout);
+  if (is_off(key.value) && is_on_in_trl(conversion, "use_peft") && dropout > 0)
+    return conversion.note_lost(key, "preference training has no dropout here");
+  conversion.note_no_meaning(key, "preference training has no dropout here");
+}
+
+void finish_objective_of_trl(Conversion& conversion) {
+  const TrlTrainer* trainer = trainer_of_trl(conversion);
+  if (trainer == nullptr) return conversion.set_default("train.objective", "sft");
+  refuse_mixed_trainers(conversion);
+  set_objective_of_trl(conversion, *trainer);
+  const Objective objective = trl_objective(conversion).objective;
+  if (objective == Objective::kSimpo && !conversion.has("train.cpo_alpha"))
+    conversion.set_default("train.cpo_alpha", "1");
+  if (objective == Objective::kKto && !conversion.find("train_sampling_strategy"))
+    conversion.set_default("data.shuffle", "false");
+  if (const auto free = conversion.find("reference_free"); free && objective == Objective::kCpo)
+    conversion.set(*free, "train.cpo_alpha", fmt::format("{}", cross_entropy_of_trl(conversion)));
+  if (const auto type = conversion.find("f_divergence_type");
+      type && ascii_lower(type->value.text) == "alpha_divergence")
+    conversion.note_lost(
+        *type,
+        "`train.f_alpha_divergence_coef` is the coefficient of TRL 1.16; where the "
+        "file is for TRL 0.24, it is 1 minus that of the file");
+  constexpr auto kWeights = std::to_array<std::string_view>({"loss_weights", "rpo_alpha"});
+  const auto weights = first_found(conversion, kWeights);
+  if (weights && !conversion.find("loss_type")) set_losses_of_trl(conversion, *weights);
+}
+
+}  // namespace sftrun::foreign

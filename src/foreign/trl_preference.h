@@ -1,0 +1,25 @@
+#pragma once
+
+#include "conversion.h"
+#include "sftrun/config/objectives.h"
+
+/// Preference training of TRL: DPOConfig and KTOConfig (trl/trainer/), CPOConfig
+/// (trl/experimental/cpo/). A file does not name its trainer: its keys tell. ORPOConfig has no key of
+/// its own.
+namespace sftrun::foreign {
+
+/// What the file trains on.
+const config::ObjectiveInfo& trl_objective(const Conversion& conversion);
+
+/// `loss_type`: a name, of DPO also a list of names.
+void trl_loss(Conversion& conversion, const SourceKey& key);
+/// `label_smoothing`
+void trl_smoothing(Conversion& conversion, const SourceKey& key);
+/// `train_sampling_strategy`: the order of the data.
+void trl_sampling(Conversion& conversion, const SourceKey& key);
+/// `disable_dropout`
+void trl_dropout(Conversion& conversion, const SourceKey& key);
+/// The objective, and the defaults of its trainer. After all rules.
+void finish_objective_of_trl(Conversion& conversion);
+
+}  // namespace sftrun::foreign
