@@ -234,6 +234,8 @@ constexpr auto kAxolotlConverters = std::to_array<Converter>({
     {"of_simpo", axolotl_of_simpo},
     {"kto_weight", axolotl_kto_weight},
     {"adapter_dir", axolotl_adapter_dir},
+    {"reference", axolotl_reference},
+    {"precompute", axolotl_precompute},
     {"batch", axolotl_batch},
     {"activations", axolotl_activations},
     {"deepspeed", axolotl_deepspeed},

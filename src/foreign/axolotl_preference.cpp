@@ -123,6 +123,24 @@ void axolotl_adapter_dir(Conversion& conversion, const SourceKey& key) {
                   objective->name));
 }
 
+/// That model has the adapter of lora_model_dir (train.py, setup_reference_model).
+void axolotl_reference(Conversion& conversion, const SourceKey& key) {
+  const ObjectiveInfo* objective = axolotl_preference(conversion);
+  const auto adapter = conversion.find("adapter"), start = conversion.find("lora_model_dir");
+  if (objective == nullptr || !objective->needs_reference || !adapter || is_off(adapter->value))
+    return conversion.note_no_meaning(key, "only used with a reference model, and an adapter");
+  if (is_off(key.value) || !start || is_off(start->value))
+    return conversion.note_no_meaning(key,
+                                      "the reference is the base model, as which training starts");
+  conversion.set(key, "train.reference", start->value.text);
+}
+
+void axolotl_precompute(Conversion& conversion, const SourceKey& key) {
+  if (is_axolotl_objective(conversion, Objective::kKto))
+    return conversion.note_no_meaning(key, "Axolotl reads it with rl dpo and ipo alone");
+  set_precomputed_reference(conversion, key, axolotl_preference(conversion));
+}
+
 void finish_objective_of_axolotl(Conversion& conversion) {
   if (is_axolotl_objective(conversion, Objective::kSimpo) && !conversion.has("train.cpo_alpha"))
     conversion.set_default("train.cpo_alpha", "1");  // of TRL's CPOConfig

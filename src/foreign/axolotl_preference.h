@@ -26,6 +26,10 @@ void axolotl_of_simpo(Conversion& conversion, const SourceKey& key);
 void axolotl_kto_weight(Conversion& conversion, const SourceKey& key);
 /// `lora_model_dir`: an adapter from which training starts.
 void axolotl_adapter_dir(Conversion& conversion, const SourceKey& key);
+/// `rl_adapter_ref_model`: the reference is a model of its own, and not the base without adapters.
+void axolotl_reference(Conversion& conversion, const SourceKey& key);
+/// `precompute_ref_log_probs`: of dpo and ipo.
+void axolotl_precompute(Conversion& conversion, const SourceKey& key);
 /// Defaults of the trainer. After all rules.
 void finish_objective_of_axolotl(Conversion& conversion);
 

@@ -27,6 +27,21 @@ double weight_of_factory(const Conversion& conversion, const char* key) {
   return parse_double(conversion.text_of(key)).value_or(0);
 }
 
+bool has_factory_reference(const Conversion& conversion) {
+  const ObjectiveInfo* objective = factory_objective(conversion);
+  return objective != nullptr && objective->needs_reference;
+}
+
+bool is_on_in_factory(const Conversion& conversion, const char* name) {
+  const auto key = conversion.find(name);
+  return key && !is_off(key->value);
+}
+
+bool trains_factory_adapter(const Conversion& conversion) {
+  const std::string type = conversion.text_of("finetuning_type");
+  return type.empty() || ascii_lower(type) == "lora";
+}
+
 }  // namespace
 
 bool is_stage(const Conversion& conversion, std::string_view stage) {
@@ -125,6 +140,49 @@ void factory_length(Conversion& conversion, const SourceKey& key) {
       key,
       "LLaMA-Factory applies it to the trained model alone; here it applies to the "
       "reference model, too, as in TRL 1.16");
+}
+
+/// Without it the reference is the model without its adapters, or a copy of the model.
+void factory_reference(Conversion& conversion, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  if (!has_factory_reference(conversion))
+    return conversion.note_no_meaning(
+        key,
+        "only used with stages dpo (but orpo and simpo) and kto, which have a reference model");
+  const bool is_base = key.value.text == conversion.text_of("model_name_or_path");
+  if (is_on_in_factory(conversion, "ref_model_adapters")) {
+    if (!is_base)
+      conversion.note_lost(key,
+                           "the reference is another model with an adapter: merge them (`sftrun "
+                           "merge`), and set `train.reference` to the result");
+    return;
+  }
+  if (!is_base) return conversion.set(key, "train.reference", key.value);
+  if (trains_factory_adapter(conversion)) return conversion.set(key, "train.reference", "base");
+  conversion.note_no_meaning(key, "the reference is the model as the run starts");
+}
+
+/// LLaMA-Factory merges a list of them.
+void factory_reference_adapter(Conversion& conversion, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  if (!has_factory_reference(conversion) || !is_on_in_factory(conversion, "ref_model"))
+    return conversion.note_no_meaning(key, "only used with ref_model");
+  if (conversion.text_of("ref_model") != conversion.text_of("model_name_or_path"))
+    return conversion.note_lost(key, "`train.reference` takes an adapter of `model.name` alone");
+  if (key.value.kind != Value::Kind::kScalar || key.value.text.find(',') != std::string::npos)
+    return conversion.note_lost(
+        key, "`train.reference` takes one adapter: merge the others into a model");
+  conversion.set(key, "train.reference", key.value);
+}
+
+/// The reference is the model with adapters off, and so without this adapter.
+void factory_adapter(Conversion& conversion, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  conversion.set(key, "tuning.lora.init_from", key.value);
+  const bool is_start = has_factory_reference(conversion) && trains_factory_adapter(conversion) &&
+                        !is_on_in_factory(conversion, "ref_model") &&
+                        !is_on_in_factory(conversion, "create_new_adapter");
+  if (is_start) conversion.set(key, "train.reference", "base");
 }
 
 /// (L + W bco) / (1 + W) + F times the cross-entropy, of `pref_loss` L, `pref_bco_weight` W and

@@ -25,6 +25,12 @@ void factory_bco(Conversion& conversion, const SourceKey& key);
 void factory_smoothing(Conversion& conversion, const SourceKey& key);
 /// `ld_alpha`
 void factory_length(Conversion& conversion, const SourceKey& key);
+/// `ref_model`: a model, or with `ref_model_adapters` one with an adapter.
+void factory_reference(Conversion& conversion, const SourceKey& key);
+/// `ref_model_adapters`
+void factory_reference_adapter(Conversion& conversion, const SourceKey& key);
+/// `adapter_name_or_path`: an adapter from which training starts.
+void factory_adapter(Conversion& conversion, const SourceKey& key);
 /// The sum of losses that several keys name. After all rules.
 void finish_losses_of_factory(Conversion& conversion);
 

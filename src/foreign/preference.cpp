@@ -139,4 +139,15 @@ void set_smoothing_of_dpo(Conversion& conversion, const SourceKey& key,
         key, fmt::format("the loss {} has no label smoothing", joined(losses, " and ")));
 }
 
+void set_precomputed_reference(Conversion& conversion, const SourceKey& key,
+                               const ObjectiveInfo* objective) {
+  if (objective == nullptr || !objective->needs_reference)
+    return conversion.note_no_meaning(key, "only used with a reference model");
+  if (objective->needs_mismatched)
+    return conversion.note_no_meaning(
+        key, fmt::format("with {} answers of other examples are scored, too, in each step",
+                         objective->name));
+  if (!is_off(key.value)) conversion.set(key, "train.reference_logps", "precomputed");
+}
+
 }  // namespace sftrun::foreign

@@ -44,5 +44,8 @@ void set_losses(Conversion& conversion, const SourceKey& key, const ObjectiveInf
 /// (trl/trainer/dpo_trainer.py).
 void set_smoothing_of_dpo(Conversion& conversion, const SourceKey& key,
                           const std::vector<std::string>& losses);
+/// `precompute_ref_log_probs` of a file that trains on `objective`; null: on none that there is here.
+void set_precomputed_reference(Conversion& conversion, const SourceKey& key,
+                               const ObjectiveInfo* objective);
 
 }  // namespace sftrun::foreign

@@ -431,6 +431,13 @@ void tune_loss(Conversion& conversion, const SourceKey& key) {
   conversion.note_lost(key, fmt::format("{} is not known: {}", excerpt(name), kAlwaysLoss));
 }
 
+/// The reference model of the recipes that train all parameters.
+void tune_reference(Conversion& conversion, const SourceKey& key) {
+  if (key.value.text == conversion.text_of("checkpointer.checkpoint_dir"))
+    return conversion.note_no_meaning(key, "the reference is the model as the run starts");
+  if (!is_off(key.value)) conversion.set(key, "train.reference", key.value);
+}
+
 /// Each epoch ends after this many steps there.
 void tune_epoch_steps(Conversion& conversion, const SourceKey& key) {
   const auto steps = parse_int(key.value.text);
@@ -480,6 +487,7 @@ constexpr auto kTorchtuneConverters = std::to_array<Converter>({
     {"betas", tune_betas},
     {"schedule", tune_schedule},
     {"loss", tune_loss},
+    {"reference", tune_reference},
     {"device", tune_device},
     {"logger", tune_logger},
     {"size", tune_size},

@@ -185,6 +185,7 @@ constexpr auto kTrlConverters = std::to_array<Converter>({
     {"loss", trl_loss},
     {"smoothing", trl_smoothing},
     {"sampling", trl_sampling},
+    {"precompute", trl_precompute},
     {"dropout", trl_dropout},
     {"chat_template", trl_template},
     {"adapter", trl_adapter},

@@ -205,6 +205,10 @@ void trl_sampling(Conversion& conversion, const SourceKey& key) {
                          "data.shuffle");
 }
 
+void trl_precompute(Conversion& conversion, const SourceKey& key) {
+  set_precomputed_reference(conversion, key, &trl_objective(conversion));
+}
+
 void trl_dropout(Conversion& conversion, const SourceKey& key) {
   constexpr double kDropout = 0.05;  // ModelConfig.lora_dropout
   const double dropout = parse_double(conversion.text_of("lora_dropout")).value_or(kDropout);

@@ -17,6 +17,8 @@ void trl_loss(Conversion& conversion, const SourceKey& key);
 void trl_smoothing(Conversion& conversion, const SourceKey& key);
 /// `train_sampling_strategy`: the order of the data.
 void trl_sampling(Conversion& conversion, const SourceKey& key);
+/// `precompute_ref_log_probs`
+void trl_precompute(Conversion& conversion, const SourceKey& key);
 /// `disable_dropout`
 void trl_dropout(Conversion& conversion, const SourceKey& key);
 /// The objective, and the defaults of its trainer. After all rules.

@@ -189,7 +189,10 @@ TEST_F(ForeignKeysTest, AnswersFollowTheValue) {
     EXPECT_TRUE(answer("rl", known).starts_with(fmt::format("set `train.objective: {}`", known)));
   for (const char* other : {"grpo", "gdpo"})
     EXPECT_NE(answer("rl", other).find("`train.objective` takes sft, dpo"), std::string::npos);
-  EXPECT_NE(answer("ref_model", "x").find("what `train.reference` names"), std::string::npos);
+  EXPECT_EQ(answer("ref_model", "x"), "use `train.reference`");
+  EXPECT_NE(answer("ref_model_init_kwargs", "x").find("what `train.reference` names"),
+            std::string::npos);
+  EXPECT_EQ(answer("precompute_ref_log_probs", "true"), "set `train.reference_logps: precomputed`");
   EXPECT_EQ(answer("train.learning_rte", "1"), "did you mean `train.learning_rate`?");
   EXPECT_EQ(answer("train.optm", "adamw"), "did you mean `optim`? use `train.optimizer`");
   for (const char* key : {"parallel.context_parallel", "parallel.cp", "parallel.sp",

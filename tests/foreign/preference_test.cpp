@@ -477,6 +477,7 @@ TEST_F(PreferenceTest, JudgedAnswersOfLlamaFactory) {
   };
   info(R"(, "columns": {"prompt": "instruction", "response": "output", "kto_tag": "kto_tag"})");
   EXPECT_EQ(fields(), R"({"label":"kto_tag","input":"","system":""})");
+  EXPECT_EQ(why(checked(kto, Tool::kLlamaFactory).not_carried, "dataset"), "");
   info(R"(, "formatting": "sharegpt", "columns": {"messages": "messages", "kto_tag": "label"})");
   EXPECT_EQ(fields(), R"({"conversations":"messages","system":"","tools":""})");
   const Import run = checked(kto, Tool::kLlamaFactory);
@@ -490,10 +491,84 @@ TEST_F(PreferenceTest, JudgedAnswersOfLlamaFactory) {
 TEST_F(PreferenceTest, PairsOfLlamaFactoryInStageKto) {
   write("data/dataset_info.json",
         R"({"d": {"file_name": "d.jsonl", "ranking": true, "formatting": "sharegpt"}})");
-  Conversion conversion = read_foreign_file(
-      write("file", kFactoryHead + "stage: kto\ndataset: d\n"), Tool::kLlamaFactory);
-  const std::string notes = why(conversion.not_carried, "dataset");
-  EXPECT_NE(notes.find("the chosen answer alone"), std::string::npos) << notes;
+  const Import run = checked(kFactoryHead + "stage: kto\ndataset: d\n", Tool::kLlamaFactory);
+  EXPECT_NE(value_of(run, "data.train").find(R"("format":"preference")"), std::string::npos);
+  expect_lost(run, "dataset", "the chosen answer alone");
+}
+
+// ---- Reference models
+
+TEST_F(PreferenceTest, ReferencesOfTrlAndAxolotl) {
+  const Values online = {{"train.reference_logps", "none"}, {"train.reference", "none"}};
+  const Values precomputed = {{"train.reference_logps", "\"precomputed\""},
+                              {"train.reference", "none"}};
+  expect_values(trl("loss_type: ipo\nprecompute_ref_log_probs: true\n"), precomputed);
+  expect_values(trl("loss_type: ipo\nprecompute_ref_log_probs: false\n"), online);
+  for (const char* loss : {"simpo", "kto"}) {
+    const Import run = trl(fmt::format("loss_type: {}\nprecompute_ref_log_probs: true\n", loss));
+    expect_values(run, online);
+    EXPECT_TRUE(has_key(run.no_meaning, "precompute_ref_log_probs")) << loss;
+  }
+  expect_values(axolotl("rl: dpo\nprecompute_ref_log_probs: true\n"), precomputed);
+  const Import kto = axolotl("rl: kto\nprecompute_ref_log_probs: true\n");
+  expect_values(kto, online);
+  EXPECT_TRUE(has_key(kto.no_meaning, "precompute_ref_log_probs"));
+  const std::string own = "rl_adapter_ref_model: true\n";
+  expect_values(axolotl("rl: dpo\nlora_model_dir: sft\n" + own),
+                {{"train.reference", "\"sft\""}, {"tuning.lora.init_from", "none"}});
+  for (const std::string& keys :
+       {"rl: dpo\n" + own, "rl: simpo\nlora_model_dir: sft\n" + own,
+        std::string("rl: kto\nlora_model_dir: sft\n") + "rl_adapter_ref_model: false\n"}) {
+    const Import run = axolotl(keys);
+    expect_values(run, online);
+    EXPECT_TRUE(has_key(run.no_meaning, "rl_adapter_ref_model")) << keys;
+  }
+}
+
+/// LLaMA-Factory's reference is the model with adapters off.
+TEST_F(PreferenceTest, ReferencesOfLlamaFactory) {
+  const auto reference = [&](const std::string& keys) {
+    return value_of(factory(keys), "train.reference");
+  };
+  EXPECT_EQ(reference("stage: dpo\n"), "none");
+  EXPECT_EQ(reference("stage: dpo\nref_model: other\n"), "\"other\"");
+  EXPECT_EQ(reference("stage: kto\nref_model: m\n"), "\"base\"");
+  EXPECT_EQ(reference("stage: dpo\nref_model: m\nref_model_adapters: sft\n"), "\"sft\"");
+  const Import start = factory("stage: dpo\nadapter_name_or_path: sft\n");
+  expect_values(start, {{"tuning.lora.init_from", "\"sft\""}, {"train.reference", "\"base\""}});
+  EXPECT_EQ(reference("stage: dpo\nadapter_name_or_path: sft\nref_model: other\n"), "\"other\"");
+  for (const char* keys : {"stage: sft\nadapter_name_or_path: sft\n",
+                           "stage: dpo\npref_loss: orpo\nref_model: other\n",
+                           "stage: dpo\nadapter_name_or_path: sft\ncreate_new_adapter: true\n"})
+    EXPECT_EQ(reference(keys), "none") << keys;
+  const Import other = factory("stage: dpo\nref_model: other\nref_model_adapters: sft\n");
+  expect_values(other, {{"train.reference", "none"}});
+  expect_lost(other, "ref_model", "merge them");
+  expect_lost(factory("stage: dpo\nref_model: m\nref_model_adapters: a,b\n"), "ref_model_adapters",
+              "takes one adapter");
+  EXPECT_TRUE(
+      has_key(factory("stage: dpo\nref_model_adapters: sft\n").no_meaning, "ref_model_adapters"));
+  const Import full = checked(
+      "model_name_or_path: m\nfinetuning_type: full\ncutoff_len: 8\nstage: dpo\nref_model: m\n",
+      Tool::kLlamaFactory);
+  expect_values(full, {{"train.reference", "none"}});
+  EXPECT_TRUE(has_key(full.no_meaning, "ref_model"));
+}
+
+TEST_F(PreferenceTest, ReferencesOfTorchtune) {
+  const auto run = [&](const std::string& folder) {
+    return checked(
+        "checkpointer: {checkpoint_dir: m}\ntokenizer: {max_seq_len: 8}\n"
+        "model: {_component_: torchtune.models.llama3.llama3_8b}\n"
+        "dataset: {_component_: torchtune.datasets.preference_dataset, source: d}\n"
+        "loss: {_component_: torchtune.rlhf.loss.DPOLoss}\n"
+        "ref_checkpointer: {_component_: a.FullModelHFCheckpointer, checkpoint_dir: " +
+            folder + "}\n",
+        Tool::kTorchtune);
+  };
+  expect_values(run("other"), {{"train.reference", "\"other\""}});
+  expect_values(run("m"), {{"train.reference", "none"}});
+  EXPECT_TRUE(has_key(run("m").no_meaning, "ref_checkpointer.checkpoint_dir"));
 }
 
 // ---- torchtune
