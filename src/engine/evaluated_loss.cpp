@@ -61,8 +61,7 @@ std::vector<double> logps_of_bin(const model::Stage& stage, model::PassValues va
   stage.forward(run);
   const at::Tensor losses = stage.label_losses(run);
   if (bin.empty()) return {};
-  const at::Tensor sums =
-      train::sums_by_document(losses, packed, data::LabelKind::kAnswer).cpu();
+  const at::Tensor sums = train::sums_by_document(losses, packed, data::LabelKind::kAnswer).cpu();
   return {sums.const_data_ptr<double>(), sums.const_data_ptr<double>() + sums.numel()};
 }
 

@@ -81,8 +81,7 @@ TEST_F(PreferenceLossesTest, SettingsThatNoLossReadsAreWarnedOf) {
     return load("train: {" + text + "}\n").warnings;
   };
   EXPECT_TRUE(warnings("objective: dpo, label_smoothing: 0.1").empty());
-  EXPECT_TRUE(
-      warnings("objective: dpo, loss_type: [hinge, robust], label_smoothing: 0.1").empty());
+  EXPECT_TRUE(warnings("objective: dpo, loss_type: [hinge, robust], label_smoothing: 0.1").empty());
   EXPECT_TRUE(warnings("objective: simpo, label_smoothing: 0.1, simpo_gamma: 1").empty());
   const auto hinge = warnings("objective: dpo, loss_type: hinge, label_smoothing: 0.1");
   ASSERT_EQ(hinge.size(), 1U);

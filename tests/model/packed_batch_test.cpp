@@ -88,10 +88,10 @@ TEST(PackedBatches, NameTheLabelsBeyondTheShorterAnswer) {
   };
   EXPECT_FALSE(kinds({}).defined());
   const auto tail = static_cast<int64_t>(data::LabelKind::kTail);
-  EXPECT_TRUE(at::equal(kinds({.tails = true}),
-                        at::tensor({int64_t{0}, int64_t{0}, int64_t{0}, int64_t{0}, tail,
-                                    int64_t{0}, int64_t{0}, tail},
-                                   at::kLong)));
+  EXPECT_TRUE(
+      at::equal(kinds({.tails = true}), at::tensor({int64_t{0}, int64_t{0}, int64_t{0}, int64_t{0},
+                                                    tail, int64_t{0}, int64_t{0}, tail},
+                                                   at::kLong)));
 }
 
 /// The second token of the first prompt stands for features.
@@ -107,17 +107,15 @@ TEST(PackedBatches, LabelThePromptsOfChosenSequences) {
   batch.features = {features};
   BatchTarget target(at::kCPU);
   target.is_before_embedding = false;  // features are not read
-  const PackedBatch packed =
-      prepare_batch(batch, cache, target, {},
-                    {.with_documents = true, .kinds = {.prompts_of_chosen = true}});
+  const PackedBatch packed = prepare_batch(
+      batch, cache, target, {}, {.with_documents = true, .kinds = {.prompts_of_chosen = true}});
   const auto prompt = static_cast<int64_t>(data::LabelKind::kPrompt);
   EXPECT_TRUE(at::equal(packed.label_rows, at::tensor({1, 2, 3, 4, 8, 13}, at::kLong)));
-  EXPECT_TRUE(at::equal(packed.labels, at::tensor({batch.tokens[2], batch.tokens[3], 100, 101, 102,
-                                                   103},
-                                                  at::kInt)));
-  EXPECT_TRUE(at::equal(packed.label_kinds,
-                        at::tensor({prompt, prompt, int64_t{0}, int64_t{0}, int64_t{0}, int64_t{0}},
-                                   at::kLong)));
+  EXPECT_TRUE(at::equal(
+      packed.labels, at::tensor({batch.tokens[2], batch.tokens[3], 100, 101, 102, 103}, at::kInt)));
+  EXPECT_TRUE(at::equal(
+      packed.label_kinds,
+      at::tensor({prompt, prompt, int64_t{0}, int64_t{0}, int64_t{0}, int64_t{0}}, at::kLong)));
   EXPECT_TRUE(at::equal(packed.label_documents, at::tensor({0, 0, 0, 0, 1, 3}, at::kLong)));
 }
 

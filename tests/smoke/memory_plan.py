@@ -140,6 +140,10 @@ CASES = [
     Case("DPO, full, zero2", 2, ["train.objective=dpo", *RECOMPUTED, "tuning.mode=full", "parallel.strategy=zero2"]),
     Case("DPO, saved head, bf16", 1, ["train.objective=dpo", "tuning.lora.modules_to_save=[lm_head]", "model.dtype=bf16"], {"vocab_size": 8192}),
     Case("DPO, QLoRA, bf16", 1, ["train.objective=dpo", "tuning.mode=qlora", "tuning.quant=nf4", "model.dtype=bf16"]),
+    Case("ORPO", 1, ["train.objective=orpo"]),
+    Case("SimPO, ddp", 2, ["train.objective=simpo", "parallel.strategy=ddp"]),
+    Case("KTO", 1, ["train.objective=kto"]),
+    Case("KTO, recomputed, full", 1, ["train.objective=kto", *RECOMPUTED, "tuning.mode=full"]),
     Case("DPO, large vocabulary", 1, ["train.objective=dpo"], {"vocab_size": 16384, "num_hidden_layers": 2}),
     Case("saved head", 1, [*RECOMPUTED, "tuning.lora.modules_to_save=[lm_head]"], {"vocab_size": 8192}, quick=True),
     Case("saved head, bf16", 1, [*RECOMPUTED, "tuning.lora.modules_to_save=[lm_head]", "model.dtype=bf16"], {"vocab_size": 8192}),
@@ -277,7 +281,7 @@ class Machine:
         folder = self.scratch / str(number)
         write_model(folder / "model", case.sizes, self.on_gpu)
         digits = random.Random(number)
-        is_dpo, has_images = "train.objective=dpo" in case.settings, "vision_config" in case.sizes
+        is_pair, has_images = any(setting.startswith("train.objective=") for setting in case.settings), "vision_config" in case.sizes
         if has_images:
             vision_folders.write_picture(folder / "picture.png", *PICTURE, digits)
         def text(count):
@@ -285,7 +289,7 @@ class Machine:
         # Two answers to a short prompt fill a packed sequence.
         half = self.tokens // 2 - 2 if "data.packing=false" not in case.settings else self.tokens - 2
         def record():
-            if is_dpo:
+            if is_pair:
                 return {"prompt": "1", "chosen": text(half - 1), "rejected": text(half - 1)}
             if has_images:  # four pictures with 64 tokens each, what is around them, and an answer that nearly fills a packed sequence
                 content = [{"type": "image", "path": "picture.png"}] * 4 + [{"type": "text", "text": "1"}]
@@ -295,7 +299,7 @@ class Machine:
         (folder / "texts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
         (folder / "run.yaml").write_text(json.dumps({
             "model": {"name": str(folder / "model"), "dtype": "bf16" if self.on_gpu else "fp32", "max_seq_len": self.tokens},
-            "tuning": {"mode": "lora", "lora": {"r": 8}}, "data": {"train": str(folder / "texts.jsonl"), "format": "preference" if is_dpo else "messages" if has_images else "text", "cache_dir": "none"},
+            "tuning": {"mode": "lora", "lora": {"r": 8}}, "data": {"train": str(folder / "texts.jsonl"), "format": "preference" if is_pair else "messages" if has_images else "text", "cache_dir": "none"},
             "train": {"max_steps": 2, "batch_size": 1, "grad_accum": 1, "save_every": "0"}, "output": {"tensorboard": False}}))
         run = ["--config", folder / "run.yaml", "--device", self.device, "--nproc-per-node", case.processes, f"output.dir={folder}/run", *case.settings]
         plan = self.call("memory-check", "--json", *run)

@@ -88,8 +88,8 @@ inline constexpr auto kSftSettings = std::to_array<std::string_view>({"data.loss
 
 inline constexpr auto kDpoSettings = std::to_array<std::string_view>(
     {"train.beta", "train.loss_type", "train.label_smoothing", "train.ld_alpha",
-     "train.f_divergence", "train.f_alpha_divergence_coef", "train.discopop_tau",
-     "train.reference", "train.reference_logps"});
+     "train.f_divergence", "train.f_alpha_divergence_coef", "train.discopop_tau", "train.reference",
+     "train.reference_logps"});
 inline constexpr auto kIpoSettings = std::to_array<std::string_view>(
     {"train.beta", "train.ld_alpha", "train.f_divergence", "train.f_alpha_divergence_coef",
      "train.reference", "train.reference_logps"});
@@ -99,7 +99,8 @@ inline constexpr auto kSimpoSettings = std::to_array<std::string_view>(
     {"train.beta", "train.label_smoothing", "train.simpo_gamma", "train.cpo_alpha"});
 inline constexpr auto kOrpoSettings = std::to_array<std::string_view>({"train.beta"});
 inline constexpr auto kKtoSettings = std::to_array<std::string_view>(
-    {"train.beta", "train.desirable_weight", "train.undesirable_weight", "train.reference", "train.reference_logps"});
+    {"train.beta", "train.desirable_weight", "train.undesirable_weight", "train.reference",
+     "train.reference_logps"});
 
 /// As in TRL's DPOTrainer, CPOTrainer, ORPOTrainer and KTOTrainer.
 inline constexpr auto kPairMetrics =

@@ -26,7 +26,7 @@ struct PackedBatch {
   at::Tensor label_documents;
   /// [N] int64: data::LabelKind; set if some are asked for.
   at::Tensor label_kinds;
-  at::Tensor is_desirable;          ///< [documents] bool; undefined: they are not judged
+  at::Tensor is_desirable;  ///< [documents] bool; undefined: they are not judged
   /// [documents] fp64: `data::Batch::reference_logps`; undefined: the batch has none.
   at::Tensor reference_logps;
   at::Tensor grad_factor;           ///< [1] fp32: multiplies the loss's gradient; undefined: 1
