@@ -15,6 +15,7 @@
 #include "run_forecast.h"
 #include "run_resolution.h"
 #include "sftrun/config/best_metric.h"
+#include "sftrun/config/preference_warnings.h"
 #include "sftrun/config/setting_differences.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
@@ -170,8 +171,10 @@ std::string plan_line(const config::Axes& axes) {
 }
 
 /// Logs the configuration and the model. The workers read the data.
-void warn(const Run& run, const ModelHeaders* headers) {
+/// @param asked the configuration before it was resolved
+void warn(const config::RunConfig& asked, const Run& run, const ModelHeaders* headers) {
   for (const std::string& warning : run.loaded.warnings) log::warn("{}", warning);
+  for (const std::string& warning : config::preference_warnings(asked)) log::warn("{}", warning);
   if (headers == nullptr) return;
   const std::string positions = plan::position_warning(run.loaded.config.model, headers->arch);
   if (!positions.empty()) log::warn("{}", positions);
@@ -255,7 +258,7 @@ void check_tuning_of(const Run& run, const std::optional<ModelHeaders>& headers)
 void warn_and_announce(const config::RunConfig& asked, const Run& run,
                        const std::optional<ModelHeaders>& headers, bool on_gpu) {
   const config::RunConfig shown = shown_config(run, headers.value_or(ModelHeaders{}), on_gpu);
-  warn(run, headers ? &*headers : nullptr);
+  warn(asked, run, headers ? &*headers : nullptr);
   announce(asked, run, shown);
 }
 
@@ -311,7 +314,7 @@ void print_dry_run(const TrainOptions& options, const config::RunConfig& asked, 
   config::RunConfig sized = shown;
   sized.train = steps.sizes;  // numbers, also where they are estimates
   apply_sizes(steps, shown);
-  warn(run, &headers);
+  warn(asked, run, &headers);
   if (asks_for_batch(asked.train)) {
     const auto large =
         data::large_batch_warning(shown, steps.sizes, steps.bins_in_epoch, steps.is_exact);

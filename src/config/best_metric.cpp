@@ -43,7 +43,7 @@ bool is_judged_by_answers(const TrainConfig& config) {
 bool is_greater_better(const TrainConfig& config) {
   const std::string metric = best_metric(config);
   return config.greater_is_better.value_or(!metric.ends_with("loss") &&
-                                           !metric.ends_with("perplexity"));
+                                           !metric.ends_with("perplexity") && metric != "eval_kl");
 }
 
 bool is_loss_of_set(const std::string& name, const std::string& set) {

@@ -312,7 +312,7 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
           ": the reference model. start: the model as the run starts, with the adapter of "
           "tuning.lora.init_from. base: the base model, with adapters switched off. Else another "
           "model (a folder or a GGUF file) or an adapter of this one, which is loaded alone before "
-          "the run's own, for the log-probabilities of all answers.",
+          "the run's own, for the log-probabilities of all answers; not with kto.",
       "base");
   field(train.reference_logps, "reference_logps", any(), kSame,
         readers_of_setting("train.reference_logps") +
@@ -471,7 +471,8 @@ void visit_best_fields(TrainConfig& train, Visitor&& field) {
         "Metric that decides which evaluation is the best: eval_loss, eval_perplexity, "
         "eval_SET_loss, eval_token_accuracy, eval_rouge1, eval_rouge2, eval_rouge_l, "
         "eval_exact_match, or with " +
-            objectives_for(ExampleForm::kPair) + " eval_rewards/accuracies and the like.",
+            objectives_for(ExampleForm::kPair) +
+            " eval_rewards/accuracies, with kto eval_rewards/margins and the like.",
         "eval_rouge_l");
   field(train.greater_is_better, "greater_is_better",
         any().otherwise("false for losses and perplexity, else true"), kAny,

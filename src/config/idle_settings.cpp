@@ -216,6 +216,25 @@ IdleRules rules_of_objectives() {
     rules.push_back(read_by_some_objectives(setting));
   for (const std::string_view setting : loss_settings())
     rules.push_back(read_by_some_losses(setting));
+  rules.push_back({{"train.beta", "train.reference", "train.reference_logps", "train.ld_alpha"},
+                   [](const RunConfig& run, const RunFacts&) {
+                     const LossMixture losses = run.train.losses();
+                     const bool compares = std::any_of(
+                         losses.shares.begin(), losses.shares.end(), [](const LossShare& share) {
+                           return !loss_info(share.loss).is_over_tokens;
+                         });
+                     return losses.shares.empty() || compares
+                                ? std::string()
+                                : fmt::format(" with train.loss_type {}, which compares nothing",
+                                              words_of(losses));
+                   }});
+  rules.push_back({{"train.reference_logps"}, [](const RunConfig& run, const RunFacts&) {
+                     return run.train.reference_model() == ReferenceModel::kPath
+                                ? std::string(
+                                      ": log-probabilities of a model that is named by "
+                                      "its path are always computed before the first step")
+                                : std::string();
+                   }});
   rules.push_back({{"train.f_alpha_divergence_coef"}, [](const RunConfig& run, const RunFacts&) {
                      return run.train.f_divergence == FDivergence::kAlpha
                                 ? std::string()
@@ -685,6 +704,13 @@ class IdleSearch {
 };
 
 }  // namespace
+
+bool has_effect(std::string_view key, const RunConfig& run) {
+  return std::none_of(idle_rules().begin(), idle_rules().end(), [&](const IdleRule& rule) {
+    const bool is_about = std::find(rule.keys.begin(), rule.keys.end(), key) != rule.keys.end();
+    return is_about && !rule.reason(run, {}).empty();
+  });
+}
 
 std::optional<Effect> effect_of(const std::string& key) {
   if (always_effective().contains(key)) return Effect::kAlways;

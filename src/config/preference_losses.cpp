@@ -20,6 +20,12 @@ std::vector<std::string> loss_names() {
 
 std::optional<Complaint> add_share(const std::string& name, double weight, LossMixture& losses) {
   const PreferenceLossInfo* info = find_preference_loss(ascii_lower(name));
+  if (const ObjectiveInfo* objective = find_objective(ascii_lower(name));
+      info == nullptr && objective != nullptr && !objective->reads_answers())
+    return Complaint{
+        fmt::format("has the loss {}", excerpt(name)),
+        fmt::format("it is an objective of its own: set train.objective: {}", objective->name),
+        /*show_takes=*/false};
   if (info == nullptr)
     return Complaint{fmt::format("has the loss {}", excerpt(name)),
                      "the losses are " + joined(loss_names(), " and "), /*show_takes=*/false};

@@ -45,12 +45,43 @@ Json to_json(const RunConfig& config) {
   return json;
 }
 
+namespace {
+
+/// Settings of a loss that are their defaults, as if they were not given.
+RunConfig with_losses_as_unset(RunConfig config) {
+  TrainConfig& train = config.train;
+  const auto unset_if = [](std::optional<double>& value, double initial) {
+    if (value == initial) value.reset();
+  };
+  const ObjectiveInfo& objective = train.objective_info();
+  const LossMixture losses = train.losses();
+  if (!objective.losses.empty() && losses == LossMixture{{{objective.losses.front(), 1}}})
+    train.loss_type = {};
+  const bool has_exo =
+      std::any_of(losses.shares.begin(), losses.shares.end(),
+                  [](const LossShare& share) { return share.loss == PreferenceLoss::kExoPair; });
+  if (!has_exo) unset_if(train.label_smoothing, 0);
+  unset_if(train.ld_alpha, 1);
+  unset_if(train.cpo_alpha, objective.cpo_alpha);
+  return config;
+}
+
+/// Whether only objectives read the key that the run does not have.
+bool is_of_other_objectives(std::string_view key, const RunConfig& config) {
+  const std::vector<std::string_view> settings = objective_settings();
+  return std::find(settings.begin(), settings.end(), key) != settings.end() &&
+         !config.train.objective_info().reads(key);
+}
+
+}  // namespace
+
 Json identity_settings(const RunConfig& given) {
-  RunConfig config = given, copy;
+  RunConfig config = with_losses_as_unset(given), copy;
   // A paged optimizer computes the same, in another memory.
   config.train.optimizer = on_device(config.train.optimizer);
   Json settings = Json::object();
   for (const Field& field : bind_copy(config, copy).fields) {
+    if (is_of_other_objectives(field.key, config)) field.reset();
     if (field.on_resume == OnResume::kSame || field.on_resume == OnResume::kLength)
       add_flat(field.key, field.get(), settings);
   }

@@ -389,6 +389,39 @@ std::vector<KeptExample> kept_examples(const std::vector<Bin>& global_batch,
   return kept;
 }
 
+/// Whether two examples are answers of one record, a pair that was taken apart.
+bool are_of_one_record(const StoredExample& one, const StoredExample& other) {
+  return one.file == other.file && one.record == other.record;
+}
+
+/// For each example the one whose answer it gets: the next of the data, or the one behind it where that
+/// is of the same record. The answers are those of the batch, each once, in whatever bins they are.
+std::vector<int64_t> answers_for(const ExampleStore& examples,
+                                 const std::vector<KeptExample>& kept) {
+  std::vector<size_t> order(kept.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return kept[a].index < kept[b].index; });
+  const auto following = [&](size_t place, size_t shift) {
+    return kept[order[(place + shift) % order.size()]].index;
+  };
+  const auto num_of_one_record = [&](size_t shift) {
+    int64_t count = 0;
+    for (size_t place = 0; place < order.size(); ++place)
+      count += are_of_one_record(examples.stored(kept[order[place]].index),
+                                 examples.stored(following(place, shift)));
+    return count;
+  };
+  constexpr size_t kAnswersOfRecord = 2;
+  size_t best = 1;
+  for (size_t shift = 2; shift <= std::min(kAnswersOfRecord, order.size() - 1); ++shift)
+    if (num_of_one_record(shift) < num_of_one_record(best)) best = shift;
+  std::vector<int64_t> answers(kept.size());
+  for (size_t place = 0; place < order.size(); ++place)
+    answers[order[place]] = following(place, best);
+  return answers;
+}
+
 /// Whether an image or other features reach into the answer.
 /// @param starts_in_prompt only such as begin before it
 bool answer_has_media(const ExampleStore& examples, int64_t index, bool starts_in_prompt) {
@@ -439,10 +472,13 @@ Batch make_mismatched_batch(const ExampleStore& examples, const std::vector<Bin>
   batch.cu_seqlens.push_back(0);
   const std::vector<KeptExample> kept = kept_examples(global_batch, lost);
   if (kept.size() < 2) return batch;
+  const std::vector<int64_t> answers = answers_for(examples, kept);
   for (size_t i = 0; i < kept.size(); ++i) {
     if (!std::binary_search(places.begin(), places.end(), kept[i].bin)) continue;
-    const int64_t answered = kept[(i + 1) % kept.size()].index;
-    SFTRUN_CHECK(stored_judgement(examples.stored(kept[i].index)) != Judgement::kNone);
+    const int64_t answered = answers[i];
+    const StoredExample& asked = examples.stored(kept[i].index);
+    SFTRUN_CHECK(stored_judgement(asked) != Judgement::kNone);
+    if (are_of_one_record(asked, examples.stored(answered))) continue;
     const bool is_whole = !answer_has_media(examples, kept[i].index, /*starts_in_prompt=*/true) &&
                           !answer_has_media(examples, answered, /*starts_in_prompt=*/false);
     if (is_whole) append_mismatched(examples, kept[i], answered, max_seq_len, batch);

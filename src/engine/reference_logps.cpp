@@ -11,6 +11,8 @@
 #include "sftrun/config/reference_model.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/feature_projector.h"
+#include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
@@ -135,11 +137,32 @@ Json tuning_of(const PreparedRun& run) {
   return settings;
 }
 
+/// What a model makes of images is in its files, and not in its weights.
+/// @param model its folder, or its file, beside which there is none
+Json image_files_of(const std::filesystem::path& model) {
+  Json prints = Json::object();
+  for (const char* name : {"preprocessor_config.json", "processor_config.json",
+                           "video_preprocessor_config.json", "sftrun_images.json"})
+    if (const std::filesystem::path file = model / name; leads_to_file(file))
+      prints[name] = Fingerprint().add(read_text_file(file)).hex();
+  return prints;
+}
+
 /// The tokens of both models must be the same, as one reads the answers of the other.
 /// @throws ConfigError naming the first that differs
 void require_same_tokens(const weights::Checkpoint& reference, const PreparedRun& run) {
   const auto& own = *run.text->tokenizer;
-  const auto other = text_model_of(reference, "").tokenizer;
+  const data::TextModel of_reference = text_model_of(reference, "");
+  const int64_t used =
+      std::min(own.vocab_size(), run.text->num_embeddings.value_or(own.vocab_size()));
+  if (of_reference.num_embeddings && *of_reference.num_embeddings < used)
+    throw ConfigError(fmt::format("the reference model has embeddings for only {} tokens, the "
+                                  "model for {}",
+                                  *of_reference.num_embeddings, used),
+                      "train.reference",
+                      "give a model with as many, or enlarge it with resize_token_embeddings of "
+                      "transformers");
+  const auto& other = of_reference.tokenizer;
   for (int64_t id = 0; id < own.vocab_size(); ++id) {
     const auto token = static_cast<tokenizer::TokenId>(id);
     const std::string expected = own.id_to_token(token),
@@ -149,6 +172,33 @@ void require_same_tokens(const weights::Checkpoint& reference, const PreparedRun
                                   "is `{}`, in model.name `{}`",
                                   id, found, expected),
                       "train.reference", "give a model with the same tokenizer");
+  }
+}
+
+/// A reference that does not read what the answers are about compares other things.
+/// @throws ConfigError
+void require_same_inputs(const spec::ArchSpec& reference, const PreparedRun& run) {
+  const auto refuse = [](const std::string& what, const std::string& fix) {
+    throw ConfigError(what, "train.reference", fix);
+  };
+  if (run.has_images && !reference.vision)
+    refuse("the records have images, and the reference model reads none",
+           "give a model with a vision tower");
+  const bool has_features = (run.data.train && run.data.train->examples().media_kinds().features) ||
+                            (run.data.val && run.data.val->examples().media_kinds().features);
+  if (!has_features) return;
+  for (const FeatureProjector& projector : run.checkpoint->arch().projectors) {
+    const auto& known = reference.projectors;
+    const bool has_it = std::any_of(known.begin(), known.end(), [&](const FeatureProjector& one) {
+      return one.name == projector.name && one.input_width == projector.input_width &&
+             one.tokens == projector.tokens;
+    });
+    if (!has_it)
+      refuse(
+          fmt::format("the records have features for the projector {}, which the reference model "
+                      "does not have, or with other sizes",
+                      projector.name),
+          "give a model or an adapter that was trained with it, or set train.reference to start");
   }
 }
 
@@ -173,7 +223,9 @@ class OtherModel {
     const auto files = weights::hash_weights(*checkpoint, weights::remembered_hashes());
     Json identity = {{"weights", weights::fingerprint(*checkpoint, files)},
                      {"configuration", checkpoint->configuration()}};
+    if (run_.has_images) identity["images"] = image_files_of(request_.model);
     if (request_.adapter) {
+      if (run_.has_images) identity["adapter_images"] = image_files_of(*request_.adapter);
       identity["adapter"] = weights::adapter_hash(*request_.adapter);
       identity["adapter_config"] =
           weights::load_adapter_config(*request_.adapter, checkpoint->arch()).to_json();
@@ -218,6 +270,9 @@ int add_logps_of_other_model(PreparedRun& run, const std::string& device, Rank& 
   return add_logps(run, rank, identity, other.name(), [&](const auto& use) {
     LoadedModel loaded;
     if (const int code = other.load(rank, loaded)) return rank.told_before_training(code);
+    if (const int code =
+            rank.before_training([&] { require_same_inputs(loaded.decoder->arch(), run); }))
+      return code;
     const model::Stage stage(*loaded.decoder, loaded.strategy.get(), loaded.strategy->links());
     return use({.stage = stage, .mesh = loaded.division->mesh()});
   });
@@ -227,10 +282,12 @@ int add_logps_of_own_model(PreparedRun& run, Rank& rank) {
   const bool is_start = run.config.train.reference_model() == config::ReferenceModel::kStart;
   const bool is_fused = run.config.tuning.backend == config::TuningBackend::kFused;
   Json identity = {{"weights", run.base_fingerprint},
+                   {"configuration", run.checkpoint->configuration()},
                    {"tuning", tuning_of(run)},
                    {"backend", is_fused ? "fused" : "bnb"}};
   if (const std::string& adapter = run.config.tuning.lora.init_from; is_start && !adapter.empty())
     identity["adapter"] = weights::adapter_hash(adapter);
+  if (run.has_images) identity["images"] = image_files_of(run.model_path);
   const model::Stage stage(*run.decoder, run.strategy.get(), run.strategy->links());
   return add_logps(
       run, rank, identity, is_start ? "the model as it starts" : "the base model",

@@ -1,4 +1,5 @@
 #include "sftrun/observe/run_card.h"
+#include "sftrun/config/idle_settings.h"
 
 #include <fmt/format.h>
 
@@ -36,6 +37,7 @@ Settings settings_of(const config::RunConfig& config, const ResultFacts& facts) 
   const config::PartRates& rates = config.train.part_learning_rates;
   add("tuning.mode");
   add_if(config.tuning.train_parts != config::TrainParts{}, "tuning.train_parts");
+  add_if(!config.tuning.lora.init_from.empty(), "tuning.lora.init_from");
   if (facts.base_record != nullptr) {
     add("tuning.lora.r");
     add("tuning.lora.alpha");
@@ -57,7 +59,10 @@ Settings settings_of(const config::RunConfig& config, const ResultFacts& facts) 
   add("data.bin_tokens");
   const config::ObjectiveInfo& objective = config.train.objective_info();
   if (objective.objective != config::TrainConfig{}.objective) add("train.objective");
-  for (const std::string_view setting : objective.settings) add(setting);
+  const config::LossMixture losses = config.train.losses();
+  if (!losses.shares.empty()) settings.emplace_back("train.loss_type", words_of(losses));
+  for (const std::string_view setting : objective.settings)
+    add_if(setting != "train.loss_type" && config::has_effect(setting, config), setting);
   add("train.learning_rate");
   add_if(rates != config::PartRates{}, "train.part_learning_rates");
   add("train.scheduler");

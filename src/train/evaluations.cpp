@@ -38,8 +38,9 @@ Evaluations::Evaluations(const TrainerInputs& inputs, TrainState& state, const O
 
 void Evaluations::require_known_metric() const {
   const std::string& metric = best_.metric();
-  constexpr std::string_view kEnd = "_loss";
+  constexpr std::string_view kBefore = "eval_", kEnd = "_loss";
   if (!best_.is_wanted() || !evaluator_ || metric == "eval_loss" || !metric.ends_with(kEnd)) return;
+  if (objective_.info().has_metric(metric.substr(kBefore.size()))) return;
   const auto problem = config::problem_of_set_loss(metric, evaluator_->set_names());
   if (!problem) return;
   throw ConfigError(

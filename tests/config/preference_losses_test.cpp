@@ -5,6 +5,7 @@
 #include <set>
 
 #include "config_test_base.h"
+#include "sftrun/config/preference_warnings.h"
 #include "sftrun/core/error.h"
 #include "support/expect_error.h"
 
@@ -58,6 +59,8 @@ TEST_F(PreferenceLossesTest, BadOnesAreNamed) {
     test::expect_error<ConfigError>([&] { load("train: {" + text + "}\n"); }, parts);
   };
   refuse("objective: dpo, loss_type: sigmoidal", {"the loss sigmoidal", "exo_pair"});
+  refuse("objective: kto, desirable_weight: 0, undesirable_weight: 0", {"nothing is trained"});
+  refuse("objective: dpo, loss_type: simpo", {"set train.objective: simpo"});
   refuse("objective: dpo, loss_type: {sigmoid: 0}", {"weight", "sigmoid"});
   refuse("objective: dpo, loss_type: {sigmoid: -1}", {"weight", "sigmoid"});
   refuse("objective: dpo, loss_type: {sigmoid: .nan}", {"weight", "sigmoid"});
@@ -98,6 +101,41 @@ TEST_F(PreferenceLossesTest, SettingsThatNoLossReadsAreWarnedOf) {
   EXPECT_EQ(warnings("objective: orpo, loss_type: hinge").size(), 1U);
   EXPECT_EQ(warnings("objective: sft, simpo_gamma: 1").size(), 1U);
   EXPECT_EQ(warnings("objective: simpo, ld_alpha: 0.5").size(), 1U);
+}
+
+/// A run that is resumed with a default written out is the same run.
+TEST_F(PreferenceLossesTest, DefaultsThatAreWrittenOutAreTheSameRun) {
+  const auto identity = [&](const std::string& text) {
+    return identity_settings(load("train: {" + text + "}\n").config);
+  };
+  const auto plain = identity("objective: dpo");
+  EXPECT_EQ(identity("objective: dpo, loss_type: sigmoid"), plain);
+  EXPECT_EQ(identity("objective: dpo, loss_type: {sigmoid: 1}, label_smoothing: 0"), plain);
+  EXPECT_EQ(identity("objective: dpo, ld_alpha: 1, simpo_gamma: 3"), plain);
+  EXPECT_NE(identity("objective: dpo, loss_type: {sigmoid: 2}"), plain);
+  EXPECT_NE(identity("objective: dpo, label_smoothing: 0.1"), plain);
+  EXPECT_EQ(identity("objective: simpo, cpo_alpha: 0"), identity("objective: simpo"));
+  EXPECT_NE(identity("objective: simpo, cpo_alpha: 1"), identity("objective: simpo"));
+  EXPECT_EQ(identity("objective: cpo, cpo_alpha: 1"), identity("objective: cpo"));
+}
+
+TEST_F(PreferenceLossesTest, UnusualRunsAreWarnedOf) {
+  const auto warnings = [&](const std::string& text) {
+    return preference_warnings(load(text).config);
+  };
+  EXPECT_TRUE(warnings("train: {objective: dpo, learning_rate: 5e-6}\n").empty());
+  EXPECT_TRUE(warnings("").empty());
+  ASSERT_EQ(warnings("train: {objective: simpo}\n").size(), 1U);
+  EXPECT_NE(warnings("train: {objective: simpo}\n")[0].find("0.0002"), std::string::npos);
+  const std::string kto = "data: {train: t.jsonl, packing: false}\ntrain: {objective: kto, ";
+  EXPECT_TRUE(
+      load_config(write("k.yaml", "model: {name: m}\n" + kto + "learning_rate: 1e-6}\n"), {})
+          .warnings.empty());
+  const auto one = load_config(
+      write("k.yaml", "model: {name: m}\n" + kto + "learning_rate: 1e-6, global_batch_size: 1}\n"),
+      {});
+  ASSERT_EQ(preference_warnings(one.config).size(), 1U);
+  EXPECT_NE(preference_warnings(one.config)[0].find("global_batch_size is 1"), std::string::npos);
 }
 
 TEST(PreferenceLosses, DefaultsOfTheObjectives) {

@@ -400,6 +400,23 @@ TEST(MakeMismatchedBatch, JoinsAPromptWithTheNextAnswer) {
   EXPECT_EQ(cut.label_tokens, 1 + 2 + 1);
 }
 
+/// Of two records with two answers each: the chosen ones change places, and the rejected ones.
+TEST(MakeMismatchedBatch, TakesNoAnswerToTheSamePrompt) {
+  std::vector<Example> made;
+  for (int64_t i = 0; i < 4; ++i) {
+    made.push_back(judged_example(i, 1, 1, i % 2 == 0));
+    made.back().record = i / 2;
+  }
+  const ExampleStore examples = ExampleStore::in_memory(made);
+  const std::vector<int64_t> all = {0, 1};
+  const Batch batch = make_mismatched_batch(examples, {{3, 0}, {1, 2}}, all, 8);
+  EXPECT_EQ(batch.tokens, (std::vector<int32_t>{3000, 1500, 0, 2500, 1000, 3500, 2000, 500}));
+  const Batch three = make_mismatched_batch(examples, {{0, 1}, {2}}, all, 8);
+  EXPECT_EQ(three.document_keys.size(), 2U);  // 1 has no answer of another record left
+  const Batch of_one_record = make_mismatched_batch(examples, {{0, 1}}, std::vector<int64_t>{0}, 8);
+  EXPECT_EQ(of_one_record.num_tokens(), 0);
+}
+
 TEST(MakeMismatchedBatch, LeavesOutLostExamplesAndNeedsTwo) {
   const ExampleStore examples =
       ExampleStore::in_memory({judged_example(0, 1, 1, true), judged_example(1, 1, 1, false),

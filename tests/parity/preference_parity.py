@@ -402,7 +402,7 @@ def packed_length(bench: Bench, case: Case, config: Path, count: int, tokens: in
 
 
 def check_packing(bench: Bench, case: Case, number: int) -> None:
-    """Every step has all records. KTO pairs prompts with the next answers of the batch, whose order packing changes: its packed runs are compared."""
+    """Every step has all records."""
     count = 3 * PACKED_BINS
     records = preference_records(case, random.Random(8), count, False)
     config = write_run(bench.scratch / "packed.yaml", bench.model, write_jsonl(bench.scratch / "packed.jsonl", records), case)
@@ -411,8 +411,6 @@ def check_packing(bench: Bench, case: Case, number: int) -> None:
         bench.packed_lengths[case.is_judged] = packed_length(bench, case, config, count, whole[0]["tokens"])
     packed = replace(case, batch=PACKED_BINS)
     shares = [SHARES[number // 4 % 4]] if bench.quick else SHARES
-    if case.is_judged:
-        whole = bench.train(config, train__batch_size=PACKED_BINS, data__packing=True, model__max_seq_len=bench.packed_lengths[True])
     for share in shares:
         run = bench.train_shared(config, packed, share, data__packing=True, model__max_seq_len=bench.packed_lengths[case.is_judged])
         compare(bench.verdicts, f"{case.name}: packed, {share[0]} x {share[1]}", run, whole, (case.same, GRAD_NORM, METRIC))

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sftrun/config/run_config.h"
@@ -24,6 +25,10 @@ enum class Effect {
 };
 /// nullopt: this table does not know the key.
 std::optional<Effect> effect_of(const std::string& key);
+
+/// Whether no rule of this table names a reason why the setting changes nothing, by the configuration
+/// alone.
+bool has_effect(std::string_view key, const RunConfig& run);
 
 /// A setting that changes nothing, and a warning that says why and where it was set.
 struct IdleSetting {

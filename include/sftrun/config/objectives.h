@@ -67,6 +67,11 @@ struct ObjectiveInfo {
       if (setting == key) return true;
     return false;
   }
+  constexpr bool has_metric(std::string_view name) const {
+    for (const std::string_view metric : metrics)
+      if (metric == name) return true;
+    return false;
+  }
   constexpr bool reads_pairs() const { return form == ExampleForm::kPair; }
   constexpr bool reads_answers() const { return form == ExampleForm::kAnswer; }
   constexpr bool reads_judgements() const { return form == ExampleForm::kJudged; }

@@ -92,14 +92,15 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
                  int64_t first_bin, int64_t num_bins, const std::set<int64_t>& lost = {});
 
 /// Documents of mismatched prompts and answers, from which KTO estimates how far the model is from
-/// its reference (arXiv:2402.01306, z_0). Document i has the prompt of its example and the answer of
-/// the next example of the global batch, the last that of the first. It is cut at max_seq_len, as an
+/// its reference (arXiv:2402.01306, z_0). A document has the prompt of an example and the answer of
+/// the next example of the global batch in the order of the data, the last that of the first;
+/// if the next ones are answers of the same records (pairs taken apart), of the one behind. So the documents
+/// of a global batch do not depend on its bins. A document is cut at max_seq_len, as an
 /// example is; labels are on the answer; images and features are those of the prompt. Only examples
-/// that are not lost count, and of one alone there is no document. Documents whose answer has images
-/// or features of its own, or whose prompt ends within some, are left out. `document_keys` are the positions of
+/// that are not lost count, and of one record alone there is no document. Documents whose answer has images
+/// or features of its own, or begins within them, are left out. `document_keys` are the positions of
 /// the examples in the global batch, as in `make_batch`; `is_desirable` is empty. TRL's KTOTrainer
 /// takes the answer of the example before: the same documents for a batch in the reverse order.
-/// The documents may have more tokens than `make_batch` gives for the same places.
 /// @param examples judged answers   @param global_batch the whole batch   @param places of the bins
 /// in it whose prompts are taken, ascending   @param lost examples whose images cannot be read
 Batch make_mismatched_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,

@@ -74,6 +74,12 @@ void check_losses(Checks& checks) {
 }  // namespace
 
 void check_objective(Checks& checks) {
+  const TrainConfig& train = checks.run().train;
+  if (train.objective_info().reads_judgements() && train.desirable_weight == 0 &&
+      train.undesirable_weight == 0)
+    checks.error(
+        "`train.desirable_weight` and `train.undesirable_weight` are 0: nothing is trained",
+        {"train.desirable_weight", "train.undesirable_weight"}, "set one of them above 0");
   check_formats(checks);
   check_losses(checks);
   checks.error(objective_refusals(checks.run()));
