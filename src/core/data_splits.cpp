@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "sftrun/core/strings.h"
 
@@ -65,6 +66,38 @@ std::string split_of(fs::path file, const std::string& asked) {
   return "";
 }
 
+/// The whole name of the split of a shard: `train_sft` of train_sft-00000-of-00001.parquet; empty: the
+/// file is not named as a shard.
+std::string split_of_shard(const fs::path& file) {
+  const std::string name = file.filename().string();
+  const size_t of = name.find("-of-"), dash = of == 0 ? name.npos : name.rfind('-', of - 1);
+  if (of == name.npos || dash == name.npos || dash + 1 == of) return {};
+  const bool has_number =
+      std::string_view(name).substr(dash + 1, of - dash - 1).find_first_not_of("0123456789") ==
+      std::string_view::npos;
+  return has_number ? name.substr(0, dash) : std::string();
+}
+
+/// Of the files of a split those that are meant: shards of other splits whose names only have its
+/// word (train_sft, train_prefs) are no part of it. Where all are such shards, they must be of one.
+void choose_among_alike(SplitFiles& found, const std::string& split) {
+  const auto is_other = [&](const fs::path& file) {
+    const std::string name = split_of_shard(file);
+    const bool begins_alike = split_named(words_of(name).front()) == split;
+    return begins_alike && !split_named(ascii_lower(name)) && name != split;
+  };
+  std::set<std::string> others;
+  for (const fs::path& file : found.files)
+    if (is_other(file)) others.insert(split_of_shard(file));
+  const bool has_own = !std::all_of(found.files.begin(), found.files.end(), is_other);
+  if (has_own) {
+    std::erase_if(found.files, is_other);
+  } else if (others.size() > 1) {
+    found.alike = {others.begin(), others.end()};
+    found.files.clear();
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> default_splits(SplitRole role) {
@@ -93,6 +126,8 @@ SplitFiles files_of_split(const std::vector<fs::path>& files, const std::string&
   for (const std::string& split : wanted) {
     if (!by_split.contains(split)) continue;
     found.files = by_split[split];
+    choose_among_alike(found, split);
+    if (!found.alike.empty()) found.missing = split;
     return found;
   }
   found.missing = asked.empty() ? wanted[0] : asked;

@@ -168,6 +168,12 @@ SubsetFiles no_such_split(const Subset& subset, const Names& splits, const Subse
   return nothing(fmt::format("has no split `{}` in its subset `{}`", wanted, subset.name), advice);
 }
 
+SubsetFiles several_such_splits(const Subset& subset, const Names& splits) {
+  return nothing(
+      fmt::format("has several such splits in its subset `{}`: {}", subset.name, listed(splits)),
+      fmt::format("say which as {{path: …, split: {}}}", splits.front()));
+}
+
 SubsetFiles no_file_matches(const Subset& subset, const std::string& patterns) {
   return nothing(fmt::format("has no file that its subset `{}` names: {}", subset.name, patterns),
                  "its README.md names other files than there are: fetch the rest, or give the "
@@ -182,9 +188,7 @@ SubsetFiles by_patterns(const Subset& subset, const Files& files, const SubsetRe
   if (meant.empty()) return no_such_split(subset, splits, request);
   const bool takes_all = request.split.empty() && request.defaults.empty();
   if (meant.size() > 1 && !takes_all) {
-    return nothing(
-        fmt::format("has several such splits in its subset `{}`: {}", subset.name, listed(meant)),
-        fmt::format("say which as {{path: …, split: {}}}", meant.front()));
+    return several_such_splits(subset, meant);
   }
   SubsetFiles chosen{.subset = subset.name};
   for (const Subset::Split& split : subset.splits) {
@@ -218,6 +222,7 @@ SubsetFiles by_names(const Subset& subset, const Files& files, const SubsetReque
     inside.push_back(subset.folder.empty() ? file : file.lexically_relative(folder));
   if (inside.empty()) return no_file_matches(subset, pattern.string());
   const SplitFiles found = files_of_split(inside, request.split, request.defaults);
+  if (!found.alike.empty()) return several_such_splits(subset, found.alike);
   if (!found.missing.empty()) {
     return no_such_split(subset, found.names.empty() ? Names{"train"} : found.names, request);
   }

@@ -94,6 +94,12 @@ std::vector<fs::path> files_by_names(const fs::path& folder, const config::DataS
         "known: .jsonl, .json, .csv, .tsv, .parquet and .arrow; text files also as .gz and .zst");
   }
   const SplitFiles found = files_of_split(all, source.split, default_splits(role));
+  if (!found.alike.empty()) {
+    throw DataError(fmt::format("the folder has several splits that may be `{}`: {}", found.missing,
+                                join(found.alike, ", ")),
+                    folder.string(),
+                    fmt::format("say which as {{path: …, split: {}}}", found.alike.front()));
+  }
   if (!found.missing.empty()) {
     throw DataError(fmt::format("the folder has no split `{}`", found.missing), folder.string(),
                     fix_for(found, source));

@@ -294,6 +294,11 @@ Selection select_dataset(const RepoName& name, const std::vector<RemoteFile>& fi
   if (!request.subset.empty() && request.subset != "default")
     return no_subsets(name, request.subset, files);
   const SplitFiles found = files_of_split(paths_of(data), request.split, request.defaults);
+  if (!found.alike.empty()) {
+    return nothing(fmt::format("{} has several splits that may be `{}`: {}", name.text(),
+                               found.missing, join(found.alike, ", ")),
+                   fmt::format("say which as {{path: …, split: {}}}", found.alike.front()));
+  }
   if (!found.missing.empty()) return no_such_split(name, data, found, request);
   return {.files = among(data, found.files), .opened = name.path};
 }

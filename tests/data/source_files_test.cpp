@@ -80,6 +80,32 @@ TEST_F(SourceFiles, SplitsAreReadFromNames) {
   EXPECT_EQ(failure("d", "other").fix(), "it has test, train, validation");
 }
 
+// The layout of HuggingFaceH4/ultrafeedback_binarized.
+TEST_F(SourceFiles, ShardsOfSeveralSplitsAreNotOne) {
+  const auto shard = [](const std::string& folder, const std::string& split) {
+    return folder + "/data/" + split + "-00000-of-00001.parquet";
+  };
+  for (const char* split : {"train_prefs", "train_sft", "test_prefs", "test_sft"})
+    make({shard("u", split)});
+  EXPECT_EQ(failure("u").message(),
+            "the folder has several splits that may be `train`: train_prefs, train_sft");
+  EXPECT_EQ(failure("u").fix(), "say which as {path: …, split: train_prefs}");
+  EXPECT_EQ(failure("u", "train").message(), failure("u").message());
+  EXPECT_NE(failure("u", "", SplitRole::kValidation).message().find("test_prefs, test_sft"),
+            std::string::npos);
+  EXPECT_EQ(files("u", "train_sft"), Names{shard("u", "train_sft")});
+  make({shard("u", "train")});
+  EXPECT_EQ(files("u"), Names{shard("u", "train")}) << "the split of the very name";
+  make({shard("o", "train_sft"), shard("o", "dev"), shard("o", "val")});
+  EXPECT_EQ(files("o"), Names{shard("o", "train_sft")}) << "the only one";
+  EXPECT_EQ(files("o", "", SplitRole::kValidation), (Names{shard("o", "dev"), shard("o", "val")}));
+  // Files of one split, and folders that say it.
+  make({"p/train_1.jsonl", "p/train_2.jsonl", "p/train_b.jsonl"});
+  EXPECT_EQ(files("p").size(), 3U);
+  make({"q/train/a-00000-of-00001.parquet", "q/train/b-00000-of-00001.parquet"});
+  EXPECT_EQ(files("q").size(), 2U);
+}
+
 TEST_F(SourceFiles, SplitsAreReadFromFolders) {
   make({"d/train/data-00000-of-00001.arrow", "d/train/state.json", "d/train/dataset_info.json",
         "d/test/data-00000-of-00001.arrow", "d/dataset_dict.json", "d/train/cache-1f.arrow"});

@@ -19,12 +19,15 @@ struct SplitFiles {
   std::vector<std::filesystem::path> files;
   std::vector<std::string> names;  ///< the splits found in the names, sorted
   std::string missing;             ///< the requested split, if it was not found
+  /// Shards of several splits whose names have the word, and none of it alone: train_prefs, train_sft
+  std::vector<std::string> alike;
 };
 
 /// @param files paths relative to the data set's folder. Only their names are used, not the targets
 /// of links, which in huggingface_hub's cache are named by checksums.
 /// @param asked a split's name; "val" finds validation-00000-of-00001.parquet. If no name tells a
 /// split, all files are the training split. Empty: the first of `defaults` that exists.
+/// A split with another name (train_sft-00000-of-00001.parquet) is found by its word if it is the only one.
 /// @param defaults empty, or if no name tells a split: all files
 SplitFiles files_of_split(const std::vector<std::filesystem::path>& files, const std::string& asked,
                           const std::vector<std::string>& defaults);
