@@ -18,21 +18,16 @@ namespace {
 using data::Json;
 using data::RecordFormat;
 
-bool is_preference(const Json& record) {
-  return record.contains("chosen") && record.contains("rejected") && !record.contains("messages") &&
-         !record.contains("conversations") && !record.contains("text") &&
-         !record.contains("completion");
-}
-
 std::string text_of(const Json& record, const std::string& where) {
-  if (record.contains("text") && record["text"].is_string())
+  const bool is_pair = data::is_preference(record);
+  if (!is_pair && record.contains("text") && record["text"].is_string())
     return record["text"].get<std::string>();
-  const bool has_strings = record.contains("prompt") && record["prompt"].is_string() &&
+  const bool has_strings = !is_pair && record.contains("prompt") && record["prompt"].is_string() &&
                            record.contains("completion") && record["completion"].is_string();
   if (has_strings)
     return record["prompt"].get<std::string>() + record["completion"].get<std::string>();
-  const bool is_text = !is_preference(record) &&
-                       config::format_info(data::detect_input_format(record, where).format).is_text;
+  const bool is_text =
+      !is_pair && config::format_info(data::detect_input_format(record, where).format).is_text;
   throw DataError(
       "the record has no text: a string \"text\", or strings \"prompt\" and \"completion\"", where,
       is_text ? data::kWriteString : "give --chat if the records are conversations");
@@ -72,8 +67,10 @@ bool is_judged(const Json& record, bool is_rendered, const std::string& where) {
 }
 
 Json tokenized_text(const data::InputRecord& input, const data::TextModel& model) {
-  if (is_preference(input.record) && input.record["chosen"].is_string())
-    return tokenized_pair(input, model);
+  const bool is_pair_of_texts =
+      data::is_preference(input.record) &&
+      !data::is_rendered(input.record, RecordFormat::kPreference, model.chat_template != nullptr);
+  if (is_pair_of_texts) return tokenized_pair(input, model);
   if (is_judged(input.record, /*is_rendered=*/false, input.where))
     return tokenized_judged(input, model);
   return {{"input_ids", model.tokenizer->encode(text_of(input.record, input.where),
@@ -82,7 +79,7 @@ Json tokenized_text(const data::InputRecord& input, const data::TextModel& model
 
 Json tokenized_chat(const data::InputRecord& input, const data::TextModel& model) {
   const auto& [line, record, where, folder] = input;
-  if (is_preference(record)) return tokenized_pair(input, model);
+  if (data::is_preference(record)) return tokenized_pair(input, model);
   if (is_judged(record, /*is_rendered=*/true, where)) return tokenized_judged(input, model);
   const RecordFormat format = data::detect_input_format(record, where).format;
   const bool is_rendered = data::is_rendered(record, format, /*has_chat_template=*/true);

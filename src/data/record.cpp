@@ -59,12 +59,14 @@ std::optional<DetectedFormat> format_of_keys(const Json& record, config::Example
   const bool is_list = record["chosen"].is_array();
   const Json* prompt = value_of(record, "prompt");
   const bool has_prompt = prompt != nullptr && prompt->is_array() == is_list;
-  throw DataError("this is preference data (\"chosen\" and \"rejected\"): two answers in a record",
-                  where,
-                  fmt::format("write a record for each answer: {}",
-                              has_prompt ? "{\"prompt\": …, \"completion\": …}"
-                              : is_list  ? "{\"messages\": […]}"
-                                         : "{\"text\": …}"));
+  const bool has_other = format_of_keys(record, config::ExampleForm::kAnswer).has_value();
+  throw DataError(
+      "this is preference data (\"chosen\" and \"rejected\"): two answers in a record", where,
+      fmt::format("write a record for each answer: {}{}",
+                  has_prompt ? "{\"prompt\": …, \"completion\": …}"
+                  : is_list  ? "{\"messages\": […]}"
+                             : "{\"text\": …}",
+                  has_other ? "; or, to have the rest of the record read, remove the two" : ""));
 }
 
 /// Pairs are read as such, whatever else the record has.
@@ -83,6 +85,19 @@ DetectedFormat detect_judged(const Json& record, const config::ObjectiveInfo& re
 [[noreturn]] void refuse_without_pair(const Json& record, const config::ObjectiveInfo& reader,
                                       const std::string& where) {
   refuse_token_ids(record, where);
+  const bool has_chosen = value_of(record, "chosen") != nullptr;
+  if (has_chosen || value_of(record, "rejected") != nullptr) {
+    const char *one = has_chosen ? "chosen" : "rejected",
+               *other = has_chosen ? "rejected" : "chosen";
+    throw DataError(
+        fmt::format("the record has \"{}\" but no value for \"{}\", and train.objective "
+                    "{} compares the two (its keys: {})",
+                    one, other, reader.name, keys_of(record)),
+        where,
+        fmt::format("name the column: data.fields: {{{}: COLUMN}}; or leave the record "
+                    "out where there is no other answer",
+                    other));
+  }
   const auto form =
       has_judgement(record) ? config::ExampleForm::kJudged : config::ExampleForm::kAnswer;
   throw DataError(
@@ -115,8 +130,8 @@ DetectedFormat detect_format(const Json& record, const std::string& where,
 }
 
 DetectedFormat detect_input_format(const Json& record, const std::string& where) {
-  if (auto format = format_of_keys(record, config::ExampleForm::kAnswer)) return *format;
   if (is_preference(record)) refuse_two_answers(record, where);
+  if (auto format = format_of_keys(record, config::ExampleForm::kAnswer)) return *format;
   refuse_token_ids(record, where);
   throw DataError(fmt::format("the record has no known format; its keys: {}", keys_of(record)),
                   where, advise_keys(record));

@@ -126,6 +126,14 @@ namespace {
                       write);
   }
   const bool is_messages = key == "messages";
+  if (!is_messages && key != "conversations") {
+    throw RecordError(
+        std::move(message), where,
+        fmt::format("{}; or, as turns of \"from\" and \"value\" are ShareGPT's, set data.fields: "
+                    "{{role: from, content: value, roles: {{human: user, gpt: assistant}}}}",
+                    write),
+        write);
+  }
   throw RecordError(
       std::move(message), where,
       fmt::format("{}; or, as turns of \"from\" and \"value\" are ShareGPT's, set data.format: "

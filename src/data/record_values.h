@@ -20,8 +20,6 @@ std::string optional_string(const Json& record, const char* key, const std::stri
 /// What data.fields reads of the values that are not texts; empty: it reads none.
 std::string fields_for(const std::vector<std::pair<const char*, const Json*>>& values);
 
-/// Whether two answers to compare are given.
-bool is_preference(const Json& record);
 /// For objectives that read one answer.   @throws RecordError
 [[noreturn]] void refuse_preference(const Json& record, const std::string& where);
 bool is_sharegpt_turn(const Json& turn);

@@ -210,6 +210,8 @@ TEST(InputRecordsAdvice, TakesTwoAnswersApart) {
          R"({"prompt": …, "completion": …})");
   expect({{"chosen", messages}, {"rejected", messages}}, R"({"messages": […]})");
   expect({{"chosen", "a"}, {"rejected", "b"}}, R"({"text": …})");
+  expect({{"chosen", messages}, {"rejected", messages}, {"messages", messages}},
+         R"({"messages": […]}; or, to have the rest of the record read, remove the two)");
 }
 
 TEST_F(InputRecords, ADirectoryIsNone) {

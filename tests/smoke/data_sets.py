@@ -361,6 +361,24 @@ def check_warnings(runs, folder):
         require(warning in shown, f"and so does preview: {warning[:60]}")
 
 
+def check_pairs_as_input(runs, folder):
+    """The layout of ultrafeedback_binarized: the chosen conversation also as "messages"."""
+    chosen, rejected = turns(1)["messages"], [turns(1)["messages"][0], {"role": "assistant", "content": "No."}]
+    (folder / "both.jsonl").write_text(json.dumps({"messages": chosen, "chosen": chosen, "rejected": rejected}) + "\n")
+
+    def ask(*command):
+        return subprocess.run([runs.sftrun, *command, "--model", MODEL, "--input", folder / "both.jsonl", "--output", folder / "asked.jsonl"],
+                              capture_output=True, text=True, timeout=120, env=runs.environment)
+    done = ask("tokenize", "--chat")
+    written = json.loads((folder / "asked.jsonl").read_text()) if done.returncode == 0 else {}
+    require("chosen_input_ids" in written and "rejected_completion_mask" in written and "input_ids" not in written,
+            f"tokenize writes both answers of a pair that has messages, too\n{done.stderr}")
+    done = ask("tokenize", "--overwrite")
+    require(done.returncode == 3 and "give --chat" in done.stderr, f"and asks for --chat\n{done.stderr}")
+    done = ask("score", "--device", "cpu", "--overwrite")
+    require(done.returncode == 3 and "two answers in a record" in done.stderr, f"score refuses it\n{done.stderr}")
+
+
 def check_faulty_sets(runs, folder):
     (folder / "mixed").mkdir()
     (folder / "mixed/a.jsonl").write_text(json.dumps(turns(1)) + "\n")
@@ -393,6 +411,7 @@ def main():
         check_bad_data(runs, folder)
         check_bad_records(runs, folder, has_tables)
         check_warnings(runs, folder)
+        check_pairs_as_input(runs, folder)
         check_faulty_sets(runs, folder)
     print("data sets: all as they should be" + ("" if has_tables else " (without pyarrow: no tables)"))
 

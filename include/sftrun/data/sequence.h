@@ -29,9 +29,11 @@ struct DetectedFormat {
 /// @param where "file:line"   @throws DataError listing the record's keys and the supported ones
 DetectedFormat detect_format(const Json& record, const std::string& where,
                              config::Objective objective = config::Objective::kSft);
-/// For commands that read records without a run's configuration: the same for sft, with errors that
-/// say which keys to write.
+/// For commands that read one answer of a record without a run's configuration: the same for sft,
+/// with errors that say which keys to write. A pair is refused, also one that has other keys.
 DetectedFormat detect_input_format(const Json& record, const std::string& where);
+/// Whether a record has two answers to compare, "chosen" and "rejected".
+bool is_preference(const Json& record);
 /// Whether a record has one answer and says whether it is desirable, as objectives on judged answers
 /// read it: "label" or "kto_tag" is true or false, also as text, or 1 or 0 beside a "completion".
 bool has_judgement(const Json& record);
@@ -79,8 +81,11 @@ struct Sequence {
   bool begins_with_answer = false;  ///< the conversation's first turn is the assistant's
   /// `<image>` in a text of a record without a column of images, for a model that reads images
   bool has_idle_marker = false;
-  bool has_two_systems = false;     ///< a "system" column beside a turn of that role
-  bool has_null_arguments = false;  ///< nulls inside of tools or tool calls, which are left out
+  /// Compared or judged texts without control tokens, of a model with a chat template
+  bool is_outside_template = false;
+  bool has_messages_as_text = false;  ///< a text that begins like a list of messages
+  bool has_two_systems = false;       ///< a "system" column beside a turn of that role
+  bool has_null_arguments = false;    ///< nulls inside of tools or tool calls, which are left out
 };
 
 struct SequenceOptions {
@@ -147,7 +152,7 @@ class SequenceBuilder {
   void note_media_in(MediaStamps& stamps) { stamps_ = &stamps; }
 
  private:
-  std::vector<Sequence> build_unchecked(const Json& original, const std::string& where,
+  std::vector<Sequence> build_unchecked(const Json& given, const std::string& where,
                                         const std::filesystem::path& folder) const;
 
   RecordFormat format_;
