@@ -132,6 +132,15 @@ void DatasetRemarks::remark_on_records() {
       tallies_.idle_markers, "records have <image> in their texts, and no images",
       "it is trained on as text; write the images' files into a column \"images\", or name theirs: "
       "data.fields: {images: COLUMN}");
+  warn(tallies_.messages_as_text, "texts begin like lists of messages, and are trained on as texts",
+       "write lists of messages, not what json.dumps or Python's str makes of them; in a CSV file "
+       "each of the record's columns as JSON");
+  warn(tallies_.outside_template,
+       "records of strings are trained on without the model's chat template",
+       fmt::format("write lists of messages, or name the columns: data.fields: {} puts them into "
+                   "the template",
+                   context_.is_preference ? "{instruction: COLUMN}"
+                                          : "{instruction: COLUMN, output: COLUMN}"));
   if (tallies_.null_arguments.count() > 0) {
     remarks_.push_back({false, fmt::format("data: in {}, nulls inside of arguments or tools "
                                            "are left out, as missing values: {}",
@@ -144,7 +153,9 @@ void DatasetRemarks::remark_on_records() {
   warn(tallies_.equal_pairs, "pairs have the same chosen and rejected answer",
        context_.form == config::ExampleForm::kJudged
            ? "the answer is judged both ways; leave them out"
-           : "they train nothing; leave them out");
+           : "they do not say which answer is better; a cross-entropy in the loss (orpo, cpo, "
+             "train.cpo_alpha, `sft` in train.loss_type) trains on them all the same; leave them "
+             "out");
 }
 
 std::string DatasetRemarks::advice_on_empty_answers() const {

@@ -53,6 +53,8 @@ void DatasetTallies::add_contents(const Outcome& outcome, const std::string& pla
   for (const std::string& field : outcome.absent_fields) absent_fields[field].add(1, place);
   two_systems.add(outcome.has_two_systems ? 1 : 0, place);
   idle_markers.add(outcome.has_idle_marker ? 1 : 0, place);
+  outside_template.add(outcome.is_outside_template ? 1 : 0, place);
+  messages_as_text.add(outcome.has_messages_as_text ? 1 : 0, place);
   differs_in_class.add(outcome.differs_in_class ? 1 : 0, place);
   null_arguments.add(outcome.has_null_arguments ? 1 : 0, place);
   begins_with_answer.add(outcome.begins_with_answer ? 1 : 0, place);

@@ -54,7 +54,7 @@ struct DatasetTallies {
   Tally without_end, empty_thinking, tool_calls, reasoning, earlier_reasoning, tools, answer_texts,
       messages, differs_in_class, control_tokens, empty_answers, begins_with_answer, missing_bos,
       too_long, truncated, labels_cut_off, without_labels, others_left_out, equal_pairs,
-      two_systems, null_arguments, idle_markers;
+      two_systems, null_arguments, idle_markers, outside_template, messages_as_text;
   std::map<std::string, Tally> unknown_roles, unread_columns, unread_turn_keys, absent_fields,
       unread_media;
   BadRecords bad;

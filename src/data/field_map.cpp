@@ -143,7 +143,9 @@ MappedRecord FieldMap::apply(Json record, const std::string& where, bool has_tex
     if (const char* other = other_name(ours)) record.erase(other);
     if (!theirs.empty()) record.erase(theirs);
   }
+  const bool names_question = mapped.contains("instruction") && !mapped.contains("prompt");
   for (auto& [key, value] : mapped.items()) record[key] = std::move(value);
+  if (names_question && is_preference(record)) record.erase("prompt");  // of a pair
   if (has_text_cells) read_text_cells(record, role_.empty() ? "role" : role_);
   for (const std::string& key : turn_columns())
     if (is_list_of_turns(key)) read_turns(record, key, where);

@@ -6,6 +6,7 @@
 
 #include "bad_records.h"
 #include "dataset_checks.h"
+#include "formats/pair_layouts.h"
 #include "judgement.h"
 #include "judgement_balance.h"
 #include "record_media.h"
@@ -51,7 +52,10 @@ struct Doubts {
   }
 
   void add(const MappedRecord& mapped, RecordFormat format, const std::string& where) {
-    const Json& record = mapped.record;
+    Json room;
+    const Json& record = config::format_info(format).is_pair
+                             ? with_pair_columns(mapped.record, {.reads_images = true}, where, room)
+                             : mapped.record;
     const std::vector<NamedShape> shapes = shapes_in(record, format, where);
     for (const std::string& column : unread_columns(record, format, shapes.front().shape, form))
       if (!is_visual_column(column) && column != "features") ++columns[column];

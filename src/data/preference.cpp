@@ -35,11 +35,12 @@ void label_answers(std::vector<Sequence>& answers, const std::vector<tokenizer::
   }
 }
 
-/// An undesirable answer does not train the model to answer with nothing.
+/// An undesirable or rejected answer does not train the model to answer with nothing.
 void judge(std::vector<Sequence>& answers, Judgement judgement) {
   for (Sequence& sequence : answers) {
     sequence.judgement = judgement;
-    if (judgement == Judgement::kUndesirable) sequence.num_empty_answers = 0;
+    const bool is_rejected = answers.size() > 1 && &sequence == &answers.back();
+    if (is_rejected || judgement == Judgement::kUndesirable) sequence.num_empty_answers = 0;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "empty_thinking.h"
+#include "formats/pair_layouts.h"
 #include "judgement.h"
 #include "left_out.h"
 #include "media_text.h"
@@ -17,6 +18,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/templates/builtin_templates.h"
 #include "sftrun/templates/chat_labels.h"
+#include "text_cells.h"
 #include "unread_columns.h"
 
 namespace sftrun::data {
@@ -371,17 +373,40 @@ std::vector<AnswerGroup> answer_groups_of(const Json& record, RecordFormat forma
   return groups;
 }
 
+/// Texts alone are looked at.
+bool has_messages_as_text(const std::vector<AnswerGroup>& groups) {
+  return std::any_of(groups.begin(), groups.end(), [](const AnswerGroup& group) {
+    return std::any_of(group.shapes.begin(), group.shapes.end(), [](const NamedShape& one) {
+      const auto* text = std::get_if<PlainText>(&one.shape);
+      return text != nullptr &&
+             (begins_like_messages(text->prompt) || begins_like_messages(text->completion));
+    });
+  });
+}
+
+/// Special tokens beside those that begin and end every text: the template may be in the text.
+bool has_control_tokens(const Sequence& sequence, const tokenizer::Tokenizer& tokenizer) {
+  return std::any_of(sequence.ids.begin(), sequence.ids.end(), [&](const tokenizer::TokenId id) {
+    return tokenizer.is_special(id) && id != tokenizer.bos_id() && id != tokenizer.eos_id();
+  });
+}
+
 void append_sequences(std::vector<Sequence>& all, std::vector<Sequence> more) {
   std::move(more.begin(), more.end(), std::back_inserter(all));
 }
 
 }  // namespace
 
-std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& original,
-                                                       const std::string& where,
+std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& given, const std::string& where,
                                                        const std::filesystem::path& folder) const {
   const config::RecordFormatInfo& info = config::format_info(format_);
   const bool has_template = model_.chat_template != nullptr;
+  Json usual;
+  const Json& original =
+      info.is_pair
+          ? with_pair_columns(given, {.exists = has_template, .writes_calls = form_.writes_calls()},
+                              where, usual)
+          : given;
   const auto media = media_of_record(original, format_, model_, {where, folder, stamps_});
   Json room;
   const Json& record = media != nullptr ? media->marked(original, format_, room) : original;
@@ -405,6 +430,9 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& original,
     answers.front().unread_columns = std::move(unread);
     answers.front().unread_media = std::move(unread_files);
     answers.front().has_idle_marker = media != nullptr && media->has_idle_marker();
+    answers.front().has_messages_as_text = has_messages_as_text(groups);
+    answers.front().is_outside_template = has_template && !answers.front().has_messages_as_text &&
+                                          !has_control_tokens(answers.front(), *model_.tokenizer);
     return answers;
   }
   if (const auto* plain = std::get_if<PlainText>(&shape)) {
@@ -413,6 +441,7 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& original,
     sequence.unread_columns = std::move(unread);
     sequence.unread_media = std::move(unread_files);
     sequence.has_idle_marker = media != nullptr && media->has_idle_marker();
+    sequence.has_messages_as_text = !info.is_text && has_messages_as_text(groups);
     return {std::move(sequence)};
   }
   if (!has_template) {

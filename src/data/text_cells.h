@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "sftrun/data/json_lines.h"
 
@@ -11,5 +12,9 @@ namespace sftrun::data {
 /// Of other files such texts stay texts.
 /// @param role the key of a message's role
 void read_text_cells(Json& record, const std::string& role = "role");
+
+/// Whether a text begins as the JSON of a list of messages does, or as Python prints one:
+/// `[{"role"`, `[{'content'`.
+bool begins_like_messages(std::string_view text);
 
 }  // namespace sftrun::data

@@ -22,7 +22,9 @@ Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextM
                   .differs_in_class = sequence.differs_in_class,
                   .has_two_systems = sequence.has_two_systems,
                   .has_null_arguments = sequence.has_null_arguments,
-                  .has_idle_marker = sequence.has_idle_marker};
+                  .has_idle_marker = sequence.has_idle_marker,
+                  .is_outside_template = sequence.is_outside_template,
+                  .has_messages_as_text = sequence.has_messages_as_text};
   for (const SequenceMedia& one : sequence.media) {
     outcome.num_media_tokens += one.num_tokens;
     outcome.has_images = outcome.has_images || one.is_image();

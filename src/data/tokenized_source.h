@@ -23,7 +23,8 @@ struct Outcome {
   std::vector<std::string> unknown_roles, unread_columns, unread_turn_keys, unread_media;
   std::vector<std::string> absent_fields;  ///< of the record, in its first outcome (field_map.h)
   bool begins_with_answer = false, differs_in_class = false, has_two_systems = false,
-       has_null_arguments = false, has_idle_marker = false;
+       has_null_arguments = false, has_idle_marker = false, is_outside_template = false,
+       has_messages_as_text = false;
   int64_t num_media_tokens = 0;  ///< of images, frames and features, also if it is left out
   bool has_images = false;
   std::string text;  ///< its beginning, if no token has a label

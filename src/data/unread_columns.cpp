@@ -126,6 +126,8 @@ std::vector<std::string> unread_columns(const Json& record, RecordFormat format,
   const bool is_text = std::holds_alternative<PlainText>(shape);
   if (is_text) also({"tools", "chat_template_kwargs"});
   if (!info.optional.contains("system")) also({"system"});
+  if (info.is_pair)
+    also({"input"});  // of Alpaca, where a "prompt" is read in place of the question
   if (!is_text) also({"functions"});
   std::vector<std::string> found;
   for (const char* column : columns) {
@@ -177,6 +179,9 @@ std::string advice_on_media(const std::string& field) {
 
 std::string advice_on_column(const std::string& column) {
   if (column == "history") return "earlier turns are read from \"messages\"";
+  if (column == "input")
+    return "write it into the prompt; behind an \"instruction\" it is read: data.fields: "
+           "{instruction: COLUMN} names the column of the question";
   if (column == "system") return "write it as a message of the role system";
   if (column == "functions") return "rename it to \"tools\"";
   if (column == "tools" || column == "chat_template_kwargs")

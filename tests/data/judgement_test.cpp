@@ -374,7 +374,9 @@ TEST_F(JudgedData, DataSetsOfOneJudgementAreNotWarnedOfOneByOne) {
   const std::string good = R"({"prompt": "p", "completion": "a", "label": true})";
   const config::DataSource source = write(good + "\n");
   config_.data.train = {source, source};
-  EXPECT_TRUE(try_dataset(config_, source, /*is_validation=*/false, model_).warnings.empty());
+  EXPECT_EQ(join(try_dataset(config_, source, /*is_validation=*/false, model_).warnings, "\n")
+                .find("desirable"),
+            std::string::npos);
 }
 
 TEST_F(JudgedData, AreStreamed) {

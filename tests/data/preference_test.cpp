@@ -9,6 +9,7 @@
 #include "sftrun/data/dataset.h"
 #include "sftrun/data/preview.h"
 #include "sftrun/data/sequence.h"
+#include "support/expect_error.h"
 #include "toy_model.h"
 
 /// Preference records. tests/parity/dpo_parity.py compares tokens and labels with TRL's.
@@ -107,6 +108,60 @@ TEST(PreferenceConversations, AnAnswerMayBeOneMessageOrItsText) {
                       "must be two strings or two lists of messages");
 }
 
+/// LLaMA-Factory's and Axolotl's layouts, without a mapping.
+TEST(PreferenceConversations, TurnsMayStandBeforeAnswers) {
+  const auto whole = pair_of(kTwoAnswers);
+  const std::string sharegpt =
+      R"("chosen": {"from": "gpt", "value": "yes"}, "rejected": {"from": "gpt", "value": "no"}})";
+  const std::string messages =
+      R"("chosen": {"role": "assistant", "content": "yes"}, "rejected": {"role": "assistant", "content": "no"}})";
+  for (const std::string& record :
+       {R"({"conversations": [{"from": "human", "value": "q"}], )" + sharegpt,
+        R"({"messages": [{"role": "user", "content": "q"}], )" + messages,
+        R"({"prompt": [{"from": "human", "value": "q"}], )" + sharegpt}) {
+    expect_pair(pair_of(record), text_and_labels(whole[0]), text_and_labels(whole[1]));
+  }
+  const auto with_system = pair_of(
+      R"({"system": "be", "conversations": [{"from": "human", "value": "q"}], )" + sharegpt);
+  EXPECT_EQ(text_and_labels(with_system[1]),
+            "<|im_start|>system\nbe<|im_end|>\n" + text_and_labels(whole[1]));
+  EXPECT_TRUE(with_system[0].unread_columns.empty());
+  const auto lists = pair_of(
+      R"({"chosen": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "yes"}],
+          "rejected": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "no"}]})");
+  expect_pair(lists, text_and_labels(whole[0]), text_and_labels(whole[1]));
+  expect_pair_refused(R"({"conversations": [{"from": "narrator", "value": "q"}], )" + sharegpt,
+                      "prompt[0].from is \"narrator\", which is not a known role");
+  // A prompt of its own is read, and whole conversations are not taken for it.
+  const auto own = pair_of(
+      R"({"prompt": [{"role": "user", "content": "q"}], "messages": [{"role": "user", "content": "x"}], )" +
+      messages);
+  expect_pair(own, text_and_labels(whole[0]), text_and_labels(whole[1]));
+}
+
+/// The columns of Intel/orca_dpo_pairs, with `data.fields: {instruction: question}`.
+TEST(PreferenceConversations, AlpacaColumnsArePrompts) {
+  const std::string record =
+      R"({"instruction": "q", "input": "i", "system": "be", "chosen": "yes", "rejected": "no"})";
+  const std::string asked =
+      "<|im_start|>system\nbe<|im_end|>\n<|im_start|>user\nq\n\ni<|im_end|>\n<|im_start|>"
+      "assistant\n";
+  expect_pair(pair_of(record), asked + "|yes<|im_end|>\n", asked + "|no<|im_end|>\n");
+  EXPECT_TRUE(pair_of(record)[0].unread_columns.empty());
+  TextModel base = test::toy_model();
+  base.chat_template = nullptr;
+  expect_pair(pair_of(record, base), "be\n\nq\n\ni\n\n|yes</s>", "be\n\nq\n\ni\n\n|no</s>");
+  const auto judged = pair_of(record, test::toy_model(), {.form = config::ExampleForm::kJudged});
+  expect_pair(judged, asked + "|yes<|im_end|>\n", asked + "|no<|im_end|>\n");
+  const Json json = Json::parse(record);
+  EXPECT_TRUE(is_rendered(json, RecordFormat::kPreference, /*has_chat_template=*/true));
+  EXPECT_FALSE(is_rendered(json, RecordFormat::kPreference, /*has_chat_template=*/false));
+  const auto with_prompt = pair_of(
+      R"({"prompt": "p", "instruction": "q", "input": "i", "chosen": "yes", "rejected": "no"})");
+  expect_pair(with_prompt, "p|yes</s>", "p|no</s>");
+  EXPECT_EQ(with_prompt[0].unread_columns, std::vector<std::string>{"input"});
+}
+
 TEST(PreferenceConversations, ThePromptMayBeImplicit) {
   const std::string turns =
       R"([{"content": "q", "role": "user"}, {"role": "assistant", "content": )";
@@ -127,6 +182,9 @@ TEST(PreferenceConversations, ThePromptMayBeImplicit) {
   expect_pair_refused(R"({"chosen": [{"role": "user", "content": "a"}],
                      "rejected": [{"role": "user", "content": "b"}]})",
                       "do not begin with the same messages");
+  expect_pair_refused(R"({"prompt": "q", "chosen": [{"role": "assistant", "content": "a"}],
+                     "rejected": [{"role": "assistant", "content": "b"}]})",
+                      "a \"prompt\" (string) is not read beside lists of messages");
 }
 
 /// A template that renders the prompt alone differently, as that of Gemma 4: what is behind the
@@ -178,6 +236,43 @@ TEST(PreferenceConversations, ReadToolsAndKwargs) {
   expect_pair(pair_of(head + R"("tools": "[{\"name\": \"f\"}]", )" + tail, model), "f-|a", "f-|b");
 }
 
+TEST(PreferenceTexts, ThatAreNotRenderedAreNoted) {
+  const auto first = [](const std::string& prompt, const TextModel& model = test::toy_model()) {
+    return pair_of(Json({{"prompt", prompt}, {"chosen", "a"}, {"rejected", "b"}}).dump(), model)[0];
+  };
+  TextModel base = test::toy_model();
+  base.chat_template = nullptr;
+  EXPECT_TRUE(first("q").is_outside_template);
+  EXPECT_TRUE(first("q", test::toy_model(test::kChatMl, /*adds_bos=*/true)).is_outside_template);
+  EXPECT_FALSE(first("q", base).is_outside_template);
+  EXPECT_FALSE(first("<|im_start|>user\nq").is_outside_template) << "it is rendered already";
+  EXPECT_FALSE(pair_of(kTwoAnswers)[0].is_outside_template);
+  for (const char* list : {R"([{"role": "user", "content": "q"}])", R"([{'content': 'q'}])"}) {
+    EXPECT_TRUE(first(list).has_messages_as_text) << list;
+    EXPECT_FALSE(first(list).is_outside_template) << "one warning";
+  }
+  EXPECT_FALSE(first(R"([{"name": "f"}])").has_messages_as_text);
+  const Sequence answer =
+      SequenceBuilder(RecordFormat::kPromptCompletion, test::toy_model(), {})
+          .build(Json::parse(R"({"prompt": "q", "completion": " [ {\"from\": 1}]"})"), "f:1")[0];
+  EXPECT_TRUE(answer.has_messages_as_text);
+  EXPECT_FALSE(answer.is_outside_template) << "the format's rule";
+}
+
+/// An empty rejected answer trains the model to go on.
+TEST(PreferenceRecords, ChosenAnswersAloneShouldNotBeEmpty) {
+  const auto empty = [](const std::string& chosen, const std::string& rejected) {
+    const auto pair =
+        pair_of(Json({{"prompt", "p"}, {"chosen", chosen}, {"rejected", rejected}}).dump());
+    return pair[0].num_empty_answers + pair[1].num_empty_answers;
+  };
+  EXPECT_EQ(empty("", "b"), 1);
+  EXPECT_EQ(empty("a", ""), 0);
+  const auto turns = pair_of(R"({"prompt": [{"role": "user", "content": "q"}],
+    "chosen": [{"role": "assistant", "content": "yes"}], "rejected": [{"role": "assistant", "content": ""}]})");
+  EXPECT_EQ(turns[0].num_empty_answers + turns[1].num_empty_answers, 0);
+}
+
 TEST(PreferenceRecords, OfOtherShapesAreRefused) {
   expect_pair_refused(R"({"prompt": "p", "chosen": "a"})", "has no \"rejected\"");
   expect_pair_refused(R"({"chosen": "a", "rejected": []})", "must be two strings or two lists");
@@ -201,6 +296,11 @@ TEST(PreferenceRecords, AreDetectedForDpo) {
     EXPECT_NE(error.message().find("which train.objective dpo needs"), std::string::npos);
     EXPECT_NE(error.fix().find("rejected: COLUMN"), std::string::npos);
   }
+  test::expect_error<DataError>(
+      [&] { detect(R"({"prompt": "p", "chosen": "a", "rejected": null})", Objective::kDpo); },
+      {"has \"chosen\" but no value for \"rejected\"", "data.fields: {rejected: COLUMN}"});
+  test::expect_error<DataError>([&] { detect(R"({"rejected": "a"})", Objective::kDpo); },
+                                {"has \"rejected\" but no value for \"chosen\""});
 }
 
 class PreferenceData : public ::testing::Test {
@@ -342,11 +442,34 @@ TEST_F(PreferenceData, ColumnsAreRenamed) {
       "\n");
   config_.data.fields = {
       {"role", "from"}, {"content", "value"}, {"roles", {{"human", "user"}, {"gpt", "assistant"}}}};
-  config_.model.max_seq_len = 64;
+  config_.model.max_seq_len = 128;
   std::string content = read_text_file(dir_ / "train.jsonl");
   std::erase(content, '\n');
   write_file_atomically(dir_ / "train.jsonl", content + "\n");
   EXPECT_EQ(load({.path = (dir_ / "train.jsonl").string()}).examples().size(), 2);
+  // A named question asks, whatever the record calls "prompt".
+  write_file_atomically(dir_ / "train.jsonl",
+                        R"({"question": "q", "prompt": "p", "chosen": "a", "rejected": "b"})"
+                        "\n");
+  config_.data.fields = {{"instruction", "question"}};
+  const Dataset asked = load({.path = (dir_ / "train.jsonl").string()});
+  EXPECT_EQ(text_of(asked.examples()[0]), "user\nq\nassistant\na\n");
+}
+
+/// Of one record each, so that a warning can be told.
+TEST_F(PreferenceData, DoubtfulPairsAreWarnedOf) {
+  const auto warnings = [&](const std::array<std::string, 3>& record) {
+    return join(try_dataset(config_, write({record}), false, model_).warnings, "\n");
+  };
+  EXPECT_EQ(warnings({"<|im_start|>", "a", "b"}), "");
+  EXPECT_NE(warnings({"p", "a", "b"}).find("records of strings are trained on without"),
+            std::string::npos);
+  EXPECT_EQ(warnings({"<|im_start|>", "a", ""}), "");
+  EXPECT_NE(warnings({"<|im_start|>", "", "b"}).find("answers are empty (1)"), std::string::npos);
+  EXPECT_NE(warnings({"<|im_start|>", "a", "a"}).find("do not say which answer is better"),
+            std::string::npos);
+  EXPECT_NE(warnings({"[{'role'", "a", "b"}).find("texts begin like lists of messages"),
+            std::string::npos);
 }
 
 }  // namespace

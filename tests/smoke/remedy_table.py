@@ -18,9 +18,11 @@ def shared(user="hello", answer="hi", **more):
     return {"conversations": [{"from": "human", "value": user}, {"from": "gpt", "value": answer}]} | more
 
 
-PAIR = {"prompt": "hello", "chosen": "hello there", "rejected": "no"}
-JUDGED = [{"prompt": "hello", "completion": answer, "label": label} for answer, label in (("hi", True), ("hm", False))] * 2
-TURNS = {"prompt": [USER], "chosen": [ANSWER], "rejected": [{"role": "assistant", "content": "no"}]}
+PAIR = {"prompt": [USER], "chosen": [ANSWER], "rejected": [{"role": "assistant", "content": "no"}]}
+STRINGS = {"prompt": "hello", "chosen": "hello there", "rejected": "no"}
+JUDGED = [{"prompt": [USER], "completion": [{"role": "assistant", "content": answer}], "label": label}
+          for answer, label in (("hi", True), ("hm", False))] * 2
+BARE = "=> without the model's chat template"  # what is said of strings
 GOOD = [chat()] * 3
 FULL_YAML = bad_input.GOOD_YAML.replace("mode: lora, lora: { r: 4 }", "mode: full")
 FILES = {  # of every row
@@ -379,16 +381,24 @@ RECORDS = [
     ([*[PAIR] * 3, {"chosen": "", "rejected": "no"}], "train.objective=dpo", "is empty, and there is no", 'or give a "prompt"',
      [([PAIR] * 3, ""), ([*[PAIR] * 3, PAIR | {"chosen": ""}], "=> answers are empty (1)")]),
     ([{"chosen": "hello", "rejected": "no", "q": "hey"}] * 3, "train.objective=dpo", "do not begin with the same text",
-     "data.fields: {prompt: COLUMN}", ["data.fields='{prompt: q}'"]),
+     "data.fields: {prompt: COLUMN}", [f"data.fields='{{prompt: q}}' {BARE}", "data.fields='{instruction: q}'"]),
     ([{"chosen": [USER, ANSWER], "rejected": [{"role": "user", "content": "x"}, ANSWER]}] * 3, "train.objective=dpo",
-     "do not begin with the same messages", 'give a "prompt", a list of messages', [([TURNS] * 3, "")]),
+     "do not begin with the same messages", 'give a "prompt", a list of messages', [([PAIR] * 3, "")]),
     (GOOD, "train.objective=dpo", "which train.objective dpo needs", "or set train.objective: sft", ["train.objective=sft"]),
     ([{"q": "hello", "good": "hello there", "bad": "no"}] * 3, "train.objective=dpo", "which train.objective dpo needs",
-     "data.fields: {prompt: COLUMN, chosen: COLUMN, rejected: COLUMN}", ["data.fields='{prompt: q, chosen: good, rejected: bad}'"]),
+     "data.fields: {prompt: COLUMN, chosen: COLUMN, rejected: COLUMN}", [f"data.fields='{{prompt: q, chosen: good, rejected: bad}}' {BARE}"]),
+    ([STRINGS | {"rejected": None}] * 3, "train.objective=dpo", 'has "chosen" but no value for "rejected"', "leave the record out", [([PAIR] * 3, "")]),
+    ([{"prompt": "hello", "chosen": "hi", "bad": "no"}] * 3, "train.objective=dpo", 'has "chosen" but no value for "rejected"',
+     "data.fields: {rejected: COLUMN}", [f"data.fields='{{rejected: bad}}' {BARE}"]),
+    ([PAIR | {"prompt": "hello"}] * 3, "train.objective=dpo", 'a "prompt" (string) is not read beside lists of messages',
+     '"prompt": [{"role": "user", "content": "…"}]', [([PAIR] * 3, "")]),
+    ([{"prompt": shared()["conversations"][:1], "completion": shared()["conversations"][1:]}] * 3, "", "is not a message",
+     "data.fields: {role: from, content: value, roles: {human: user, gpt: assistant}}",
+     ["data.fields='{role: from, content: value, roles: {human: user, gpt: assistant}}'"]),
     ([{"prompt": "hello", "completion": "hi"}] * 3, "train.objective=kto", "which train.objective kto needs", 'write "label": true or false',
      [(JUDGED, ""), "train.objective=sft"]),
     ([{"prompt": "hello", "completion": answer, "good": good} for answer, good in (("hi", 1), ("hm", 0))], "train.objective=kto",
-     "which train.objective kto needs", "data.fields: {label: COLUMN}", ["data.fields='{label: good}'"]),
+     "which train.objective kto needs", "data.fields: {label: COLUMN}", [f"data.fields='{{label: good}}' {BARE}"]),
     (JUDGED, "train.objective=dpo", "which train.objective dpo needs", "set train.objective: kto, which reads one answer and its label",
      ["train.objective=kto"]),
     ([*JUDGED, JUDGED[0] | {"label": "maybe"}], "train.objective=kto", '"label" must be true or false', "write true for a desirable answer",
@@ -443,6 +453,18 @@ RECORDS = [
      [(GOOD, ""), ([*GOOD, {"messages": [USER, {"role": "assistant", "content": "", "train": False}, USER, ANSWER]}], "")]),
     ([*[PAIR] * 3, PAIR | {"chosen": ""}], "train.objective=dpo", "answers are empty (1)", "remove such pairs", [([PAIR] * 3, "")]),
     ([*[PAIR] * 3, PAIR | {"rejected": PAIR["chosen"]}], "train.objective=dpo", "pairs have the same", "leave them out", [([PAIR] * 3, "")]),
+    ([STRINGS] * 3, "train.objective=dpo", "without the model's chat template", "data.fields: {instruction: COLUMN} puts them into the template",
+     ["data.fields='{instruction: prompt}'", ([PAIR] * 3, "")]),
+    ([{"prompt": "hello", "completion": answer, "label": label} for answer, label in (("hi", True), ("hm", False))], "train.objective=kto",
+     "without the model's chat template", "data.fields: {instruction: COLUMN, output: COLUMN} puts them into the template",
+     ["data.fields='{instruction: prompt, output: completion}'", (JUDGED, "")]),
+    ([{key: json.dumps(value) for key, value in PAIR.items()}] * 3, "train.objective=dpo", "texts begin like lists of messages",
+     "write lists of messages", [([PAIR] * 3, "")]),
+    ({"train.csv": "prompt,chosen,rejected\n" + '"' + '","'.join(str(value) for value in PAIR.values()) + '"\n'}, "data.train=train.csv train.objective=dpo",
+     "texts begin like lists of messages", "in a CSV file each of the record's columns as JSON",
+     [({"train.csv": "prompt,chosen,rejected\n" + ",".join('"' + json.dumps(value).replace('"', '""') + '"' for value in PAIR.values()) + "\n"}, "")]),
+    ([STRINGS | {"input": "there"}] * 3, "train.objective=dpo", '"input", which is not read', "data.fields: {instruction: COLUMN} names the column",
+     ["data.fields='{instruction: prompt}'"]),
     ([*GOOD, chat() | {"history": [["a", "b"]]}], "", '"history", which is not read', 'earlier turns are read from "messages"',
      [([*GOOD, {"messages": [USER, ANSWER, USER, ANSWER]}], "")]),
     ([*GOOD, chat() | {"system": "be"}], "", '"system", which is not read', "write it as a message of the role system",
@@ -471,10 +493,10 @@ RECORDS = [
     ([{"messages": [USER, ANSWER | {"loss_weight": 0}, USER, ANSWER]}] * 3, "", 'turns with "loss_weight", which is not read',
      "{weight: KEY} reads another key in the same way", ["data.fields='{weight: loss_weight}'"]),
     ([*GOOD, chat() | {"weight": 0}], "", '"weight", which is not read', "remove those that should not be trained on", [(GOOD, "")]),
-    ([TURNS | {"chosen": [ANSWER | {"loss": False}]}] * 3, "train.objective=dpo", 'turns with "loss", which is not read',
-     "the whole answers are compared: remove it", [([TURNS] * 3, "")]),
-    ([TURNS | {"chosen": [ANSWER | {"train": False}]}] * 3, "train.objective=dpo", 'turns with "train", which is not read',
-     "the whole answers are compared: remove it", [([TURNS] * 3, "")]),
+    ([PAIR | {"chosen": [ANSWER | {"loss": False}]}] * 3, "train.objective=dpo", 'turns with "loss", which is not read',
+     "the whole answers are compared: remove it", [([PAIR] * 3, "")]),
+    ([PAIR | {"chosen": [ANSWER | {"train": False}]}] * 3, "train.objective=dpo", 'turns with "train", which is not read',
+     "the whole answers are compared: remove it", [([PAIR] * 3, "")]),
     ([*GOOD, chat(mood="x")], "", "which is not read", "write text to train on into the content", [(GOOD, "")]),
     ([*GOOD, chat(reasoning_content="why")], "", "answers have reasoning, but", "or write the reasoning into the content",
      [([*GOOD, chat(answer="<think>why</think>hello")], "")]),
@@ -490,6 +512,8 @@ RECORDS = [
     (GOOD, "data.train='[{path: train.jsonl, split: \"train[1:2]\"}]'", "has no effect",
      "max_samples: N takes the first N records, data.val_split splits some off",
      ["data.train='[{path: train.jsonl, max_samples: 1}]'", "data.train=train.jsonl data.val_split=1"]),
+    ({"d/train_sft-00000-of-00001.jsonl": GOOD, "d/train_gen-00000-of-00001.jsonl": GOOD}, "data.train=d", "has several splits that may be `train`",
+     "say which as {path: …, split: train_gen}", ["data.train='[{path: d, split: train_gen}]'"]),
     ({"d/train.jsonl": GOOD, "d/test.jsonl": GOOD}, "data.train='[{path: d, split: tset}]'", "has no split `tset`", "it has test, train",
      ["data.train='[{path: d, split: test}]'", "data.train='[{path: d, split: train}]'"]),
     ({"d/train.jsonl": GOOD, "d/test.jsonl": GOOD}, "data.train='[{path: d, split: train+test}]'", "has no split",
@@ -505,7 +529,7 @@ RECORDS = [
     ({"t.jinja": EMPTY_THINKING, "train.jsonl": GOOD}, "model.chat_template=t.jinja", " with empty reasoning",
      "data.empty_thinking: drop does not train on it; keep trains on it without this warning", ["data.empty_thinking=drop",
      "data.empty_thinking=keep"]),
-    ({"t.jinja": EMPTY_THINKING, "train.jsonl": [TURNS | {"rejected": [{"role": "assistant", "content": "no", "reasoning_content": "why"}]}] * 3},
+    ({"t.jinja": EMPTY_THINKING, "train.jsonl": [PAIR | {"rejected": [{"role": "assistant", "content": "no", "reasoning_content": "why"}]}] * 3},
      "model.chat_template=t.jinja train.objective=dpo", " with empty reasoning",
      "data.empty_thinking: drop does not train on it; keep trains on it without this warning", ["data.empty_thinking=drop",
      "data.empty_thinking=keep"]),

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "nulls.h"
+#include "pair_layouts.h"
 #include "readers.h"
 #include "record_values.h"
 #include "sftrun/core/error.h"
@@ -56,7 +57,9 @@ std::vector<NamedShape> preference_texts(const Json& record, const std::string& 
     throw RecordError(
         "\"chosen\" and \"rejected\" do not begin with the same text, and there is no "
         "\"prompt\"",
-        where, "add a \"prompt\", or name its column: data.fields: {prompt: COLUMN}",
+        where,
+        "add a \"prompt\", or name its column: data.fields: {prompt: COLUMN} (raw text), or "
+        "{instruction: COLUMN} (the model's chat template, if it has one)",
         "add a \"prompt\"");
   }
   if (chosen[of_chosen[end - 1]] == ' ') --end;  // the space belongs to the answer
@@ -70,6 +73,17 @@ Json sliced(const Json& messages, size_t begin, size_t end) {
   Json part = Json::array();
   for (size_t i = begin; i < end; ++i) part.push_back(messages[i]);
   return part;
+}
+
+[[noreturn]] void refuse_without_common_messages(const Json& record, const std::string& where) {
+  const Json* prompt = value_of(record, "prompt");
+  const std::string message = "\"chosen\" and \"rejected\" do not begin with the same messages";
+  if (prompt == nullptr)
+    throw DataError(message, where,
+                    "give a \"prompt\", a list of messages, or begin both with the same ones");
+  throw DataError(fmt::format("{}, and a \"prompt\" ({}) is not read beside lists of messages",
+                              message, json_type(*prompt)),
+                  where, R"(write it as a list: "prompt": [{"role": "user", "content": "…"}])");
 }
 
 std::vector<NamedShape> preference_conversations(const Json& record, const std::string& where) {
@@ -86,10 +100,7 @@ std::vector<NamedShape> preference_conversations(const Json& record, const std::
     const size_t end = end_of_common_part(chosen.size(), rejected.size(), [&](size_t i) {
       return nlohmann::json(chosen[i]) == nlohmann::json(rejected[i]);  // in any order of keys
     });
-    if (end == 0) {
-      throw DataError("\"chosen\" and \"rejected\" do not begin with the same messages", where,
-                      "give a \"prompt\", a list of messages, or begin both with the same ones");
-    }
+    if (end == 0) refuse_without_common_messages(record, where);
     prompt = sliced(chosen, 0, end);
     chosen = sliced(chosen, end, chosen.size());
     rejected = sliced(rejected, end, rejected.size());
@@ -115,9 +126,10 @@ Json with_answers_as_messages(Json record) {
   return record;
 }
 
-std::vector<NamedShape> preference_shapes(const Json& given,
-                                          const TemplateTraits& /*chat_template*/,
+std::vector<NamedShape> preference_shapes(const Json& original, const TemplateTraits& chat_template,
                                           const std::string& where) {
+  Json room;
+  const Json& given = with_pair_columns(original, chat_template, where, room);
   const auto prompt = given.find("prompt");
   const bool has_messages = prompt != given.end() && prompt->is_array() && !prompt->empty();
   const Json record = has_messages ? with_answers_as_messages(given) : given;
@@ -133,14 +145,9 @@ std::vector<NamedShape> preference_shapes(const Json& given,
                   where, "write two strings, or leave the record out where one is missing");
 }
 
-bool preference_is_rendered(const Json& record, bool /*has_chat_template*/) {
-  const Json* chosen = value_of(record, "chosen");
-  return chosen != nullptr && chosen->is_array();
-}
-
 }  // namespace
 
 const FormatReader kPreferenceReader = {.shapes = preference_shapes,
-                                        .is_rendered = preference_is_rendered};
+                                        .is_rendered = is_pair_rendered};
 
 }  // namespace sftrun::data

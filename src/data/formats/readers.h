@@ -45,6 +45,12 @@ inline const FormatReader& reader_of(RecordFormat format) {
   return *kFormatReaders[static_cast<size_t>(format)];
 }
 
+/// ShareGPT's turns as messages. Messages among them stay as they are.
+/// @param turns a list   @param key of the list, for errors
+/// @throws DataError for turns without text, and for unknown roles
+Json messages_of_turns(const Json& turns, const std::string& key,
+                       const TemplateTraits& chat_template, const std::string& where);
+
 /// As FormatReader::recognise.
 std::string reason_for(RecordFormat format, const Json& record);
 

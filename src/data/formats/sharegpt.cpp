@@ -57,10 +57,18 @@ std::vector<NamedShape> sharegpt_shapes(const Json& record, const TemplateTraits
     throw DataError(fmt::format("\"{}\" must be a list, not {}", key, json_type(turns)), where,
                     R"(write [{"from": "human", "value": "…"}, …])");
   }
+  Json messages = messages_of_turns(turns, key, chat_template, where);
+  if (const std::string system = optional_string(record, "system", where); !system.empty())
+    messages.insert(messages.begin(), message_of("system", system));
+  check_messages(messages, key, where);
+  return one_shape(conversation_of(record, std::move(messages), 0, where));
+}
+
+}  // namespace
+
+Json messages_of_turns(const Json& turns, const std::string& key,
+                       const TemplateTraits& chat_template, const std::string& where) {
   Json messages = Json::array();
-  if (const std::string system = optional_string(record, "system", where); !system.empty()) {
-    messages.push_back(message_of("system", system));
-  }
   for (size_t i = 0; i < turns.size(); ++i) {
     if (value_of(turns[i], "role") != nullptr) {  // messages under ShareGPT's key
       messages.push_back(turns[i]);
@@ -83,16 +91,13 @@ std::vector<NamedShape> sharegpt_shapes(const Json& record, const TemplateTraits
                            ? calls_of_text(value)
                            : std::nullopt;
     if (calls) message["content"] = "", message["tool_calls"] = *calls;
-    for (const char* key : {"train", "weight"}) {
-      if (const Json* given = value_of(turns[i], key)) message[key] = *given;
+    for (const char* flag : {"train", "weight"}) {
+      if (const Json* given = value_of(turns[i], flag)) message[flag] = *given;
     }
     messages.push_back(std::move(message));
   }
-  check_messages(messages, key, where);
-  return one_shape(conversation_of(record, std::move(messages), 0, where));
+  return messages;
 }
-
-}  // namespace
 
 const FormatReader kShareGptReader = {.shapes = sharegpt_shapes, .recognise = sharegpt_recognise};
 
