@@ -168,8 +168,8 @@ class FactoryEntry {
       take("content", "tags.content_tag", is_openai() ? "" : renames ? "value" : "");
       take_roles(fields, renames);
     } else {
-      take(is_pair() ? "prompt" : "instruction", "columns.prompt", "instruction");
-      if (!is_pair()) take("input", "columns.query", "");
+      take("instruction", "columns.prompt", "instruction");
+      take("input", "columns.query", "");
       if (!is_pair()) take("output", "columns.response", "output");
     }
     if (is_pair()) {
@@ -185,7 +185,7 @@ class FactoryEntry {
 
   /// Columns that are read here if records have them, and there if `columns` names them.
   void leave_out_unnamed(Json& fields) const {
-    if (is_pair()) return;
+    if (is_pair() && has_turns()) return;
     if (!has_turns() && has_columns() && text("columns.query").empty())
       leave_out(fields, {"input"});
     if (!is_openai() && text("columns.system").empty()) leave_out(fields, {"system"});
@@ -234,16 +234,13 @@ class FactoryEntry {
       note(
           "LLaMA-Factory shrinks images to 589824 pixels (image_max_pixels), here to the limit of "
           "the model: `data.max_image_pixels` lowers that of Qwen, Gemma 4 and InternVL");
-    if (is_pair() && !text("columns.query").empty()) note("columns.query is not read");
+    if (is_pair() && has_turns() && !text("columns.query").empty())
+      note("columns.query is not read");
     const bool reads_input = !has_columns() || !text("columns.query").empty();
-    if (!is_pair() && format() == "alpaca" && reads_input)
+    if (!has_turns() && format() != "text" && reads_input)
       note(
           "LLaMA-Factory puts one line break between instruction and input; here an empty line is "
           "between them");
-    if (is_pair() && !has_turns())
-      note(
-          "LLaMA-Factory puts these strings into a chat template; here strings are trained on as "
-          "they are: write prompt, chosen and rejected as lists of messages");
     if (has_columns() && !has_turns() && text("columns.prompt").empty())
       note(
           "columns.prompt is not named, so LLaMA-Factory has no prompt; here the column "

@@ -488,6 +488,22 @@ TEST_F(PreferenceTest, JudgedAnswersOfLlamaFactory) {
   expect_lost(checked(kto, Tool::kLlamaFactory), "dataset", "columns.kto_tag is not named");
 }
 
+/// They go through the chat template, as Alpaca records do.
+TEST_F(PreferenceTest, PairsOfTextsOfLlamaFactory) {
+  const std::string dpo = kFactoryHead + "stage: dpo\ndataset: d\n";
+  const auto fields_of = [&](const std::string& columns) {
+    write("data/dataset_info.json",
+          R"({"d": {"file_name": "d.jsonl", "ranking": true, "columns": {)" + columns + "}}}");
+    return data_of(dpo, Tool::kLlamaFactory)[0].value("fields", nlohmann::ordered_json()).dump();
+  };
+  EXPECT_EQ(
+      fields_of(R"("prompt": "question", "chosen": "good", "rejected": "bad")"),
+      R"({"instruction":"question","chosen":"good","rejected":"bad","input":"","system":""})");
+  EXPECT_EQ(fields_of(R"("prompt": "instruction", "query": "more", "system": "system")"),
+            R"({"input":"more"})");
+  expect_lost(checked(dpo, Tool::kLlamaFactory), "dataset", "one line break");
+}
+
 TEST_F(PreferenceTest, PairsOfLlamaFactoryInStageKto) {
   write("data/dataset_info.json",
         R"({"d": {"file_name": "d.jsonl", "ranking": true, "formatting": "sharegpt"}})");
