@@ -79,11 +79,12 @@ Json identity_settings(const RunConfig& given) {
   RunConfig config = with_losses_as_unset(given), copy;
   // A paged optimizer computes the same, in another memory.
   config.train.optimizer = on_device(config.train.optimizer);
+  const Json defaults = to_json(RunConfig{});
   Json settings = Json::object();
   for (const Field& field : bind_copy(config, copy).fields) {
-    if (is_of_other_objectives(field.key, config)) field.reset();
-    if (field.on_resume == OnResume::kSame || field.on_resume == OnResume::kLength)
-      add_flat(field.key, field.get(), settings);
+    if (field.on_resume != OnResume::kSame && field.on_resume != OnResume::kLength) continue;
+    const bool is_read = !is_of_other_objectives(field.key, config);
+    add_flat(field.key, is_read ? field.get() : defaults.at(pointer_to(field.key)), settings);
   }
   return settings;
 }
