@@ -30,7 +30,7 @@ import bad_input
 import remedy_table
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BASE = "model.name=model model.max_seq_len=128 data.train=train.jsonl train.max_steps=4 output.dir=run --device=cpu"
+BASE = "model.name=model model.max_seq_len=128 data.train=train.jsonl train.max_steps=4 output.dir=run train.learning_rate=1e-5 --device=cpu"
 TIMEOUT = 120  # s, of one command
 ENGINE = ("generate", "score", "eval", "merge", "quantize", "bench", "chat")  # commands that load or write a model
 
