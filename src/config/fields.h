@@ -215,6 +215,13 @@ void visit_fields(DataConfig& data, Visitor&& field) {
         "none");
   field(data.loss_on, "loss_on", any(), kSame,
         "Tokens that are trained on (`responses` is an alias of assistant).", "assistant");
+  field(data.label_weights, "label_weights", any(), kSame,
+        "Weights in the loss of what regular expressions (Python's re) match in an answer; of "
+        "several "
+        "matches the last one in this list counts. They multiply the messages' own `weight`; the "
+        "loss "
+        "is divided by the sum of the weights. 0: no label.",
+        R"({'(?s)<think>.*?</think>': 0.3})");
   field(data.thinking, "thinking", any(), kSame,
         "Reasoning in earlier assistant turns. template: as the chat template renders it. keep: "
         "kept. split: one example per turn.",

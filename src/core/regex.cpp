@@ -1,5 +1,7 @@
 #include "sftrun/core/regex.h"
 
+#include <algorithm>
+
 #include "sftrun/core/onig.h"
 #include "sftrun/core/python_syntax.h"
 #include "sftrun/core/strings.h"
@@ -13,6 +15,8 @@ constexpr OnigLimits kLimits{.pattern_bytes = 64 << 10,
                              .match_steps = 1'000'000,
                              .search_steps = 1'000'000};
 
+constexpr unsigned long kStepsOfText = 100'000'000;
+
 /// The pattern must be valid by itself: `a)|(b` is not, but would be within the added brackets.
 OnigPattern compile(const std::string& pattern, PythonRegex::Matches how) {
   if (!is_valid_utf8(pattern)) throw OnigError("invalid UTF-8");
@@ -22,9 +26,10 @@ OnigPattern compile(const std::string& pattern, PythonRegex::Matches how) {
         fmt::format("it has {} bytes, more than {}", pattern.size(), kLimits.pattern_bytes));
   if (const std::string problem = python_syntax_problem(pattern); !problem.empty())
     throw OnigError(problem);
-  OnigPattern alone(pattern, OnigSyntax::kPython, kLimits);
-  if (how != PythonRegex::Matches::kWhole) return alone;
   OnigLimits limits = kLimits;
+  if (how == PythonRegex::Matches::kAll) limits.match_steps = limits.search_steps = kStepsOfText;
+  OnigPattern alone(pattern, OnigSyntax::kPython, limits);
+  if (how != PythonRegex::Matches::kWhole) return alone;
   limits.pattern_bytes += 8;
   return {"(?:" + pattern + ")\\Z", OnigSyntax::kPython, limits};
 }
@@ -50,10 +55,32 @@ bool PythonRegex::matches(std::string_view name) const {
     OnigSearch search(compiled_->pattern);
     return (how_ == Matches::kSearch ? search.find(name) : search.match(name)).has_value();
   } catch (const OnigError& error) {
-    fail(fmt::format("matching `{}` against {} takes too long: {}", excerpt(pattern_),
-                     excerpt(name), error.what()),
-         "remove nested repeats, such as (a*)*");
+    fail_slow(name, error.what());
   }
+}
+
+std::vector<PythonRegex::Span> PythonRegex::all_in(std::string_view text) const {
+  std::vector<Span> spans;
+  try {
+    OnigSearch search(compiled_->pattern);
+    size_t from = 0;
+    while (from < text.size()) {
+      const auto match = search.find(text, from);
+      if (!match) break;
+      if (match->begin < match->end) spans.push_back({match->begin, match->end});
+      from = std::max(match->end, match->begin + 1);
+      while (from < text.size() && is_continuation_byte(text[from])) ++from;
+    }
+  } catch (const OnigError& error) {
+    fail_slow(text, error.what());
+  }
+  return spans;
+}
+
+void PythonRegex::fail_slow(std::string_view text, const std::string& reason) const {
+  fail(fmt::format("matching `{}` against {} takes too long: {}", excerpt(pattern_), excerpt(text),
+                   reason),
+       "remove nested repeats, such as (a*)*");
 }
 
 void PythonRegex::fail(const std::string& message, const std::string& fix) const {

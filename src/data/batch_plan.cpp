@@ -1,6 +1,7 @@
 #include "sftrun/data/batch_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -319,7 +320,31 @@ Judgement stored_judgement(const StoredExample& stored) {
   return static_cast<Judgement>(stored.judgement);
 }
 
+/// Of labels whose document does not have the column.
+constexpr std::array<float, kNumLabelColumns> kMissingValues = {1, 0, 0};
+
+/// Adds the columns of the document that was appended last.
+/// @param before labels of the batch before it
+void append_values(const LabelValues& of_document, int64_t before, int64_t label_tokens,
+                   LabelValues& values) {
+  for (size_t i = 0; i < kNumLabelColumns; ++i) {
+    const std::vector<float>& own = of_document.columns[i];
+    std::vector<float>& all = values.columns[i];
+    if (own.empty() && all.empty()) continue;
+    SFTRUN_CHECK(own.empty() || std::ssize(own) == label_tokens);
+    all.resize(static_cast<size_t>(before), kMissingValues[i]);
+    all.insert(all.end(), own.begin(), own.end());
+    all.resize(static_cast<size_t>(before + label_tokens), kMissingValues[i]);
+  }
+}
+
 }  // namespace
+
+double Batch::label_weight() const {
+  const std::vector<float>& weights = values.of(LabelColumn::kWeight);
+  return weights.empty() ? static_cast<double>(label_tokens)
+                         : std::accumulate(weights.begin(), weights.end(), 0.0);
+}
 
 Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_batch,
                  std::span<const int64_t> places, const std::set<int64_t>& lost) {
@@ -350,7 +375,10 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
       if (reference != nullptr)
         batch.reference_logps->push_back(is_lost ? 0 : reference->at(static_cast<size_t>(index)));
       batch.max_seqlen = std::max(batch.max_seqlen, length);
-      batch.label_tokens += is_lost ? 0 : example.stored->label_tokens;
+      const int64_t label_tokens = is_lost ? 0 : int64_t{example.stored->label_tokens};
+      append_values(is_lost ? LabelValues() : examples.values_of(index), batch.label_tokens,
+                    label_tokens, batch.values);
+      batch.label_tokens += label_tokens;
       batch.num_lost += is_lost ? 1 : 0;
     }
   }
@@ -510,6 +538,7 @@ BinCounts counts_where(const ExampleStore& examples, const std::vector<Bin>& bin
       const StoredExample& example = examples.stored(bin[i]);
       ++counts.documents;
       counts.label_tokens += example.label_tokens;
+      counts.label_weight += example.label_weight;
       counts.desirable += stored_judgement(example) == Judgement::kDesirable ? 1 : 0;
       if (i % 2 != 0 || example.label_tokens == 0) continue;
       counts.chosen_labels += example.label_tokens;
@@ -524,6 +553,7 @@ BinCounts counts_where(const ExampleStore& examples, const std::vector<Bin>& bin
 BinCounts& BinCounts::operator-=(const BinCounts& others) {
   documents -= others.documents;
   label_tokens -= others.label_tokens;
+  label_weight -= others.label_weight;
   chosen_labels -= others.chosen_labels;
   chosen_sequence_labels -= others.chosen_sequence_labels;
   desirable -= others.desirable;

@@ -111,7 +111,10 @@ std::string cache_key(const std::string& fingerprint, const TokenizedSource& sou
     key.add(static_cast<uint64_t>(value));
   }
   for (const tokenizer::TokenId id : model.stop_ids) key.add(static_cast<uint64_t>(id));
-  return key.add(data.chat_template_kwargs.dump()).add(data.fields.dump()).hex();
+  for (const nlohmann::ordered_json* setting :
+       {&data.chat_template_kwargs, &data.fields, &data.label_weights})
+    key.add(setting->dump());
+  return key.hex();
 }
 
 Json to_json(const DatasetStats& stats) {

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 #include "sftrun/core/error.h"
@@ -16,7 +19,7 @@
 namespace sftrun::data {
 namespace {
 
-constexpr std::string_view kMagic = "sftrunE4";
+constexpr std::string_view kMagic = "sftrunE5";
 constexpr size_t kFlushTokens = size_t{1} << 20;
 
 struct Footer {
@@ -73,6 +76,29 @@ void append_marked(const Example& example, std::vector<MarkedToken>& out) {
   }
 }
 
+/// StoredExample::columns.
+uint8_t columns_of(const LabelValues& values, uint32_t label_tokens) {
+  uint8_t bits = 0;
+  for (size_t i = 0; i < kNumLabelColumns; ++i) {
+    if (values.columns[i].empty()) continue;
+    SFTRUN_CHECK_EQ(values.columns[i].size(), size_t{label_tokens});
+    bits = static_cast<uint8_t>(bits | 1U << i);
+  }
+  return bits;
+}
+/// Values behind the tokens: those of columns, and all.
+uint64_t num_column_values(const StoredExample& example) {
+  return static_cast<uint64_t>(std::popcount(example.columns)) * example.label_tokens;
+}
+uint64_t num_values(const StoredExample& example) {
+  return num_column_values(example) + example.num_targets;
+}
+
+double label_weight_of(const Example& example, uint32_t label_tokens) {
+  const std::vector<float>& weights = example.values.of(LabelColumn::kWeight);
+  return weights.empty() ? label_tokens : std::accumulate(weights.begin(), weights.end(), 0.0);
+}
+
 StoredExample stored_of(const Example& example, uint64_t offset) {
   uint32_t label_tokens = 0;
   for (const int32_t label : example.labels) label_tokens += label != kIgnoreIndex ? 1 : 0;
@@ -84,8 +110,30 @@ StoredExample stored_of(const Example& example, uint64_t offset) {
           .number = static_cast<uint32_t>(
               std::min<int64_t>(example.line, std::numeric_limits<uint32_t>::max())),
           .num_media = static_cast<uint32_t>(example.media.size()),
-          .judgement = static_cast<uint32_t>(example.judgement),
-          .answer_begin = static_cast<uint32_t>(example.answer_begin)};
+          .answer_begin = static_cast<uint32_t>(example.answer_begin),
+          .num_targets = static_cast<uint32_t>(example.targets.size()),
+          .judgement = static_cast<uint8_t>(example.judgement),
+          .columns = columns_of(example.values, label_tokens),
+          .score_kind = static_cast<uint8_t>(example.score_kind),
+          .is_cut_short = static_cast<uint8_t>(example.is_cut_short ? 1 : 0),
+          .label_weight = label_weight_of(example, label_tokens),
+          .score = example.score,
+          .group = example.group};
+}
+
+void append_floats(const std::vector<float>& values, std::vector<MarkedToken>& out) {
+  for (const float value : values) out.push_back(std::bit_cast<MarkedToken>(value));
+}
+/// Columns and targets.
+void append_values(const Example& example, std::vector<MarkedToken>& out) {
+  for (const std::vector<float>& column : example.values.columns) append_floats(column, out);
+  append_floats(example.targets, out);
+}
+std::vector<float> floats_of(std::span<const MarkedToken> words) {
+  std::vector<float> values;
+  values.reserve(words.size());
+  for (const MarkedToken word : words) values.push_back(std::bit_cast<float>(word));
+  return values;
 }
 
 StoredMedia::Holds held_by(const SequenceMedia& media) {
@@ -221,11 +269,15 @@ struct ExampleStore::Contents {
 
   /// Whether an example and its images lie within the file, and its answer within its tokens.
   bool holds(const StoredExample& example) const {
-    const bool has_tokens =
-        example.offset <= tokens.size() && example.length <= tokens.size() - example.offset;
-    const bool has_answer = example.judgement <= static_cast<uint32_t>(Judgement::kDesirable) &&
+    const bool has_tokens = example.offset <= tokens.size() &&
+                            example.length + num_values(example) <= tokens.size() - example.offset;
+    const bool has_answer = example.judgement <= static_cast<uint8_t>(Judgement::kDesirable) &&
+                            example.score_kind <= static_cast<uint8_t>(ScoreKind::kAdvantage) &&
                             example.answer_begin <= example.length;
-    if (!has_tokens || !has_answer || example.first_media > images.size() ||
+    const bool has_columns = example.columns >> kNumLabelColumns == 0 &&
+                             example.label_tokens <= example.length &&
+                             std::isfinite(example.label_weight) && std::isfinite(example.score);
+    if (!has_tokens || !has_answer || !has_columns || example.first_media > images.size() ||
         example.num_media > images.size() - example.first_media)
       return false;
     const auto own = images.subspan(example.first_media, example.num_media);
@@ -234,6 +286,13 @@ struct ExampleStore::Contents {
              image.media_offset <= tokens.size_bytes() &&
              image.media_size <= tokens.size_bytes() - image.media_offset;
     });
+  }
+
+  /// Words behind an example's tokens.   @param first, count among its values
+  std::vector<float> values_of(const StoredExample& example, uint64_t first, uint64_t count) const {
+    const uint64_t begin = example.offset + example.length + first;
+    require_whole(begin * sizeof(MarkedToken), count * sizeof(MarkedToken));
+    return floats_of(tokens.subspan(begin, count));
   }
 
   /// Pages that were read remain in the page cache but are not counted as memory of this process;
@@ -262,6 +321,7 @@ ExampleStore ExampleStore::in_memory(const std::vector<Example>& examples) {
     stored.first_media = first_media;
     contents->held_index.push_back(stored);
     append_marked(example, contents->held_tokens);
+    append_values(example, contents->held_tokens);
   }
   contents->tokens = contents->held_tokens;
   contents->index = contents->held_index;
@@ -352,6 +412,23 @@ ExampleView ExampleStore::operator[](int64_t index) const {
   return {place.contents->tokens.subspan(place.stored->offset, place.stored->length), place.stored};
 }
 
+LabelValues ExampleStore::values_of(int64_t index) const {
+  const auto [contents, stored] = place_of(index);
+  LabelValues values;
+  uint64_t first = 0;
+  for (size_t i = 0; i < kNumLabelColumns; ++i) {
+    if (!stored->has(static_cast<LabelColumn>(i))) continue;
+    values.columns[i] = contents->values_of(*stored, first, stored->label_tokens);
+    first += stored->label_tokens;
+  }
+  return values;
+}
+
+std::vector<float> ExampleStore::targets_of(int64_t index) const {
+  const auto [contents, stored] = place_of(index);
+  return contents->values_of(*stored, num_column_values(*stored), stored->num_targets);
+}
+
 std::span<const StoredMedia> ExampleStore::stored_media(int64_t index) const {
   const Place place = place_of(index);
   return place.contents->images.subspan(place.stored->first_media, place.stored->num_media);
@@ -421,7 +498,8 @@ void ExampleWriter::add(const Example& example) {
   index_.push_back(stored_of(example, num_tokens_));
   index_.back().first_media = first_media;
   append_marked(example, buffer_);
-  num_tokens_ += example.tokens.size();
+  append_values(example, buffer_);
+  num_tokens_ += example.tokens.size() + num_values(index_.back());
   if (buffer_.size() >= kFlushTokens) flush();
 }
 

@@ -60,10 +60,12 @@ Example to_example(const Sequence& sequence, int64_t max_seq_len, int64_t record
       .record = record,
       .judgement = sequence.judgement,
       .answer_begin = std::min(sequence.num_prompt_tokens, static_cast<int64_t>(length))};
+  std::vector<float>& weights = example.values.of(LabelColumn::kWeight);
   for (size_t i = 1; i < length; ++i) {
     if (!sequence.mask[i]) continue;
     example.labels[i - 1] = sequence.ids[i];
     ++example.label_tokens;
+    if (!sequence.weights.empty()) weights.push_back(sequence.weights[i]);
   }
   for (const SequenceMedia& image : sequence.media)
     if (image.end <= static_cast<int64_t>(length)) example.media.push_back(image);

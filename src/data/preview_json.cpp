@@ -56,6 +56,15 @@ Json judgement_json(Judgement judgement) {
   return judgement == Judgement::kNone ? Json() : Json(judgement == Judgement::kDesirable);
 }
 
+/// One for each token, 0 without a label; null: all labels have weight 1.
+Json weights_json(const Sequence& sequence) {
+  if (sequence.weights.empty()) return nullptr;
+  Json weights = Json::array();
+  for (size_t i = 0; i < sequence.weights.size(); ++i)
+    weights.push_back(sequence.mask[i] != 0 ? sequence.weights[i] : 0.0F);
+  return weights;
+}
+
 Json sequence_json(const PreviewedSequence& previewed, const tokenizer::Tokenizer& tokenizer) {
   Json ids = Json::array(), tokens = Json::array(), labels = Json::array(), origins = Json::array();
   int64_t num_labels = 0;
@@ -72,6 +81,7 @@ Json sequence_json(const PreviewedSequence& previewed, const tokenizer::Tokenize
           {"left_out", previewed.left_out.empty() ? Json() : Json(previewed.left_out)},
           {"num_kept", previewed.num_kept},
           {"num_labels", num_labels},
+          {"label_weights", weights_json(previewed.sequence)},
           {"is_desirable", judgement_json(previewed.sequence.judgement)},
           {"images", images_json(previewed.sequence)},
           {"videos", videos_json(previewed.sequence)},

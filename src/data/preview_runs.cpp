@@ -70,6 +70,8 @@ std::vector<ShownRun> shown_runs(const PreviewedSequence& previewed,
         .cut = static_cast<int64_t>(i) >= previewed.num_kept,
         .image = is_feature(sequence, i)};
     std::string origin = origin_at(sequence, span);
+    if (token.trained && !sequence.weights.empty() && sequence.weights[i] != 1)
+      origin += fmt::format(", weight {:g}", sequence.weights[i]);
     const bool continues = !runs.empty() && runs.back().origin == origin &&
                            runs.back().trained == token.trained && runs.back().cut == token.cut;
     if (!continues) runs.push_back({std::move(origin), token.trained, token.cut, {}});

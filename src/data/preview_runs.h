@@ -17,9 +17,10 @@ struct ShownToken {
   bool cut = false;    ///< after max_seq_len: not used in training
   bool image = false;  ///< gets features of an image
 };
-/// Adjacent tokens of one origin that are all trained on or all not.
+/// Adjacent tokens of one origin that are all trained on, with the same weight, or all not.
 struct ShownRun {
-  std::string origin;  ///< "messages[1] user content", "template", "added by the tokenizer"
+  /// "messages[1] user content", "template", "added by the tokenizer", with the weight if it is not 1
+  std::string origin;
   bool trained = false, cut = false;
   std::vector<ShownToken> tokens;
 };

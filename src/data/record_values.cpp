@@ -102,10 +102,11 @@ void check_turn_weight(const Json& message, const std::string& name, const std::
   }
   const Json* weight = value_of(message, "weight");
   if (weight == nullptr) return;
-  if (!weight->is_number() || (*weight != 0 && *weight != 1)) {
-    throw DataError(
-        fmt::format("{}.weight must be 0 or 1, not {}", name, excerpt(to_json_text(*weight))),
-        where, "write 1, or 0 for a turn without labels");
+  const double number = weight->is_number() ? weight->get<double>() : -1;
+  if (!(number >= 0 && number <= config::kMaxLabelWeight)) {
+    throw DataError(fmt::format("{}.weight must be a number from 0 to {}, not {}", name,
+                                config::kMaxLabelWeight, excerpt(to_json_text(*weight))),
+                    where, "write 1, 0.5 for half the weight, or 0 for a turn without labels");
   }
 }
 

@@ -162,6 +162,23 @@ LabelledConversation answers_of(const LabelledConversation& all, const Json& mes
   }
 }
 
+std::vector<WeightedSpan> answers_with_weights(const LabelledConversation& conversation) {
+  std::vector<WeightedSpan> answers;
+  for (const LabelledConversation::Run& run : conversation.runs)
+    if (run.weight != 1) answers.push_back({run.span, run.weight});
+  return answers;
+}
+
+/// Labels of weight 0 lose their mask.   @param answers with other weights than 1
+std::vector<float> weights_of(const LabelledConversation& conversation,
+                              const std::vector<WeightedSpan>& answers, const LabelWeights& rules,
+                              templates::LabelledTokens& tokens) {
+  std::vector<WeightedSpan> matches;
+  for (const LabelledConversation::Run& run : conversation.runs)
+    rules.add_matches(conversation.rendered.text, run.span, matches);
+  return weigh_labels(tokens.spans, answers, matches, tokens.mask);
+}
+
 Sequence render_slice(const Json& messages, const Slice& slice, const TextModel& model,
                       const templates::RenderOptions& render, const SequenceOptions& options,
                       size_t num_prompt_messages, const RecordMedia* media) {
@@ -171,6 +188,7 @@ Sequence render_slice(const Json& messages, const Slice& slice, const TextModel&
       templates::label_conversation(*model.chat_template, *model.tokenizer, shown, render,
                                     text_loss_on(options.loss_on, num_prompt_messages));
   if (options.loss_on != LossOnChoice::kAll) drop_runs_before(conversation, slice.first_trained);
+  const std::vector<WeightedSpan> answers = answers_with_weights(conversation);
   if (options.loss_on == LossOnChoice::kCompletion && num_prompt_messages > 0) {
     extend_to_end(conversation);
   }
@@ -187,8 +205,10 @@ Sequence render_slice(const Json& messages, const Slice& slice, const TextModel&
   if (media != nullptr) placed = place_media(conversation, shown, *media);
   templates::LabelledTokens tokens = templates::tokenize_labelled(*model.tokenizer, conversation);
   const int64_t num_control_tokens = count_control_tokens(conversation, tokens, *model.tokenizer);
+  std::vector<float> weights = weights_of(conversation, answers, options.label_weights, tokens);
   Sequence sequence{.ids = std::move(tokens.ids),
                     .mask = std::move(tokens.mask),
+                    .weights = std::move(weights),
                     .spans = std::move(tokens.spans),
                     .num_empty_answers = num_empty_answers,
                     .num_empty_thinking = std::ssize(empty_thinking),
@@ -266,6 +286,10 @@ Sequence build_text(PlainText record, const TextModel& model, const SequenceOpti
     const bool is_completion = span.end > prompt_bytes || is_prefix;
     sequence.mask.push_back(everything || is_end || is_completion ? 1 : 0);
   }
+  std::vector<WeightedSpan> matches;
+  options.label_weights.add_matches(sequence.text, {everything ? 0 : prompt_bytes, text_bytes},
+                                    matches);
+  sequence.weights = weigh_labels(sequence.spans, {}, matches, sequence.mask);
   if (options.with_parts) {
     if (prompt_bytes > 0) sequence.parts.push_back({{0, prompt_bytes}, "prompt"});
     sequence.parts.push_back(

@@ -73,6 +73,7 @@ SequenceOptions sequence_options(const config::RunConfig& run, bool with_parts) 
           .thinking = data.thinking,
           .empty_thinking = data.empty_thinking,
           .chat_template_kwargs = data.chat_template_kwargs,
+          .label_weights = LabelWeights(data.label_weights),
           .with_parts = with_parts};
 }
 

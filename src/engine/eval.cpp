@@ -226,12 +226,11 @@ class Evaluation {
   }
 
   static Json json_of(const LabelSums& sums) {
-    const double loss = sums.loss / static_cast<double>(sums.labels);
-    return {
-        {"loss", loss},
-        {"perplexity", std::exp(loss)},
-        {"token_accuracy", static_cast<double>(sums.correct) / static_cast<double>(sums.labels)},
-        {"label_tokens", sums.labels}};
+    const double loss = sums.loss / sums.weight;
+    return {{"loss", loss},
+            {"perplexity", std::exp(loss)},
+            {"token_accuracy", sums.correct / sums.weight},
+            {"label_tokens", sums.labels}};
   }
 
   Json json_of(const Measured& measured) const {

@@ -47,10 +47,13 @@ LabelSums sums_of_bin(const model::Stage& stage, const data::Dataset& dataset,
   const model::PackedBatch packed = packed_bin(stage.decoder(), dataset, bin);
   model::MicroBatchRun run(packed);
   stage.forward(run);
-  const at::Tensor losses = stage.label_losses(run);
-  return {.loss = losses.sum(at::kDouble).item<double>(),
-          .labels = losses.numel(),
-          .correct = stage.num_correct(run).item<int64_t>()};
+  const at::Tensor losses = stage.label_losses(run).to(at::kDouble);
+  const at::Tensor& weights = packed.values_of(data::LabelColumn::kWeight);
+  return {.loss = (weights.defined() ? losses * weights : losses).sum().item<double>(),
+          .correct = stage.correct_weight(run).item<double>(),
+          .weight = weights.defined() ? weights.sum(at::kDouble).item<double>()
+                                      : static_cast<double>(losses.numel()),
+          .labels = losses.numel()};
 }
 
 /// @param bin empty: a pass for the other ranks alone   @return of each example of the bin
@@ -69,8 +72,9 @@ std::vector<double> logps_of_bin(const model::Stage& stage, model::PassValues va
 
 LabelSums& LabelSums::operator+=(const LabelSums& other) {
   loss += other.loss;
-  labels += other.labels;
   correct += other.correct;
+  weight += other.weight;
+  labels += other.labels;
   return *this;
 }
 
@@ -119,8 +123,7 @@ std::vector<LabelSums> label_sums(const LoadedModel& model, const data::Dataset&
       const size_t bin = begin + static_cast<size_t>(mesh.dp_rank());
       sums += sums_of_bin(stage, dataset, bin < bins.size() ? bins[bin] : data::Bin());
     }
-    own.insert(own.end(),
-               {sums.loss, static_cast<double>(sums.labels), static_cast<double>(sums.correct)});
+    own.insert(own.end(), {sums.loss, sums.correct, sums.weight, static_cast<double>(sums.labels)});
   }
   rank.comm().barrier("losses of " + name);  // one rank may take long
   std::vector<LabelSums> totals(dataset.parts().size());
@@ -128,8 +131,8 @@ std::vector<LabelSums> label_sums(const LoadedModel& model, const data::Dataset&
   for (size_t from = 0; from < ranks.size(); ++from) {
     if (!mesh.counts_loss_of(static_cast<int>(from))) continue;
     for (size_t i = 0; i < totals.size(); ++i) {
-      totals[i] += {ranks[from][3 * i], static_cast<int64_t>(ranks[from][3 * i + 1]),
-                    static_cast<int64_t>(ranks[from][3 * i + 2])};
+      const double* of_part = &ranks[from][4 * i];
+      totals[i] += {of_part[0], of_part[1], of_part[2], static_cast<int64_t>(of_part[3])};
     }
   }
   return totals;

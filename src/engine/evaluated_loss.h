@@ -14,9 +14,10 @@ namespace sftrun::engine {
 
 /// Sums over the label tokens of examples.
 struct LabelSums {
-  double loss = 0;  ///< -log p
+  double loss = 0;     ///< -log p, each times the label's weight
+  double correct = 0;  ///< weights of labels that are the most likely token
+  double weight = 0;   ///< of all labels
   int64_t labels = 0;
-  int64_t correct = 0;  ///< labels that are the most likely token
   LabelSums& operator+=(const LabelSums& other);
 };
 

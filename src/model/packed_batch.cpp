@@ -105,6 +105,22 @@ void pad(LabelledRows& labelled, const data::Batch& batch, int64_t count) {
   labelled.kinds.resize(size, static_cast<int64_t>(data::LabelKind::kAnswer));
 }
 
+/// One value for each labelled row; rows that stand in for labels that are lost get zeros.
+void add_label_values(Staging& staging, const data::LabelValues& values,
+                      const LabelledRows& labelled, PackedBatch& packed) {
+  for (size_t i = 0; i < data::kNumLabelColumns; ++i) {
+    const std::vector<float>& column = values.columns[i];
+    if (column.empty()) continue;
+    SFTRUN_CHECK(column.size() <= labelled.rows.size());
+    staging.add<float>(
+        std::ssize(labelled.rows),
+        [&column](std::span<float> room) {
+          std::fill(std::copy(column.begin(), column.end(), room.begin()), room.end(), 0.0F);
+        },
+        packed.label_values[i]);
+  }
+}
+
 /// @param labelled must outlive `staging.send`
 void add_labels(Staging& staging, const LabelledRows& labelled, const BatchOptions& options,
                 PackedBatch& packed) {
@@ -193,6 +209,9 @@ void send(const data::Batch& batch, const RopePositions& on_axes, RopeCache& rop
   SFTRUN_CHECK(!has_axes || !packed.sizes);
   staging.add_copy<int64_t>(has_axes ? on_axes : batch.position_ids, positions);
   add_labels(staging, labelled, options, packed);
+  // Labels of prompts, which have no values, are between those of answers.
+  SFTRUN_CHECK(!options.kinds.prompts_of_chosen || batch.values.empty());
+  add_label_values(staging, batch.values, labelled, packed);
   if (!batch.is_desirable.empty())
     staging.add_copy<uint8_t>(batch.is_desirable, packed.is_desirable);
   if (target.device.is_cuda()) {

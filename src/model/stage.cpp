@@ -240,14 +240,13 @@ at::Tensor Stage::label_losses(const MicroBatchRun& run) const {
   return losses;
 }
 
-at::Tensor Stage::num_correct(const MicroBatchRun& run) const {
+at::Tensor Stage::correct_weight(const MicroBatchRun& run) const {
   const at::NoGradGuard no_grad;
   const ValuesOfRun values(hooks_, run);
-  at::Tensor correct =
-      at::zeros({}, at::TensorOptions().dtype(at::kLong).device(decoder_.options().device));
+  at::Tensor correct = no_loss();
   if (!has_head()) return correct;
   with_unit(decoder_.head_unit(), UnitPass::kForward, [&] {
-    if (!run.is_empty()) count_correct(decoder_, run, correct);
+    if (!run.is_empty()) add_correct(decoder_, run, correct);
   });
   return correct;
 }

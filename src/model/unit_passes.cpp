@@ -176,6 +176,16 @@ layers::BatchContext head_rows(Decoder& decoder, const MicroBatchRun& run) {
 
 }  // namespace
 
+namespace {
+
+/// Of the labelled rows [N] fp32; undefined: 1.
+const at::Tensor& row_factors_of(const MicroBatchRun& run) {
+  const at::Tensor& of_pass = run.options.row_factors;
+  return of_pass.defined() ? of_pass : run.batch.values_of(data::LabelColumn::kWeight);
+}
+
+}  // namespace
+
 at::Tensor head_loss(Decoder& decoder, MicroBatchRun& run) {
   using layers::HeadGrad;
   const PackedBatch& batch = run.batch;
@@ -186,8 +196,8 @@ at::Tensor head_loss(Decoder& decoder, MicroBatchRun& run) {
   const at::Tensor hidden = std::exchange(run.hidden, {});
   const kernels::GradScale scale =
       run.trains
-          ? kernels::GradScale{run.options.grad_scale, batch.grad_factor, run.options.row_factors}
-          : kernels::GradScale{1.0};
+          ? kernels::GradScale{run.options.grad_scale, batch.grad_factor, row_factors_of(run)}
+          : kernels::GradScale{1.0, {}, row_factors_of(run)};
   const layers::HeadLoss result =
       decoder.backend().head_loss(hidden.index_select(0, batch.label_rows), decoder.head(),
                                   batch.labels, scale, wanted, head_rows(decoder, run));
@@ -205,7 +215,7 @@ at::Tensor losses_of_labels(Decoder& decoder, const MicroBatchRun& run) {
                                         decoder.head(), run.batch.labels, head_rows(decoder, run));
 }
 
-void count_correct(Decoder& decoder, const MicroBatchRun& run, at::Tensor& count) {
+void add_correct(Decoder& decoder, const MicroBatchRun& run, at::Tensor& sum) {
   constexpr int64_t kRows = 256;
   const int64_t num_labels = run.batch.labels.numel();
   for (int64_t first = 0; first < num_labels; first += kRows) {
@@ -213,7 +223,11 @@ void count_correct(Decoder& decoder, const MicroBatchRun& run, at::Tensor& count
     const at::Tensor rows =
         run.hidden.index_select(0, run.batch.label_rows.narrow(0, first, num_rows));
     const at::Tensor likeliest = layers::logits_of(decoder.head(), rows).argmax(-1);
-    count += (likeliest == run.batch.labels.narrow(0, first, num_rows)).sum();
+    const at::Tensor are_right =
+        (likeliest == run.batch.labels.narrow(0, first, num_rows)).to(at::kDouble);
+    const at::Tensor& weights = run.batch.values_of(data::LabelColumn::kWeight);
+    sum += weights.defined() ? (are_right * weights.narrow(0, first, num_rows)).sum()
+                             : are_right.sum();
   }
 }
 

@@ -30,11 +30,11 @@ void embedding_backward(Decoder& decoder, MicroBatchRun& run);
 // The head reads `run.hidden`. Only rows that have a label reach the final norm and the head.
 
 /// The loss and, if the run trains, its backward pass: it then sets `run.grad` and takes `run.hidden`.
-/// @return sum of token losses: fp64 scalar on the device
+/// @return sum of token losses, each times its row's factor: fp64 scalar on the device
 at::Tensor head_loss(Decoder& decoder, MicroBatchRun& run);
 /// -log p of the label of each labelled row [N] fp32, without gradients.
 at::Tensor losses_of_labels(Decoder& decoder, const MicroBatchRun& run);
-/// Adds to `count`, an int64 scalar on the device, how many labels are the most likely token.
-void count_correct(Decoder& decoder, const MicroBatchRun& run, at::Tensor& count);
+/// Adds to `sum`, an fp64 scalar on the device, the weights of labels that are the most likely token.
+void add_correct(Decoder& decoder, const MicroBatchRun& run, at::Tensor& sum);
 
 }  // namespace sftrun::model

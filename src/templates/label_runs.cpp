@@ -45,6 +45,16 @@ void remove_excluded(std::vector<Run>& runs, const Json& messages) {
   });
 }
 
+float weight_of(const Json& message) {
+  const auto weight = message.find("weight");
+  return weight != message.end() && weight->is_number() ? weight->get<float>() : 1;
+}
+
+void set_weights(std::vector<Run>& runs, const Json& messages) {
+  for (Run& run : runs)
+    if (run.message >= 0) run.weight = weight_of(messages[static_cast<size_t>(run.message)]);
+}
+
 /// Removes the runs of the turns that are not trained on.
 std::vector<Run> everything_but(const std::vector<Run>& turns, const Json& messages, size_t size) {
   std::vector<Run> runs;
@@ -53,8 +63,11 @@ std::vector<Run> everything_but(const std::vector<Run>& turns, const Json& messa
     if (end > begin) runs.push_back({{begin, end}, -1});
   };
   for (const Run& turn : turns) {
-    if (turn.message < 0 || !is_excluded(messages[static_cast<size_t>(turn.message)])) continue;
+    if (turn.message < 0) continue;
+    const bool excluded = is_excluded(messages[static_cast<size_t>(turn.message)]);
+    if (!excluded && turn.weight == 1) continue;
     add_until(turn.span.begin);
+    if (!excluded) runs.push_back(turn);
     begin = turn.span.end;
   }
   add_until(static_cast<uint32_t>(size));
@@ -119,13 +132,16 @@ LabelledConversation label_with_specials(const ChatTemplate& chat_template, cons
   const Json shown = without_label_keys(messages);
   LabelledConversation result;
   result.rendered = chat_template.render(shown, options);
-  const bool any_excluded = std::any_of(messages.begin(), messages.end(), is_excluded);
-  if (loss_on == LossOn::kAll && !any_excluded) {
+  const bool is_even = std::none_of(messages.begin(), messages.end(), [](const Json& message) {
+    return is_excluded(message) || weight_of(message) != 1;
+  });
+  if (loss_on == LossOn::kAll && is_even) {
     result.runs = everything_but({}, messages, result.rendered.text.size());
     return result;
   }
   result.runs =
       find_label_runs(chat_template, shown, messages, options, result.rendered, find_specials);
+  set_weights(result.runs, messages);
   if (loss_on == LossOn::kAll) {
     result.runs = everything_but(result.runs, messages, result.rendered.text.size());
     return result;

@@ -56,7 +56,7 @@ void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
   if (counts_correct) {
     model::MicroBatchRun run(batch);
     stage.forward(run);
-    const at::Tensor correct = stage.num_correct(run);
+    const at::Tensor correct = stage.correct_weight(run);
     add_metrics({{"loss", stage.loss(run)}, {"token_accuracy", correct}}, sums);
     return;
   }
@@ -141,7 +141,7 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
       if (stop.agreed() != 0) return {.stop_exit_code = stop.agreed()};
     } while (lost.agree(records, "the evaluation"));
     names = sums.metric_names;
-    values.push_back(static_cast<double>(sums.num_terms));
+    values.push_back(sums.num_terms);
     for (const at::Tensor& metric : sums.metrics) values.push_back(metric.item<double>());
   }
   std::vector<double> by_set(values.size());  // over all ranks
@@ -153,9 +153,9 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
   const size_t stride = names.size() + 1;
   std::vector<double> totals(stride);
   for (size_t i = 0; i < by_set.size(); ++i) totals[i % stride] += by_set[i];
-  EvalResult result{.num_terms = static_cast<int64_t>(totals[0])};
+  EvalResult result{.num_terms = totals[0]};
   // Records that lost their labels may be all.
-  const auto mean = [](double sum, double count) { return sum / std::max(1.0, count); };
+  const auto mean = [](double sum, double count) { return count > 0 ? sum / count : 0.0; };
   result.loss = mean(totals[1], totals[0]);
   for (size_t i = 1; i < names.size(); ++i)
     result.metrics.emplace_back(names[i], mean(totals[i + 1], totals[0]));

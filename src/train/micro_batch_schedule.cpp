@@ -242,7 +242,8 @@ model::BatchOptions batch_options(const Objective& objective, bool is_pinned) {
 
 BatchCounts counts_of(const data::Batch& batch) {
   return {.documents = std::ssize(batch.document_keys) - batch.num_lost,
-          .label_tokens = batch.label_tokens};
+          .label_tokens = batch.label_tokens,
+          .label_weight = batch.label_weight()};
 }
 
 model::Stage stage_of(model::Decoder& decoder, parallel::Strategy& strategy) {

@@ -178,6 +178,17 @@ void RunLog::write_events(const observe::EvalMetrics& m, const std::string& samp
   events_.flush();
 }
 
+namespace {
+
+/// "12 label tokens", or where they have weights "label tokens of weight 11.5".
+std::string terms_text(double terms, const std::string& word) {
+  const int64_t whole = std::llround(terms);
+  if (static_cast<double>(whole) == terms) return counted(whole, word);
+  return fmt::format("{}s of weight {:.6g}", word, terms);
+}
+
+}  // namespace
+
 std::string RunLog::line_of(const observe::EvalMetrics& m, const EvalResult& result) const {
   const config::ObjectiveInfo& objective = in_.config.train.objective_info();
   std::string line =
@@ -185,7 +196,7 @@ std::string RunLog::line_of(const observe::EvalMetrics& m, const EvalResult& res
   if (m.eval_perplexity) line += fmt::format(" perplexity {:.3f}", *m.eval_perplexity);
   if (const auto& [metric, word] = objective.shown; !metric.empty())
     line += fmt::format(" {} {:.3f}", word, value_of(m.objective, metric).value_or(0));
-  line += fmt::format(" ({}, {})", counted(result.num_terms, objective.term_word()),
+  line += fmt::format(" ({}, {})", terms_text(result.num_terms, objective.term_word()),
                       format_duration(result.seconds));
   if (const auto accuracy = value_of(m.objective, "token_accuracy"))
     line += fmt::format(" eval_token_accuracy {:.4f}", *accuracy);

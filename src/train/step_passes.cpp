@@ -25,7 +25,7 @@ StepWork StepPasses::work_of(const data::StepBatch& global_batch, int64_t step,
   work.randomness = {static_cast<uint64_t>(in_.config.train.seed), static_cast<uint32_t>(step),
                      /*training=*/objective_.info().has_dropout};
   work.global_batch.counts = totals_of(global_batch);
-  work.grad_scale = loss_scale / static_cast<double>(num_terms(global_batch));
+  work.grad_scale = loss_scale / num_terms(global_batch);
   if (aux_coef() > 0)
     work.aux_grad_scale = loss_scale * aux_coef() / num_micro_batches(global_batch);
   return work;
@@ -124,9 +124,9 @@ BatchCounts StepPasses::totals_of(const data::StepBatch& global_batch) const {
   return counts;
 }
 
-int64_t StepPasses::num_terms(const data::StepBatch& global_batch) const {
-  // 1: of a batch that lost all its labels, whose loss is 0.
-  return std::max<int64_t>(1, objective_.count_terms(totals_of(global_batch)));
+double StepPasses::num_terms(const data::StepBatch& global_batch) const {
+  const double terms = objective_.count_terms(totals_of(global_batch));
+  return terms > 0 ? terms : 1;  // of a batch that lost all its labels, whose loss is 0
 }
 
 }  // namespace sftrun::train

@@ -33,7 +33,7 @@ class StepPasses {
 
   const Objective& objective() const { return objective_; }
   /// Terms of the objective over all ranks.
-  int64_t num_terms(const data::StepBatch& global_batch) const;
+  double num_terms(const data::StepBatch& global_batch) const;
   /// What the terms and other divisors of the global batch are.
   BatchCounts totals_of(const data::StepBatch& global_batch) const;
   /// Over all ranks, without micro-batches that are empty in a short last batch.

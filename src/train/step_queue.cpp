@@ -78,7 +78,7 @@ void StepQueue::queue(int64_t step, const std::function<HostNumbers()>& host_num
   queued.metric_names = sums.metric_names;
   const at::Tensor grad_norm = in_.strategy->squares(in_.strategy->owned().flat.grad).sqrt_();
   HostNumbers host = host_numbers();
-  host.num_terms = static_cast<double>(sums.num_terms);
+  host.num_terms = sums.num_terms;
   host.work = own_work_.of_step();
   numbers_of(step).gather(*in_.comm, grad_norm, sums, host);
   if (reads_later_) queue_update(queued, static_cast<int64_t>(sums.losses.size()));
@@ -91,7 +91,7 @@ void StepQueue::queue(int64_t step, const std::function<HostNumbers()>& host_num
 void StepQueue::queue_update(const QueuedStep& queued, int64_t num_losses) {
   kernels::decide_update_(gate_, numbers_of(queued.step).on_device(),
                           {.num_losses = num_losses,
-                           .num_terms = static_cast<double>(passes_.num_terms(queued.batch)),
+                           .num_terms = passes_.num_terms(queued.batch),
                            .max_norm = in_.config.train.max_grad_norm});
   const kernels::WorkRange updating(in_.hooks.activity, Work::kOptimizer);
   optimizer_->step(queued.learning_rate, gate_);

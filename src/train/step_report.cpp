@@ -72,7 +72,7 @@ StepReport report_of(const std::vector<RankNumbers>& ranks, const parallel::Mesh
   }
   if (report.gpu_utilization.size() < ranks.size()) report.gpu_utilization.clear();
   if (divisors.num_micro_batches) report.aux_loss = aux_total / *divisors.num_micro_batches;
-  const auto terms = static_cast<double>(divisors.num_terms);
+  const double terms = divisors.num_terms;
   report.loss = total / terms;
   for (size_t i = 0; i < queued.metric_names.size(); ++i)
     report.objective.emplace_back(queued.metric_names[i], metric_sums[i] / terms);

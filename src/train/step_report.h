@@ -26,7 +26,7 @@ struct QueuedStep {
 
 /// What the sums of a step are divided by, over all ranks.
 struct StepDivisors {
-  int64_t num_terms = 1;                    ///< of the objective
+  double num_terms = 1;                     ///< of the objective
   std::optional<double> num_micro_batches;  ///< nullopt: there is no load-balancing loss
 };
 

@@ -79,6 +79,23 @@ TEST_F(PythonRegexTest, RefusesWhatVersionsOfPythonReadDifferently) {
     EXPECT_NE(regex_problem(pattern), "") << pattern;
 }
 
+/// As re.finditer, without matches of nothing.
+TEST(PythonRegex, AllMatchesInOrder) {
+  const auto found = [](const char* pattern, std::string_view text) {
+    std::string all;
+    for (const auto& [begin, end] : PythonRegex(pattern, PythonRegex::Matches::kAll).all_in(text))
+      all += std::to_string(begin) + "-" + std::to_string(end) + " ";
+    return all;
+  };
+  EXPECT_EQ(found("a+", "aabaab"), "0-2 3-5 ");
+  EXPECT_EQ(found("a*", "baac"), "1-3 ");
+  EXPECT_EQ(found("aa", "aaaaa"), "0-2 2-4 ");
+  EXPECT_EQ(found("^a", "aa\na"), "0-1 ");
+  EXPECT_EQ(found("é|x*", "aéxé"), "1-3 3-4 4-6 ");
+  EXPECT_EQ(found("(?s)<t>.*?</t>", "<t>\n</t> <t>"), "0-8 ");
+  EXPECT_EQ(found("q", ""), "");
+}
+
 TEST(PythonRegex, ReasonsNameTheConstruct) {
   EXPECT_EQ(python_syntax_problem("[[:alpha:]]_proj"), "`[` in a class of characters: write \\[");
   EXPECT_EQ(python_syntax_problem("\\p{L}_proj"), "bad escape \\p");

@@ -866,17 +866,23 @@ TEST_F(Datasets, AMissingBosIsWarnedOf) {
   EXPECT_EQ(warnings(chat("q", "a")), "");
 }
 
-TEST_F(Datasets, WeightsOfTurnsAreZeroOrOne) {
+TEST_F(Datasets, WeightsOfTurnsAreNumbers) {
   const auto with = [](const char* extra) {
     return std::string(R"({"messages": [{"role": "user", "content": "q"}, )") +
            R"({"role": "assistant", "content": "a", )" + extra + "}]}\n";
   };
-  for (const char* wrong : {R"("weight": 0.5)", R"("weight": "0")", R"("weight": -1)",
-                            R"("train": 0)", R"("train": "false")"}) {
+  for (const char* wrong : {R"("weight": 1001)", R"("weight": "0")", R"("weight": -1)",
+                            R"("weight": true)", R"("train": 0)", R"("train": "false")"}) {
     const DataError error = failure(with(wrong));
     EXPECT_TRUE(error.message().starts_with("messages[1].")) << wrong << ": " << error.message();
   }
   EXPECT_EQ(load(with(R"("weight": 1.0, "train": true)")).examples().size(), 1);
+  const ExampleStore weighed = load(with(R"("weight": 0.5)")).examples();
+  ASSERT_EQ(weighed.size(), 1);
+  const StoredExample& stored = weighed.stored(0);
+  EXPECT_EQ(stored.label_weight, 0.5 * stored.label_tokens);
+  EXPECT_EQ(weighed.values_of(0).of(LabelColumn::kWeight),
+            std::vector<float>(stored.label_tokens, 0.5F));
 }
 
 TEST_F(Datasets, SeveralAreMixed) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <numeric>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/rng.h"
@@ -28,6 +29,19 @@ std::vector<Example> random_examples(int64_t count, uint64_t seed) {
     }
     example.judgement = static_cast<Judgement>(random.next_below(3));
     example.answer_begin = static_cast<int64_t>(random.next_below(length + 1));
+    const auto numbers = [&](int64_t size) {
+      std::vector<float> values;
+      for (int64_t v = 0; v < size; ++v)
+        values.push_back(static_cast<float>(random.next_below(1000)) / 7);
+      return values;
+    };
+    for (std::vector<float>& column : example.values.columns)
+      if (random.next_below(2) == 0) column = numbers(example.label_tokens);
+    example.targets = numbers(static_cast<int64_t>(random.next_below(3)));
+    example.score = static_cast<double>(random.next_below(100)) / 3;
+    example.score_kind = static_cast<ScoreKind>(random.next_below(3));
+    example.group = random.next_below(5);
+    example.is_cut_short = random.next_below(2) == 0;
     examples.push_back(std::move(example));
   }
   return examples;
@@ -48,6 +62,17 @@ void expect_same(const ExampleStore& store, const std::vector<Example>& examples
     EXPECT_EQ(view.stored->number, examples[i].line);
     EXPECT_EQ(view.stored->judgement, static_cast<uint32_t>(examples[i].judgement));
     EXPECT_EQ(view.stored->answer_begin, examples[i].answer_begin);
+    const auto index = static_cast<int64_t>(i);
+    EXPECT_EQ(store.values_of(index).columns, examples[i].values.columns);
+    EXPECT_EQ(store.targets_of(index), examples[i].targets);
+    EXPECT_EQ(view.stored->score, examples[i].score);
+    EXPECT_EQ(view.stored->score_kind, static_cast<uint8_t>(examples[i].score_kind));
+    EXPECT_EQ(view.stored->group, examples[i].group);
+    EXPECT_EQ(view.stored->is_cut_short != 0, examples[i].is_cut_short);
+    const std::vector<float>& weights = examples[i].values.of(LabelColumn::kWeight);
+    EXPECT_EQ(view.stored->label_weight,
+              weights.empty() ? static_cast<double>(examples[i].label_tokens)
+                              : std::accumulate(weights.begin(), weights.end(), 0.0));
   }
 }
 

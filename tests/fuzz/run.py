@@ -196,19 +196,25 @@ def example_stores():
     """Files as ExampleWriter writes them (include/sftrun/data/example_store.h); the target sets the checksums."""
     def store(*examples, images=()):
         """@param images: the numbers of the examples that have an image each; its path is the first byte of the tokens"""
-        tokens = [token for example in examples for token in example]
+        half = struct.unpack("<I", struct.pack("<f", 0.5))[0]
+        tokens = []
+        for number, example in enumerate(examples):
+            labelled = sum(token >> 31 for token in example)
+            tokens += example + [half] * (((number + 1) % 4).bit_count() * labelled + number % 2)
         index, offset = b"", 0
         for number, example in enumerate(examples):
             labelled = sum(token >> 31 for token in example)
-            index += struct.pack("<QIIqiIIIII", offset, len(example), labelled, number, 0, number + 1, 0, images.count(number), number % 3, len(example) // 2)
-            offset += len(example)
+            columns, targets = (number + 1) % 4, number % 2  # weights and old log-probabilities; one target
+            index += struct.pack("<QIIqiIIIII4BIddQ", offset, len(example), labelled, number, 0, number + 1, 0, images.count(number),
+                                 len(example) // 2, targets, number % 3, columns, number % 3, number % 2, 0, float(labelled), 0.5, number)
+            offset += len(example) + columns.bit_count() * labelled + targets
         tokens += [0] * (len(tokens) % 2)
         body, header = struct.pack(f"<{len(tokens)}I", *tokens), b'{"said":"beside"}'
         at = 8 + len(body)
         sums = bytes(8 * -(-at // 65536))
         index += b"".join(struct.pack("<QQIIII3Ii7Ii", 0, 1, 16, 8, 8, 1, 1, 2, 4, 1, 0, 1, 1, 0, 0, 0, 0, -1) for _ in images)
-        return (b"sftrunE4" + body + index + sums + header
-                + struct.pack("<6Q", at, len(examples), len(images), at + len(index + sums), len(header), 0) + b"sftrunE4")
+        return (b"sftrunE5" + body + index + sums + header
+                + struct.pack("<6Q", at, len(examples), len(images), at + len(index + sums), len(header), 0) + b"sftrunE5")
 
     trained = 1 << 31
     return [store(), store([1, 2 | trained, 3]), store([5, 6 | trained], [7], [], [trained - 1, 8 | trained, 9 | trained]),

@@ -278,15 +278,16 @@ std::pair<double, at::Tensor> weighted_losses_in_fp64(const at::Tensor& hidden, 
   if (head.softcap > 0) logits = at::tanh(logits / head.softcap) * head.softcap;
   const at::Tensor losses =
       -at::log_softmax(logits, -1).gather(1, labels.to(at::kLong).unsqueeze(1)).squeeze(1);
-  torch::autograd::backward({(losses * wide(factors)).sum()});
-  return {losses.sum().item<double>(), x.grad()};
+  const at::Tensor sum = (losses * wide(factors)).sum();
+  torch::autograd::backward({sum});
+  return {sum.item<double>(), x.grad()};
 }
 
 // Whether logits are scaled and capped; dtype
 using WeightedHeadCase = std::tuple<bool, at::ScalarType>;
 class WeightedHeads : public ::testing::TestWithParam<WeightedHeadCase> {};
 
-/// A factor for the gradient of each row: positive, negative, none. 300 rows are several chunks of
+/// A factor for the loss of each row: positive, negative, none. 300 rows are several chunks of
 /// the plain backend.
 TEST_P(WeightedHeads, EqualAutogradInFp64) {
   const auto [is_capped, dtype] = GetParam();
@@ -307,8 +308,11 @@ TEST_P(WeightedHeads, EqualAutogradInFp64) {
     EXPECT_NEAR(loss_of(made) / loss, 1, tolerance);
     EXPECT_TRUE(close(made.grad_input, grad * 0.01, tolerance));
     EXPECT_EQ(made.grad_input.narrow(0, 10, 20).abs().max().item<double>(), 0);
-    EXPECT_TRUE(close(backend->label_losses(hidden, head, labels, {}).sum(at::kDouble),
-                      made.loss_sum, tolerance));
+    const HeadLoss measured =
+        backend->head_loss(hidden, head, labels, {1, {}, factors}, HeadGrad::kNone, {});
+    EXPECT_NEAR(loss_of(measured) / loss, 1, tolerance);
+    const at::Tensor losses = backend->label_losses(hidden, head, labels, {});
+    EXPECT_TRUE(close((losses * factors).sum(at::kDouble), made.loss_sum, tolerance));
     // Factors of one are no factors.
     const auto grad_with = [&](const kernels::GradScale& of) {
       return backend->head_loss(hidden, head, labels, of, HeadGrad::kInput, {}).grad_input;

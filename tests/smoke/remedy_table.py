@@ -353,7 +353,7 @@ RECORDS = [
      "data.format: sharegpt with data.fields: {messages: messages}", ["data.format=sharegpt data.fields='{messages: messages}'"]),
     ([*GOOD, chat(train="yes")], "", "train must be true or false", "write true or false without quotes",
      [([*GOOD, chat(train=True)], ""), ([*GOOD, chat(train=False)], "=> no token has a label")]),
-    ([*GOOD, chat(weight=0.5)], "", "weight must be 0 or 1", "write 1, or 0 for a turn without labels",
+    ([*GOOD, chat(weight=-1)], "", "weight must be a number from 0 to 1000", "write 1, 0.5 for half the weight, or 0 for a turn without labels",
      [([*GOOD, chat(weight=1)], ""), ([*GOOD, {"messages": [USER, ANSWER | {"weight": 0}, USER, ANSWER]}], "")]),
     ([*GOOD, chat(answer=None)], "", "content is null", "write the text, or remove the record", [(GOOD, ""), ([*GOOD, chat()], "")]),
     ([*GOOD, {"messages": 3}], "", "must be a list of messages", 'write [{"role": "user", "content": "…"}, …]', [([*GOOD, chat()], "")]),

@@ -89,7 +89,8 @@ struct ObjectiveInfo {
   }
 };
 
-inline constexpr auto kSftSettings = std::to_array<std::string_view>({"data.loss_on"});
+inline constexpr auto kSftSettings =
+    std::to_array<std::string_view>({"data.loss_on", "data.label_weights"});
 
 inline constexpr auto kDpoSettings = std::to_array<std::string_view>(
     {"train.beta", "train.loss_type", "train.label_smoothing", "train.ld_alpha",

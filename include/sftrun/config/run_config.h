@@ -169,6 +169,9 @@ struct DataSource {
 /// "a.jsonl", or "a.jsonl, b.csv and 3 more".
 std::string names_of(const std::vector<DataSource>& sources);
 
+/// Of labels in the loss.
+inline constexpr double kMaxLabelWeight = 1000;
+
 struct DataConfig {
   std::vector<DataSource> train, val;
   double val_split = 0;
@@ -181,6 +184,8 @@ struct DataConfig {
   std::string cache_dir;
   int64_t seed = 42;
   LossOnChoice loss_on = LossOnChoice::kAssistant;
+  /// Regular expressions over answers, with the weight of the labels that they match
+  nlohmann::ordered_json label_weights = nlohmann::ordered_json::object();
   Thinking thinking = Thinking::kTemplate;
   EmptyThinking empty_thinking = EmptyThinking::kWarn;
   nlohmann::ordered_json chat_template_kwargs = nlohmann::ordered_json::object();

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "sftrun/core/error.h"
 
@@ -14,7 +16,8 @@ namespace sftrun {
 /// Syntax that Oniguruma takes and Python does not is refused (core/python_syntax.h).
 class PythonRegex {
  public:
-  enum class Matches { kSearch, kStart, kWhole };  ///< re.search, re.match, re.fullmatch
+  /// re.search, re.match, re.fullmatch; re.finditer, which may take a hundred million steps per text
+  enum class Matches { kSearch, kStart, kWhole, kAll };
 
   /// @param where location for errors: a file, or a key of the configuration
   /// @param blame kUsage: errors are ConfigError; kData: DataError
@@ -24,11 +27,18 @@ class PythonRegex {
 
   /// @throws ConfigError or DataError if matching takes too many steps
   bool matches(std::string_view name) const;
+  struct Span {
+    size_t begin = 0, end = 0;  ///< bytes
+  };
+  /// The matches that are not empty, in order, without overlaps.   @param text valid UTF-8
+  /// @throws ConfigError or DataError if matching takes too many steps
+  std::vector<Span> all_in(std::string_view text) const;
   const std::string& pattern() const { return pattern_; }
 
  private:
   struct Compiled;
   [[noreturn]] void fail(const std::string& message, const std::string& fix) const;
+  [[noreturn]] void fail_slow(std::string_view text, const std::string& reason) const;
 
   std::string pattern_, where_;
   Matches how_;

@@ -110,6 +110,7 @@ Batch make_mismatched_batch(const ExampleStore& examples, const std::vector<Bin>
 /// What a loss is divided by. An example counts as often as the bins have it.
 struct BinCounts {
   int64_t documents = 0, label_tokens = 0;
+  double label_weight = 0;  ///< sum of the labels' weights
   /// Of the documents at even numbers of a bin, which are the chosen ones where pairs are together.
   int64_t chosen_labels = 0;
   int64_t chosen_sequence_labels = 0;  ///< if all their tokens but the first had labels

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,6 +17,32 @@ inline constexpr int32_t kIgnoreIndex = -100;
 /// Of an answer, for objectives on judged answers.
 enum class Judgement : uint8_t { kNone, kUndesirable, kDesirable };
 
+/// What a number beside a label token is.
+enum class LabelColumn : uint8_t {
+  kWeight,      ///< of the token in the loss; 1 where it is missing
+  kOldLogp,     ///< log p when the answer was sampled, by the model that is trained
+  kSampledLogp  ///< the same as the engine gave it that sampled the answer
+};
+inline constexpr size_t kNumLabelColumns = 3;
+
+/// Columns of numbers of label tokens, in the order of the tokens; a column that is missing is empty.
+struct LabelValues {
+  std::array<std::vector<float>, kNumLabelColumns> columns;
+
+  std::vector<float>& of(LabelColumn column) { return columns[static_cast<size_t>(column)]; }
+  const std::vector<float>& of(LabelColumn column) const {
+    return columns[static_cast<size_t>(column)];
+  }
+  bool empty() const {
+    for (const std::vector<float>& column : columns)
+      if (!column.empty()) return false;
+    return true;
+  }
+};
+
+/// What `Example::score` is.
+enum class ScoreKind : uint8_t { kNone, kReward, kAdvantage };
+
 /// One tokenized training example. `labels[i]` is the token to predict *at* position i from tokens
 /// 0..i, already shifted: labels[i] == tokens[i + 1] or kIgnoreIndex; the last is always
 /// kIgnoreIndex.
@@ -25,7 +53,13 @@ struct Example {
   int64_t line = 0;          ///< line or row of the record in its file, from 1, for messages
   int64_t label_tokens = 0;  ///< count of labels != kIgnoreIndex
   Judgement judgement = Judgement::kNone;
-  int64_t answer_begin = 0;          ///< of a judged answer: its first token
+  int64_t answer_begin = 0;    ///< of a judged answer: its first token
+  LabelValues values;          ///< columns of [label_tokens], or empty
+  std::vector<float> targets;  ///< what the whole example is to give; empty: nothing
+  double score = 0;            ///< of the answer
+  ScoreKind score_kind = ScoreKind::kNone;
+  uint64_t group = 0;         ///< answers to the same prompt have the same number; 0: no group
+  bool is_cut_short = false;  ///< the answer reached the limit of its length when it was sampled
   std::vector<SequenceMedia> media;  ///< in order
 };
 
@@ -63,10 +97,14 @@ struct Batch {
   int32_t max_seqlen = 0;
   int64_t label_tokens = 0;
   int64_t num_lost = 0;  ///< documents that lost their labels (make_batch)
+  /// Of the labels, in their order: [label_tokens] each. A column that no document has is empty.
+  LabelValues values;
   /// [n] sum of log p of each document's labels by the reference model, if the examples have it;
   /// nullopt: they have not.
   std::optional<std::vector<double>> reference_logps;
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+  /// Sum of the labels' weights.
+  double label_weight() const;
 };
 
 }  // namespace sftrun::data

@@ -33,10 +33,22 @@ struct StoredExample {
   int32_t file = 0;                         ///< index of its file in the data set
   uint32_t number = 0;                      ///< line or row in that file, from 1
   uint32_t first_media = 0, num_media = 0;  ///< in the index of images
-  uint32_t judgement = 0;                   ///< a Judgement
   uint32_t answer_begin = 0;                ///< as Example::answer_begin
+  uint32_t num_targets = 0;                 ///< values of Example::targets
+  uint8_t judgement = 0;                    ///< a Judgement
+  uint8_t columns = 0;                      ///< bit i: the example has LabelColumn i
+  uint8_t score_kind = 0;                   ///< a ScoreKind
+  uint8_t is_cut_short = 0;
+  uint32_t unused = 0;
+  double label_weight = 0;  ///< sum of the labels' weights; without weights `label_tokens`
+  double score = 0;
+  uint64_t group = 0;
+
+  bool has(LabelColumn column) const {
+    return (columns >> static_cast<unsigned>(column) & 1U) != 0;
+  }
 };
-static_assert(sizeof(StoredExample) == 48);
+static_assert(sizeof(StoredExample) == 80);
 
 /// A SequenceMedia; an entry of the index of images in the file.
 struct StoredMedia {
@@ -98,6 +110,9 @@ class ExampleStore {
   /// @throws DataError as operator[]
   std::vector<SequenceMedia> media_of(int64_t index) const;
   MediaKinds media_kinds() const;  ///< looks at examples until it has found both
+  /// The columns of an example, and its targets.   @throws DataError as operator[]
+  LabelValues values_of(int64_t index) const;
+  std::vector<float> targets_of(int64_t index) const;
   /// Attaches the sum of log p of each example's labels by a reference model. Copies made afterwards
   /// share it; `concatenate` and `select` leave it out.   @pre one value for each example
   void set_reference_logps(std::vector<double> logps);
@@ -132,9 +147,10 @@ class ExampleStore {
 
 /// Writes a store's file example by example; the file appears when it is finished. Layout,
 /// little-endian:
-///     "sftrunE4"
+///     "sftrunE5"
 ///     tokens, uint32, and before those of an example with images their media (paths, and encoded
-///       files that records held, each once), padded to a multiple of 4 bytes; all padded to one of 8
+///       files that records held, each once), padded to a multiple of 4 bytes; after them the columns
+///       that the example has, fp32 [label_tokens] each, and its targets, fp32; all padded to one of 8
 ///     the attachment, which the header locates ("attachment": offset and size in bytes from the first token)
 ///     index of StoredExample
 ///     index of StoredMedia
@@ -142,7 +158,7 @@ class ExampleStore {
 ///     header as JSON
 ///     footer, uint64: index offset, number of examples, number of images, header offset, header
 ///       size, XXH3 of everything from the index to here
-///     "sftrunE4"
+///     "sftrunE5"
 class ExampleWriter {
  public:
   explicit ExampleWriter(const std::filesystem::path& file);

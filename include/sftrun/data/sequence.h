@@ -8,6 +8,7 @@
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/example.h"
 #include "sftrun/data/json_lines.h"
+#include "sftrun/data/label_weights.h"
 #include "sftrun/data/media.h"
 #include "sftrun/data/message_form.h"
 #include "sftrun/data/text_model.h"
@@ -54,7 +55,8 @@ struct LeftOut {
 /// A sequence, before it is truncated and its labels are shifted.
 struct Sequence {
   std::vector<tokenizer::TokenId> ids;
-  std::vector<uint8_t> mask;  ///< 1: the token has a label
+  std::vector<uint8_t> mask;   ///< 1: the token has a label
+  std::vector<float> weights;  ///< of the labels, as long as `mask`; empty: all are 1
   std::vector<tokenizer::ByteSpan>
       spans;         ///< bytes of `text` that each token covers; empty for added BOS and EOS
   std::string text;  ///< what was tokenised
@@ -94,6 +96,7 @@ struct SequenceOptions {
   config::Thinking thinking = config::Thinking::kTemplate;
   config::EmptyThinking empty_thinking = config::EmptyThinking::kWarn;
   Json chat_template_kwargs = Json::object();
+  LabelWeights label_weights = {};
   bool append_eos =
       true;  ///< after texts and string completions; conversations end as their template has it
   bool with_parts = false;
@@ -124,7 +127,8 @@ Json template_variables(const config::DataConfig& data);
 /// record both, the chosen one desirable and the rejected one not (judgement.h).
 ///
 /// A record may have "tools" and "chat_template_kwargs", which override the configuration's; a
-/// message may have `"train": false` or `"weight": 0`. `thinking: split` with `loss_on: assistant`
+/// message may have `"train": false`, or a `"weight"` that its labels have in the loss (0: none), which
+/// `label_weights` multiplies. `thinking: split` with `loss_on: assistant`
 /// makes one sequence per user turn with its answers and everything before it. So every answer is
 /// trained with its reasoning, even if the template drops that of earlier turns. `thinking: keep`
 /// sets the variables by which templates keep it.

@@ -233,7 +233,7 @@ struct GradScale {
   at::Tensor row_factors;
 };
 /// Cross-entropy. Returns losses [N] fp32 and overwrites logits [N, vocab] with the gradient of
-/// grad_scale * sum of (row_factor * loss). The losses themselves are not multiplied. labels [N]
+/// grad_scale * sum of (row_factor * loss). The losses returned are not multiplied. labels [N]
 /// int32; rows with a negative label have loss and gradient 0. If softcap > 0, logits first become
 /// cap * tanh(logit / cap).
 at::Tensor token_losses_and_grad_(at::Tensor& logits, const at::Tensor& labels, double softcap,

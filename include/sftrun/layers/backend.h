@@ -29,7 +29,7 @@ class LayerRun {
 enum class HeadGrad { kNone, kParameters, kInput };  ///< each value includes those before it
 
 struct HeadLoss {
-  at::Tensor loss_sum;  ///< scalar in fp64 on the device: unscaled sum over rows
+  at::Tensor loss_sum;  ///< scalar in fp64 on the device: sum of row_factor * loss, not scaled
   /// [N, hidden], gradient of grad_scale * sum of (row_factor * loss); set for kInput
   at::Tensor grad_input;
 };

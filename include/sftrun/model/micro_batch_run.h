@@ -25,8 +25,9 @@ struct AuxLoss {
 
 /// How `Stage::forward_backward` treats a micro-batch.
 struct PassOptions {
-  double grad_scale = 1;   ///< factor of the loss's gradient
-  at::Tensor row_factors;  ///< [N] fp32: a further factor for each labelled row; undefined: 1
+  double grad_scale = 1;  ///< factor of the loss's gradient
+  /// [N] fp32: a further factor for each labelled row; undefined: the weights of the batch's labels
+  at::Tensor row_factors;
   AuxLoss* aux = nullptr;  ///< not null: the routers' balance is counted
   /// The gradients are complete after this micro-batch: `UnitHooks::gradients_ready` is called.
   bool completes_gradients = true;

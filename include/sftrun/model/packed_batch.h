@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -26,6 +27,8 @@ struct PackedBatch {
   at::Tensor label_documents;
   /// [N] int64: data::LabelKind; set if some are asked for.
   at::Tensor label_kinds;
+  /// By data::LabelColumn: [N] fp32, undefined where the batch does not have the column.
+  std::array<at::Tensor, data::kNumLabelColumns> label_values;
   at::Tensor is_desirable;  ///< [documents] bool; undefined: they are not judged
   /// [documents] fp64: `data::Batch::reference_logps`; undefined: the batch has none.
   at::Tensor reference_logps;
@@ -35,6 +38,9 @@ struct PackedBatch {
   std::vector<PackedFeatures> features;  ///< one for each projector that the batch has features of
   layers::BatchContext context;
   int64_t num_tokens() const { return tokens.defined() ? tokens.size(0) : 0; }
+  const at::Tensor& values_of(data::LabelColumn column) const {
+    return label_values[static_cast<size_t>(column)];
+  }
 };
 
 struct Randomness {

@@ -45,16 +45,16 @@ class Stage {
   /// The same of several micro-batches.   @pre all units
   void forward(MicroBatchRuns runs) const;
   /// The head's loss and, if the run trains, its backward pass, which sets `run.grad`.
-  /// @return unscaled sum of token losses: fp64 scalar on the device, without synchronisation; 0 if
+  /// @return sum of token losses, each times its row's factor, not scaled: fp64 scalar on the device, without synchronisation; 0 if
   /// another stage has the head
   at::Tensor loss(MicroBatchRun& run) const;
   std::vector<at::Tensor> losses(MicroBatchRuns runs) const;
   /// -log p of the label of each labelled row [N] fp32, without gradients; zeros if another stage has
   /// the head. `loss` may follow.
   at::Tensor label_losses(const MicroBatchRun& run) const;
-  /// How many labels are the most likely token: int64 scalar on the device; 0 if another stage has
-  /// the head. The logits of a few rows are in memory at a time.
-  at::Tensor num_correct(const MicroBatchRun& run) const;
+  /// The weights of the labels that are the most likely token, summed: fp64 scalar on the device; 0 if
+  /// another stage has the head. The logits of a few rows are in memory at a time.
+  at::Tensor correct_weight(const MicroBatchRun& run) const;
   /// The backward pass of the units before the head; adds to the parameters' gradients.
   void backward(MicroBatchRun& run) const;
   /// The same of several micro-batches, the last of which completes the gradients.   @pre all units
@@ -66,7 +66,7 @@ class Stage {
   void report_gradients() const;
 
   // Without gradients.
-  /// Sum of token losses: fp64 scalar on the device.
+  /// Sum of token losses by their weights: fp64 scalar on the device.
   at::Tensor loss(const PackedBatch& batch) const;
   /// -log p of the label of each labelled row [N] fp32.
   at::Tensor token_losses(const PackedBatch& batch) const;

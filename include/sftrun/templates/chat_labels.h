@@ -21,11 +21,13 @@ struct LabelledConversation {
   struct Run {
     tokenizer::ByteSpan span;
     int32_t message = -1;  ///< index of the message
+    float weight = 1;      ///< of its labels: the message's `"weight"`
   };
   std::vector<Run> runs;  ///< in order, disjoint
 };
 
-/// A message with `"train": false` (or `"weight": 0`) is not labelled.
+/// A message with `"train": false` (or `"weight": 0`) is not labelled. With `kAll` a message with
+/// another weight has runs of its own.
 /// @throws DataError as `ChatTemplate::render`, and if the template omits an assistant message.
 LabelledConversation label_conversation(const ChatTemplate& chat_template,
                                         const tokenizer::Tokenizer& tokenizer, const Json& messages,

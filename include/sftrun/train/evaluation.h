@@ -24,7 +24,7 @@ struct EvalResult {
   int stop_exit_code = 0;  ///< not 0: the run was asked to stop meanwhile; there is no result
   double loss = 0;         ///< mean over the objective's terms of the validation set
   double seconds = 0;
-  int64_t num_terms = 0;         ///< label tokens, or pairs
+  double num_terms = 0;          ///< of the objective
   observe::NamedValues metrics;  ///< means that the objective reports
   observe::NamedValues losses;   ///< of each set by its name, if there are several
 };

@@ -39,7 +39,7 @@ struct StepSums {
   std::vector<at::Tensor> losses, aux_losses;  ///< per micro-batch, unscaled
   std::vector<at::Tensor> metrics;             ///< sums over micro-batches
   std::vector<std::string> metric_names;       ///< of `metrics`
-  int64_t num_terms = 0;                       ///< of the objective, in these micro-batches
+  double num_terms = 0;                        ///< of the objective, in these micro-batches
 };
 
 class MicroBatchSchedule {

@@ -13,8 +13,8 @@
 
 /// What training minimises, as a function of the log-probabilities of the labels.
 ///
-/// An objective is a sum of terms over the global batch, divided by their number: label tokens
-/// (SFT) or pairs of answers (DPO). It states that number (`count_terms`), which the caller sums
+/// An objective is a sum of terms over the global batch, divided by their number: label tokens, by
+/// their weights (SFT), or pairs of answers (DPO). It states that number (`count_terms`), which the caller sums
 /// over all ranks and micro-batches, so that neither changes the loss or its gradient.
 namespace sftrun::train {
 
@@ -72,7 +72,7 @@ class Objective {
 
   /// How many terms the loss has in a (micro or global) batch. Loss, gradient and metrics are
   /// divided by the sum over the global batch.
-  int64_t count_terms(const BatchCounts& counts) const;
+  double count_terms(const BatchCounts& counts) const;
 
   /// Without host synchronisation. An empty micro-batch (no documents) has loss 0.
   /// @param totals of the global batch: a mean over other things than the terms is divided by these

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "sftrun/core/regex.h"
 #include "sftrun/core/strings.h"
 #include "validate/checks.h"
 
@@ -109,12 +110,27 @@ void check_fields(Checks& checks, const char* key, const nlohmann::ordered_json&
   }
 }
 
+void check_label_weights(Checks& checks, const nlohmann::ordered_json& weights) {
+  const char* key = "data.label_weights";
+  for (const auto& [pattern, weight] : weights.items()) {
+    const double number = weight.is_number() ? weight.get<double>() : -1;
+    if (!(number >= 0 && number <= kMaxLabelWeight))
+      checks.error(fmt::format("`{}` is {} for `{}`", key, shown(weight), excerpt(pattern)), {key},
+                   fmt::format("write a number from 0 to {}", kMaxLabelWeight));
+    if (const std::string problem = regex_problem(pattern); !problem.empty())
+      checks.error(fmt::format("`{}` has `{}`, which is not a regular expression: {}", key,
+                               excerpt(pattern), problem),
+                   {key}, "write it as for Python's re: '(?s)<think>.*?</think>': 0.3");
+  }
+}
+
 }  // namespace
 
 void check_data(Checks& checks) {
   const DataConfig& data = checks.run().data;
   checks.require(kSplits);
   check_fields(checks, "data.fields", data.fields);
+  check_label_weights(checks, data.label_weights);
   for (const DataSource& source : data.train) check_fields(checks, "data.train", source.fields);
   for (const DataSource& source : data.val) check_fields(checks, "data.val", source.fields);
   checks.require(kPacking);

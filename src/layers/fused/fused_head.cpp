@@ -22,8 +22,10 @@ int64_t chunk_rows(const at::Tensor& hidden, int64_t vocab) {
 at::Tensor zero_in_fp64(const at::Tensor& like) {
   return at::zeros({}, like.options().dtype(at::kDouble));
 }
-void add_sum_in_fp64(at::Tensor& sum, const at::Tensor& losses) {
-  sum.add_(losses.sum(at::kDouble));
+/// @param factors [n] fp32 of the losses; undefined: 1
+void add_sum_in_fp64(at::Tensor& sum, const at::Tensor& losses, const at::Tensor& factors) {
+  sum.add_(factors.defined() ? at::dot(losses.to(at::kDouble), factors.to(at::kDouble))
+                             : losses.sum(at::kDouble));
 }
 
 /// Of one chunk; undefined where there are none.
@@ -139,15 +141,15 @@ HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Te
     const at::Tensor chunk = in.y.narrow(0, first, count),
                      chunk_labels = labels.narrow(0, first, count);
     const BatchContext keys = dropout_rows(rows, first, count);
+    const at::Tensor factors = rows_of(grad_scale.row_factors, first, count);
     LowRank low;
     at::Tensor logits = raw_logits(head, linear, chunk, keys, &low);
     if (wanted == HeadGrad::kNone) {
-      add_sum_in_fp64(result.loss_sum, losses_of(logits, head, chunk_labels));
+      add_sum_in_fp64(result.loss_sum, losses_of(logits, head, chunk_labels), factors);
       continue;
     }
-    const kernels::GradScale scale(grad_scale.value * head.logit_scale, grad_scale.factor,
-                                   rows_of(grad_scale.row_factors, first, count));
-    add_sum_in_fp64(result.loss_sum, losses_and_grad_(logits, head, chunk_labels, scale));
+    const kernels::GradScale scale(grad_scale.value * head.logit_scale, grad_scale.factor, factors);
+    add_sum_in_fp64(result.loss_sum, losses_and_grad_(logits, head, chunk_labels, scale), factors);
     const at::Tensor d =
         linears_backward({logits}, chunk, low, {&linear}, keys, d_normed.defined());
     if (d.defined()) d_normed.narrow(0, first, count).copy_(d);

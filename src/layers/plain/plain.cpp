@@ -275,10 +275,13 @@ HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& 
         normed.narrow(0, first, count).detach().requires_grad_(d_normed.defined());
     const at::Tensor loss = losses_of_chunk(chunk, head, labels.narrow(0, first, count),
                                             dropout_rows(batch, first, count), reduction);
-    result.loss_sum.add_(loss.detach().sum(at::kDouble));
+    const at::Tensor factors =
+        row_factors.defined() ? row_factors.narrow(0, first, count) : at::Tensor();
+    const at::Tensor in_fp64 = loss.detach().to(at::kDouble);
+    result.loss_sum.add_(factors.defined() ? (in_fp64 * factors).sum() : in_fp64.sum());
     if (!loss.requires_grad()) continue;
     at::Tensor d_loss = at::full_like(loss, grad_scale.value);
-    if (row_factors.defined()) d_loss = d_loss * row_factors.narrow(0, first, count);
+    if (factors.defined()) d_loss = d_loss * factors;
     if (grad_scale.factor.defined()) d_loss = d_loss * grad_scale.factor.squeeze();
     torch::autograd::backward({loss}, {d_loss});
     if (d_normed.defined()) d_normed.narrow(0, first, count).copy_(chunk.grad());

@@ -72,9 +72,10 @@ DocumentWeights weights_of(const at::Tensor& loss, const DocumentSums& leaves) {
 
 }  // namespace
 
-int64_t Objective::count_terms(const BatchCounts& counts) const {
-  return info().terms == config::LossTerms::kLabelTokens ? counts.label_tokens
-                                                         : counts.documents / info().sequences();
+double Objective::count_terms(const BatchCounts& counts) const {
+  return info().terms == config::LossTerms::kLabelTokens
+             ? counts.label_weight
+             : static_cast<double>(counts.documents / info().sequences());
 }
 
 model::LabelKinds Objective::label_kinds() const {
