@@ -89,9 +89,7 @@ void locate_adapter(config::LoadedConfig& loaded, bool quiet) {
 /// Replaces the path of train.reference by that of the model or adapter there, which may be in a
 /// run directory.
 void locate_reference(config::TrainConfig& train) {
-  if (!train.objective_info().needs_reference ||
-      train.reference_model() != config::ReferenceModel::kPath)
-    return;
+  if (!train.needs_reference() || train.reference_model() != config::ReferenceModel::kPath) return;
   const std::filesystem::path path = train.reference, adapter = observe::adapter_at(path);
   const bool is_adapter = leads_to_file(adapter / "adapter_config.json"),
              is_run = !is_adapter && leads_to_file(path / "model" / "config.json");

@@ -270,6 +270,37 @@ struct Words<WarmupFrom> {
 };
 
 template <>
+struct Words<ImportanceLevel> {
+  using enum ImportanceLevel;
+  static constexpr auto all =
+      std::to_array<Word<ImportanceLevel>>({{"token", kToken}, {"sequence", kSequence}});
+  static constexpr std::string_view instead = "";
+};
+template <>
+struct Words<ScaleRewards> {
+  using enum ScaleRewards;
+  static constexpr auto all = std::to_array<Word<ScaleRewards>>({
+      {"group", kGroup},
+      {"batch", kBatch},
+      {"none", kNone},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+template <>
+struct Words<SamplingCorrection> {
+  using enum SamplingCorrection;
+  static constexpr auto all = std::to_array<Word<SamplingCorrection>>({
+      {"off", kOff},
+      {"token_truncate", kTokenTruncate},
+      {"token_mask", kTokenMask},
+      {"sequence_truncate", kSequenceTruncate},
+      {"sequence_mask", kSequenceMask},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+template <>
 struct Words<ReferenceLogps> {
   using enum ReferenceLogps;
   static constexpr auto all = std::to_array<Word<ReferenceLogps>>({

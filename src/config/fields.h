@@ -267,9 +267,10 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
   using enum OnResume;
   field(train.objective, "objective", any(), kSame,
         "Loss that is minimised. " + objective_descriptions(), "dpo");
-  field(train.beta, "beta", above(0), kSame,
+  field(train.beta, "beta", at_least(0).otherwise("0.1; 0 with grpo"), kSame,
         readers_of_setting("train.beta") +
             ": weight of the distance to the reference model; lower values allow larger changes. "
+            "0, of grpo alone: there is no reference model. "
             "Without a reference model: factor of the rewards (SimPO's authors use 2 to 2.5), of "
             "orpo the weight of the odds ratio.",
         "0.1");
@@ -313,6 +314,54 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
         "1");
   field(train.undesirable_weight, "undesirable_weight", at_least(0), kSame,
         readers_of_setting("train.undesirable_weight") + ": weight of undesirable answers.", "1");
+  field(train.epsilon, "epsilon", between(0, 1e6), kSame,
+        readers_of_setting("train.epsilon") +
+            ": ratios of the model to the one that sampled are clipped below 1 - epsilon, and "
+            "above 1 "
+            "+ epsilon_high.",
+        "0.2");
+  field(
+      train.epsilon_high, "epsilon_high", between(0, 1e6).otherwise("epsilon"), kSame,
+      readers_of_setting("train.epsilon_high") +
+          ": upper bound of ratios (DAPO's authors use 0.28). With `loss_type: cispo` the largest "
+          "ratio itself (its authors use 5).",
+      "0.28");
+  field(train.delta, "delta", above(1).otherwise("none"), kSame,
+        readers_of_setting("train.delta") +
+            ": bound of ratios of answers with a negative advantage, which have none otherwise "
+            "(arXiv:2505.07291); above 1 + epsilon_high.",
+        "4");
+  field(
+      train.importance_sampling_level, "importance_sampling_level", any(), kSame,
+      readers_of_setting("train.importance_sampling_level") +
+          ": what has a ratio. token: each token. sequence: each answer, the geometric mean of its "
+          "tokens' (GSPO, arXiv:2507.18071), with a small epsilon and `loss_type: grpo`.",
+      "sequence");
+  field(train.scale_rewards, "scale_rewards", any(), kSame,
+        readers_of_setting("train.scale_rewards") +
+            ": what advantages, which are rewards minus the mean of their group, are divided by. "
+            "group: the standard deviation of the group. batch: that of all rewards. none: 1.",
+        "none");
+  field(
+      train.mask_truncated_completions, "mask_truncated_completions", any(), kSame,
+      readers_of_setting("train.mask_truncated_completions") +
+          ": leave answers that reached their limit of tokens out of the loss (their rewards count "
+          "in their groups).",
+      "true");
+  field(train.max_completion_length, "max_completion_length", between(1, 1 << 24), kSame,
+        "The length that `loss_type: dr_grpo` divides the sum over an answer's tokens by: the most "
+        "tokens that answers may have.",
+        "1024");
+  field(train.sampling_correction, "sampling_correction", any(), kSame,
+        readers_of_setting("train.sampling_correction") +
+            ": what is done where another engine sampled the answers, and records have its "
+            "log-probabilities (`sampled_logprobs`) beside those of the model: the loss of a token "
+            "is "
+            "multiplied by the ratio of the two, of the token or of its whole answer, up to "
+            "sampling_correction_max (truncate), or by 0 above it (mask). off: nothing.",
+        "token_truncate");
+  field(train.sampling_correction_max, "sampling_correction_max", above(0), kSame,
+        "The largest ratio of `train.sampling_correction`.", "2");
   field(
       train.reference, "reference", any(), kSame,
       readers_of_setting("train.reference") +

@@ -197,8 +197,8 @@ void require_files(const LoadedConfig& loaded) {
     require_folder("data.train", source.image_root);
   for (const DataSource& source : config.data.val) require_folder("data.val", source.image_root);
   require("tuning.lora.init_from", config.tuning.lora.init_from);
-  if (config.train.reference_model() == ReferenceModel::kPath &&
-      config.train.objective_info().needs_reference && !leads_to_file(config.train.reference))
+  if (config.train.reference_model() == ReferenceModel::kPath && config.train.needs_reference() &&
+      !leads_to_file(config.train.reference))
     missing.push_back({fmt::format("`train.reference` is {}, and there is no such file",
                                    shown_path(config.train.reference)),
                        loaded.place_of("train.reference"),

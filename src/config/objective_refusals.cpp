@@ -99,6 +99,19 @@ constexpr auto kRefusalsOfObjectives = std::to_array<RefusalRow>({
      .message = "`train.reference_logps` is precomputed, and with `data.streaming` the answers are "
                 "not known before the first step",
      .fix = "set train.reference_logps to online, or remove data.streaming"},
+    {.key = "train.reference",
+     .concerns = [](const ObjectiveInfo& objective) { return objective.reads_samples(); },
+     .applies = [](const RunConfig& run) { return precomputes_reference(run.train); },
+     .message = "`train.objective` is {objective}, which compares single tokens with the reference "
+                "model, and log-probabilities of another model are sums over answers",
+     .fix = "set train.reference to start or base"},
+    {.key = "data.streaming",
+     .concerns = [](const ObjectiveInfo& objective) { return objective.reads_samples(); },
+     .applies = [](const RunConfig& run) { return run.data.streaming; },
+     .message =
+         "`train.objective` is {objective}, whose advantages are known when all answers of a "
+         "group are, and with `data.streaming` they are not",
+     .fix = "remove data.streaming"},
     {.key = "train.reference_logps",
      .concerns = [](const ObjectiveInfo& objective) { return objective.needs_mismatched; },
      .applies = [](const RunConfig& run) { return precomputes_reference(run.train); },

@@ -17,14 +17,12 @@ bool starts_as_base(const TuningConfig& tuning) {
 }
 
 bool starts_as_reference(const RunConfig& run) {
-  return run.train.objective_info().needs_reference &&
-         run.train.reference_model() == ReferenceModel::kStart;
+  return run.train.needs_reference() && run.train.reference_model() == ReferenceModel::kStart;
 }
 
 bool precomputes_reference(const TrainConfig& train) {
-  return train.objective_info().needs_reference &&
-         (train.reference_model() == ReferenceModel::kPath ||
-          train.reference_logps == ReferenceLogps::kPrecomputed);
+  return train.needs_reference() && (train.reference_model() == ReferenceModel::kPath ||
+                                     train.reference_logps == ReferenceLogps::kPrecomputed);
 }
 
 bool keeps_start(const RunConfig& run) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -321,7 +322,8 @@ Judgement stored_judgement(const StoredExample& stored) {
 }
 
 /// Of labels whose document does not have the column.
-constexpr std::array<float, kNumLabelColumns> kMissingValues = {1, 0, 0};
+constexpr std::array<float, kNumLabelColumns> kMissingValues = {
+    1, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::quiet_NaN()};
 
 /// Adds the columns of the document that was appended last.
 /// @param before labels of the batch before it
@@ -340,6 +342,18 @@ void append_values(const LabelValues& of_document, int64_t before, int64_t label
 
 }  // namespace
 
+namespace {
+
+/// @param advantage of the example, if the store has it
+void append_sample(const StoredExample& stored, double advantage, Batch& batch) {
+  if (stored.score_kind == static_cast<uint8_t>(ScoreKind::kNone)) return;
+  batch.advantages.push_back(advantage);
+  batch.scores.push_back(stored.score);
+  batch.is_cut_short.push_back(stored.is_cut_short);
+}
+
+}  // namespace
+
 double Batch::label_weight() const {
   const std::vector<float>& weights = values.of(LabelColumn::kWeight);
   return weights.empty() ? static_cast<double>(label_tokens)
@@ -351,6 +365,7 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
   Batch batch;
   batch.cu_seqlens.push_back(0);
   const std::vector<double>* reference = examples.reference_logps();
+  const std::vector<double>* advantages = examples.advantages();
   if (reference != nullptr) batch.reference_logps.emplace();
   int64_t counted = 0, key = 0;  // bins, and their documents
   for (const int64_t place : places) {
@@ -374,6 +389,8 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
         batch.is_desirable.push_back(judgement == Judgement::kDesirable ? 1 : 0);
       if (reference != nullptr)
         batch.reference_logps->push_back(is_lost ? 0 : reference->at(static_cast<size_t>(index)));
+      if (advantages != nullptr)
+        append_sample(*example.stored, advantages->at(static_cast<size_t>(index)), batch);
       batch.max_seqlen = std::max(batch.max_seqlen, length);
       const int64_t label_tokens = is_lost ? 0 : int64_t{example.stored->label_tokens};
       append_values(is_lost ? LabelValues() : examples.values_of(index), batch.label_tokens,
@@ -382,8 +399,8 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
       batch.num_lost += is_lost ? 1 : 0;
     }
   }
-  SFTRUN_CHECK(batch.is_desirable.empty() ||
-               batch.is_desirable.size() == batch.document_keys.size());
+  for (const size_t judged : {batch.is_desirable.size(), batch.advantages.size()})
+    SFTRUN_CHECK(judged == 0 || judged == batch.document_keys.size());
   return batch;
 }
 
@@ -539,6 +556,7 @@ BinCounts counts_where(const ExampleStore& examples, const std::vector<Bin>& bin
       ++counts.documents;
       counts.label_tokens += example.label_tokens;
       counts.label_weight += example.label_weight;
+      if (example.is_cut_short != 0) counts.cut_short_labels += example.label_tokens;
       counts.desirable += stored_judgement(example) == Judgement::kDesirable ? 1 : 0;
       if (i % 2 != 0 || example.label_tokens == 0) continue;
       counts.chosen_labels += example.label_tokens;
@@ -557,6 +575,7 @@ BinCounts& BinCounts::operator-=(const BinCounts& others) {
   chosen_labels -= others.chosen_labels;
   chosen_sequence_labels -= others.chosen_sequence_labels;
   desirable -= others.desirable;
+  cut_short_labels -= others.cut_short_labels;
   return *this;
 }
 

@@ -8,8 +8,10 @@
 namespace sftrun::data {
 namespace {
 
-/// A model that is not trained on its end-of-turn token does not stop.
+/// A model that is not trained on its end-of-turn token does not stop. Where the model wrote the
+/// answers itself, their rewards say how they should end.
 void require_trained_ends(const DatasetTallies& tallies, const CheckContext& context) {
+  if (context.form == config::ExampleForm::kSampled) return;
   if (tallies.without_end.count() != tallies.stats.num_examples || !context.trains_ends()) return;
   throw DataError(
       fmt::format("no example trains on an end-of-turn token, so the trained model would not "

@@ -80,6 +80,7 @@ std::string DatasetRemarks::remark_on_end_token(const EndToken& end) const {
 }
 
 void DatasetRemarks::remark_on_ends() {
+  if (context_.form == config::ExampleForm::kSampled) return;
   if (tallies_.without_end.count() > 0) {
     remarks_.push_back(
         {true,

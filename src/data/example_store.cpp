@@ -391,6 +391,11 @@ void ExampleStore::set_reference_logps(std::vector<double> logps) {
   reference_logps_ = std::make_shared<const std::vector<double>>(std::move(logps));
 }
 
+void ExampleStore::set_advantages(std::vector<double> advantages) {
+  SFTRUN_CHECK_EQ(std::ssize(advantages), num_selected_);
+  advantages_ = std::make_shared<const std::vector<double>>(std::move(advantages));
+}
+
 ExampleStore::Place ExampleStore::place_of(int64_t index) const {
   SFTRUN_CHECK(index >= 0 && index < num_selected_);
   const int64_t among_all = selected_ ? (*selected_)[static_cast<size_t>(index)] : index;
@@ -451,7 +456,7 @@ ExampleStore ExampleStore::select(const std::vector<int64_t>& indices) const {
     selected->push_back(selected_ ? (*selected_)[static_cast<size_t>(index)] : index);
   }
   ExampleStore store = *this;
-  store.reference_logps_ = nullptr;
+  store.reference_logps_ = store.advantages_ = nullptr;
   store.num_selected_ = static_cast<int64_t>(selected->size());
   store.selected_ = std::move(selected);
   return store;

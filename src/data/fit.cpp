@@ -1,6 +1,8 @@
 #include "fit.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "sftrun/core/error.h"
 
@@ -59,13 +61,21 @@ Example to_example(const Sequence& sequence, int64_t max_seq_len, int64_t record
       .labels = std::vector<int32_t>(length, kIgnoreIndex),
       .record = record,
       .judgement = sequence.judgement,
-      .answer_begin = std::min(sequence.num_prompt_tokens, static_cast<int64_t>(length))};
-  std::vector<float>& weights = example.values.of(LabelColumn::kWeight);
+      .answer_begin = std::min(sequence.num_prompt_tokens, static_cast<int64_t>(length)),
+      .score = sequence.score,
+      .score_kind = sequence.score_kind,
+      .group = sequence.group,
+      .is_cut_short = sequence.is_cut_short};
+  const std::array<std::pair<LabelColumn, const std::vector<float>*>, kNumLabelColumns> columns = {
+      {{LabelColumn::kWeight, &sequence.weights},
+       {LabelColumn::kOldLogp, &sequence.old_logps},
+       {LabelColumn::kSampledLogp, &sequence.sampled_logps}}};
   for (size_t i = 1; i < length; ++i) {
     if (!sequence.mask[i]) continue;
     example.labels[i - 1] = sequence.ids[i];
     ++example.label_tokens;
-    if (!sequence.weights.empty()) weights.push_back(sequence.weights[i]);
+    for (const auto& [column, values] : columns)
+      if (!values->empty()) example.values.of(column).push_back((*values)[i]);
   }
   for (const SequenceMedia& image : sequence.media)
     if (image.end <= static_cast<int64_t>(length)) example.media.push_back(image);

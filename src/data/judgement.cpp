@@ -122,6 +122,13 @@ std::vector<JudgedShape> judged_shapes(const Json& record, RecordFormat format,
     return {{std::move(pair.at(0)), true}, {std::move(pair.at(1)), false}};
   }
   const bool is_desirable = judgement_of(record, where);
+  std::vector<NamedShape> shapes = answer_behind_prompt(record, format, chat_template, where);
+  return {{std::move(shapes.front()), is_desirable}};
+}
+
+std::vector<NamedShape> answer_behind_prompt(const Json& record, RecordFormat format,
+                                             const TemplateTraits& chat_template,
+                                             const std::string& where) {
   std::pair<Json, RecordFormat> changed;
   const bool may_change =
       format == RecordFormat::kPromptCompletion && record.contains("completion");
@@ -132,7 +139,7 @@ std::vector<JudgedShape> judged_shapes(const Json& record, RecordFormat format,
   NamedShape& only = shapes.front();
   if (auto* conversation = std::get_if<Conversation>(&only.shape))
     end_prompt_before_answer(*conversation, where);
-  return {{std::move(only), is_desirable}};
+  return shapes;
 }
 
 void refuse_unjudged(const Json& record, const config::ObjectiveInfo& reader,

@@ -37,6 +37,11 @@ std::vector<JudgedShape> judged_shapes(const Json& record, RecordFormat format,
                                        const TemplateTraits& chat_template,
                                        const std::string& where);
 
+/// The only answer of a record, behind the prompt, whatever judges it.   @throws DataError as above
+std::vector<NamedShape> answer_behind_prompt(const Json& record, RecordFormat format,
+                                             const TemplateTraits& chat_template,
+                                             const std::string& where);
+
 /// @throws DataError for a record that has no label, or no answer: it says what has
 [[noreturn]] void refuse_unjudged(const Json& record, const config::ObjectiveInfo& reader,
                                   const std::string& where);

@@ -10,8 +10,10 @@
 #include "nulls.h"
 #include "record_media.h"
 #include "record_values.h"
+#include "sampled_answer.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/data/record_error.h"
 
 namespace sftrun::data {
 std::string keys_of(const Json& record) {
@@ -82,6 +84,23 @@ DetectedFormat detect_judged(const Json& record, const config::ObjectiveInfo& re
   refuse_unjudged(record, reader, where);
 }
 
+/// Token ids, else texts with a reward.
+DetectedFormat detect_sampled(const Json& record, const config::ObjectiveInfo& reader,
+                              const std::string& where) {
+  if (!reason_for(RecordFormat::kSampled, record).empty())
+    return {RecordFormat::kSampled, reason_for(RecordFormat::kSampled, record)};
+  if (has_reward(record))
+    if (auto format = format_of_keys(record, reader.form)) return *format;
+  const char* write =
+      "write \"prompt_ids\" and \"completion_ids\" (as `sftrun generate -n 8 --logprobs` does), or "
+      "\"prompt\" and \"completion\", with a \"reward\"";
+  throw RecordError(
+      fmt::format("the record is no sampled answer with a reward, which train.objective {} needs "
+                  "(its keys: {})",
+                  reader.name, keys_of(record)),
+      where, fmt::format("{}; or name the columns: data.fields: {{reward: COLUMN}}", write), write);
+}
+
 [[noreturn]] void refuse_without_pair(const Json& record, const config::ObjectiveInfo& reader,
                                       const std::string& where) {
   refuse_token_ids(record, where);
@@ -121,6 +140,7 @@ DetectedFormat detect_format(const Json& record, const std::string& where,
                              config::Objective objective) {
   const config::ObjectiveInfo& reader = config::objective_info(objective);
   if (reader.reads_judgements()) return detect_judged(record, reader, where);
+  if (reader.reads_samples()) return detect_sampled(record, reader, where);
   if (auto format = format_of_keys(record, reader.form)) return *format;
   if (reader.reads_pairs()) refuse_without_pair(record, reader, where);
   if (is_preference(record)) refuse_preference(record, where);

@@ -14,6 +14,7 @@
 #include "preference.h"
 #include "record.h"
 #include "roles.h"
+#include "sampled_answer.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/templates/builtin_templates.h"
@@ -348,7 +349,14 @@ SequenceBuilder::SequenceBuilder(RecordFormat format, TextModel model, SequenceO
 
 std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::string& where,
                                              const std::filesystem::path& folder) const {
+  if (format_ == RecordFormat::kSampled) {
+    Sequence sequence = sequence_of_ids(record, model_, options_, where);
+    set_sample(sequence, record, where);
+    require_embedded(sequence.ids, model_, where);
+    return {std::move(sequence)};
+  }
   std::vector<Sequence> sequences = build_unchecked(record, where, folder);
+  if (options_.form == config::ExampleForm::kSampled) set_sample(sequences.at(0), record, where);
   for (Sequence& sequence : sequences) {
     sequence.differs_in_class = model_.tokenizer->differs_in_class(sequence.text);
     require_one_bos(sequence.ids, sequence.spans, *model_.tokenizer, where);
@@ -385,6 +393,10 @@ std::vector<AnswerGroup> answer_groups_of(const Json& record, RecordFormat forma
                                           config::ExampleForm form, const TemplateTraits& traits,
                                           const std::string& where) {
   std::vector<AnswerGroup> groups;
+  if (form == config::ExampleForm::kSampled) {
+    groups.push_back({answer_behind_prompt(record, format, traits, where)});
+    return groups;
+  }
   if (form != config::ExampleForm::kJudged) {
     groups.push_back({shapes_of(record, format, traits, where)});
     return groups;
@@ -440,7 +452,8 @@ std::vector<Sequence> SequenceBuilder::build_unchecked(const Json& given, const 
       {.exists = has_template, .writes_calls = form_.writes_calls(), .reads_images = reads_images},
       where);
   RecordShape& shape = groups.front().shapes.front().shape;
-  const bool is_compared = info.is_pair || options_.form == config::ExampleForm::kJudged;
+  const bool is_compared = info.is_pair || options_.form == config::ExampleForm::kJudged ||
+                           options_.form == config::ExampleForm::kSampled;
   std::vector<std::string> unread = unread_columns(record, format_, shape, options_.form);
   if (reads_images) unread = without_images(std::move(unread));
   std::vector<std::string> unread_files =

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "sftrun/core/error.h"
@@ -14,20 +16,33 @@ namespace {
 constexpr uint64_t kSplitStream =
     0x73706c69742d7631;  // separate from the streams of epochs, which begin at 0
 
-/// Numbers records over all parts; examples of one record share its number.
+/// Numbers records over all parts; examples of one record share its number, and so do sampled answers
+/// to the same prompt.
 std::vector<int64_t> record_numbers(const Dataset& all) {
   std::vector<int64_t> numbers;
   int64_t next = -1;
   for (const DatasetPart& part : all.parts()) {
     int64_t last = -1;
+    std::map<std::pair<int32_t, uint64_t>, int64_t> of_groups;
     for (int64_t i = part.begin; i < part.end; ++i) {
-      const int64_t record = all.examples().stored(i).record;  // in the part; they stand in order
-      if (i == part.begin || record != last) ++next;
-      last = record;
+      const StoredExample& stored = all.examples().stored(i);
+      if (stored.group != 0) {
+        const auto [known, is_new] = of_groups.try_emplace({stored.file, stored.group}, next + 1);
+        next += is_new ? 1 : 0;
+        numbers.push_back(known->second);
+        continue;
+      }
+      // Numbers of records are of the part; they stand in order.
+      if (i == part.begin || stored.record != last) ++next;
+      last = stored.record;
       numbers.push_back(next);
     }
   }
   return numbers;
+}
+
+int64_t num_distinct(const std::vector<int64_t>& numbers) {
+  return numbers.empty() ? 0 : *std::max_element(numbers.begin(), numbers.end()) + 1;
 }
 
 /// `count` of the records, by a partial Fisher-Yates shuffle.
@@ -84,7 +99,7 @@ int64_t num_split_off(double val_split, int64_t num_records) {
 }
 
 std::vector<bool> held_out(const std::vector<int64_t>& records, double val_split, uint64_t seed) {
-  const int64_t num_records = records.empty() ? 0 : records.back() + 1;
+  const int64_t num_records = num_distinct(records);
   const std::vector<bool> in_val = choose(num_records, num_split_off(val_split, num_records), seed);
   std::vector<bool> examples;
   for (const int64_t record : records) examples.push_back(in_val[static_cast<size_t>(record)]);
@@ -95,7 +110,7 @@ std::pair<Dataset, Dataset> split_dataset(const Dataset& all, double val_split, 
   SFTRUN_CHECK(val_split > 0);
   const std::vector<int64_t> records = record_numbers(all);
   const std::vector<bool> in_val = held_out(records, val_split, seed);
-  const int64_t num_val = num_split_off(val_split, records.back() + 1);
+  const int64_t num_val = num_split_off(val_split, num_distinct(records));
   std::vector<int64_t> train, val;
   for (size_t i = 0; i < records.size(); ++i)
     (in_val[i] ? val : train).push_back(static_cast<int64_t>(i));

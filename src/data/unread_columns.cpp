@@ -91,7 +91,7 @@ bool is_read_of_turns(const std::string& key, bool is_sharegpt, RecordFormat for
     return std::find(keys.begin(), keys.end(), key) != keys.end();
   };
   const bool takes_whole_answers =
-      config::format_info(format).is_pair || form == config::ExampleForm::kJudged;
+      config::format_info(format).is_pair || form != config::ExampleForm::kAnswer;
   if (takes_whole_answers && (key == "train" || key == "weight")) return false;
   return is_sharegpt ? among(kOfShareGpt) : among(kOfMessages);
 }
@@ -229,11 +229,15 @@ std::vector<std::string> unread_turn_keys(const Json& record, RecordFormat forma
 
 std::string advice_on_loss_flag(config::ExampleForm form) {
   if (form == config::ExampleForm::kAnswer)
-    return "\"train\": false or \"weight\": 0 removes the labels of a turn; data.fields: "
-           "{train: KEY} or {weight: KEY} reads another key in the same way";
+    return "\"train\": false or \"weight\": 0 removes the labels of a turn, and other weights "
+           "count "
+           "in the loss; data.fields: {train: KEY} or {weight: KEY} reads another key in the same "
+           "way";
+  const char* treated = form == config::ExampleForm::kPair     ? "compared"
+                        : form == config::ExampleForm::kJudged ? "judged"
+                                                               : "rewarded";
   return fmt::format("with train.objective {} the whole answers are {}: remove it",
-                     config::objectives_for(form),
-                     form == config::ExampleForm::kPair ? "compared" : "judged");
+                     config::objectives_for(form), treated);
 }
 
 bool is_loss_flag(const std::string& key) {

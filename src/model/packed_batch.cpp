@@ -383,6 +383,17 @@ void add_features(const data::Batch& batch, const BatchTarget& target, const Bat
   }
 }
 
+void add_samples(const data::Batch& batch, const BatchTarget& target, const BatchOptions& options,
+                 PackedBatch& packed) {
+  if (!options.with_documents || batch.advantages.empty()) return;
+  const auto on_device = [&](const at::Tensor& host) {
+    return sent(host, target.device, options.is_pinned);
+  };
+  packed.advantages = on_device(at::tensor(batch.advantages, at::kDouble));
+  packed.scores = on_device(at::tensor(batch.scores, at::kDouble));
+  packed.is_cut_short = on_device(at::tensor(batch.is_cut_short, at::kByte).to(at::kBool));
+}
+
 void add_reference(const data::Batch& batch, const BatchTarget& target, const BatchOptions& options,
                    PackedBatch& packed) {
   if (!batch.reference_logps || !options.with_documents) return;
@@ -431,6 +442,7 @@ PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const Batch
   if (has_images) add_images(batch, target, options, packed);
   add_features(batch, target, options, packed);
   add_reference(batch, target, options, packed);
+  add_samples(batch, target, options, packed);
   return packed;
 }
 

@@ -180,6 +180,7 @@ namespace {
 /// Log p of labels, summed over documents.
 struct LabelSums {
   at::Tensor answers, tails, prompts;  ///< [documents] fp64; undefined: not apart
+  at::Tensor rows;                     ///< [labelled rows] fp64, not summed
 };
 
 /// @param run after the stage's forward pass
@@ -190,7 +191,7 @@ LabelSums label_sums(const model::Stage& stage, const model::MicroBatchRun& run,
     if (run.is_empty()) return at::zeros({0}, losses.options().dtype(at::kDouble));
     return sums_by_document(losses, run.batch, kind);
   };
-  LabelSums sums{.answers = of(data::LabelKind::kAnswer)};
+  LabelSums sums{.answers = of(data::LabelKind::kAnswer), .rows = -losses.to(at::kDouble)};
   if (kinds.tails) sums.tails = of(data::LabelKind::kTail);
   if (kinds.prompts_of_chosen) sums.prompts = of(data::LabelKind::kPrompt);
   return sums;
@@ -199,11 +200,33 @@ LabelSums label_sums(const model::Stage& stage, const model::MicroBatchRun& run,
 /// The same by the reference model; undefined if the objective does not read it.
 LabelSums reference_sums(const model::Stage& stage, const model::PackedBatch& batch,
                          const Objective& objective) {
-  if (!objective.info().needs_reference) return {};
+  if (!objective.config().needs_reference()) return {};
   if (batch.reference_logps.defined()) return {.answers = batch.reference_logps};
   model::MicroBatchRun run(batch, stage.reference_values());
   stage.forward(run);
   return label_sums(stage, run, objective.label_kinds());
+}
+
+/// Of sampled answers; without rows in an empty micro-batch.
+SampledRows sampled_rows(const model::MicroBatchRun& run, const LabelSums& policy,
+                         const LabelSums& reference) {
+  const auto column = [&](data::LabelColumn which) {
+    const at::Tensor& values = run.batch.values_of(which);
+    return values.defined() ? values.to(at::kDouble) : at::Tensor();
+  };
+  return {.policy = policy.rows,
+          .reference = reference.rows,
+          .old_logps = column(data::LabelColumn::kOldLogp),
+          .sampled_logps = column(data::LabelColumn::kSampledLogp),
+          .documents =
+              run.is_empty() ? at::zeros_like(policy.rows, at::kLong) : run.batch.label_documents,
+          .is_label = run.is_empty() ? at::zeros_like(policy.rows, at::kBool)
+                                     : run.batch.labels.ne(data::kIgnoreIndex)};
+}
+
+/// Of a batch, or empty.
+at::Tensor of_documents(const at::Tensor& values, const LabelSums& policy) {
+  return values.defined() ? values : at::zeros_like(policy.answers);
 }
 
 }  // namespace
@@ -213,6 +236,7 @@ ObjectiveValue forward_documents(const model::Stage& stage, model::MicroBatchRun
   const LabelSums reference = reference_sums(stage, run.batch, objective);
   stage.forward(run);
   const LabelSums policy = label_sums(stage, run, objective.label_kinds());
+  const bool is_sampled = objective.info().reads_samples();
   return objective.evaluate(
       {.policy = policy.answers,
        .reference = reference.answers,
@@ -222,7 +246,11 @@ ObjectiveValue forward_documents(const model::Stage& stage, model::MicroBatchRun
        .prompt_policy = policy.prompts,
        .is_desirable =
            run.is_empty() ? at::zeros_like(policy.answers, at::kBool) : run.batch.is_desirable,
-       .divergence = global_batch.divergence},
+       .divergence = global_batch.divergence,
+       .rows = is_sampled ? sampled_rows(run, policy, reference) : SampledRows(),
+       .advantages = of_documents(run.batch.advantages, policy),
+       .scores = of_documents(run.batch.scores, policy),
+       .is_cut_short = of_documents(run.batch.is_cut_short, policy)},
       global_batch.counts);
 }
 

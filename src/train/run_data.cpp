@@ -1,5 +1,6 @@
 #include "sftrun/train/run_data.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "sftrun/core/error.h"
@@ -7,6 +8,7 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
+#include "sftrun/data/advantages.h"
 #include "sftrun/data/data_problems.h"
 
 namespace sftrun::train {
@@ -23,13 +25,44 @@ void hold_out_validation_data(RunData& data, const config::RunConfig& config) {
   data.val = std::move(second);
 }
 
+/// Sampled answers get their advantages from the rewards of their groups.
+/// @throws DataError if no reward of the training data says anything
+void attach_advantages(data::Dataset& data, const config::TrainConfig& config,
+                       bool is_validation) {
+  const char* key = is_validation ? "data.val" : "data.train";
+  if (!config.objective_info().reads_samples()) return;
+  data::Advantages advantages = data::advantages_of(data.examples(), config.scale_rewards);
+  const int64_t silent = advantages.num_alone + advantages.num_equal;
+  if (advantages.num_groups > 0)
+    log::info("{}: sampled answers in {}; {} of them have answers with different rewards", key,
+              counted(advantages.num_groups, "group"), advantages.num_groups - silent);
+  const bool teaches = std::any_of(advantages.of_examples.begin(), advantages.of_examples.end(),
+                                   [](double advantage) { return advantage != 0; });
+  if (!teaches && !is_validation)
+    throw DataError(
+        advantages.num_alone == advantages.num_groups
+            ? "no two answers are of one group, so that no answer is better than another"
+            : "the answers of each group have the same reward, so that none is better than another",
+        key,
+        "sample several answers to each prompt, and rewards that tell them apart; \"group\" of a "
+        "record says which belong together, else the same prompt");
+  if (2 * silent > advantages.num_groups)
+    log::warn(
+        "{}: {} of {} teach nothing: {} of one answer, {} whose rewards are equal; sample more "
+        "answers "
+        "to each prompt, or leave out prompts that are too easy or too hard",
+        key, silent, counted(advantages.num_groups, "group"), advantages.num_alone,
+        advantages.num_equal);
+  data.set_advantages(std::move(advantages.of_examples));
+}
+
 /// A number among the settings of a checkpoint's identity.
 std::optional<int64_t> saved_setting(const nlohmann::ordered_json& identity, const char* key) {
   if (!identity.is_object()) return std::nullopt;
   const auto settings = identity.find("config");
   if (settings == identity.end() || !settings->is_object()) return std::nullopt;
   const auto value = settings->find(key);
-  if (value == settings->end() || value->is_null()) return std::nullopt;
+  if (value == settings->end() || !value->is_number_integer()) return std::nullopt;  // auto
   return value->get<int64_t>();
 }
 
@@ -87,6 +120,8 @@ RunData load_run_data(const config::RunConfig& config, const data::TextModel& te
   problems.run([&] { loaded.train = load(config.data.train, /*is_validation=*/false); });
   problems.throw_if_any();
   if (config.data.val_split > 0) hold_out_validation_data(loaded, config);
+  attach_advantages(*loaded.train, config.train, /*is_validation=*/false);
+  if (loaded.val) attach_advantages(*loaded.val, config.train, /*is_validation=*/true);
   loaded.fingerprint = loaded.train->fingerprint();
   for (const data::DatasetPart& part : loaded.train->parts())
     loaded.parts.emplace_back(part.name, part.fingerprint);

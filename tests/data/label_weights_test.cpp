@@ -9,6 +9,12 @@ namespace {
 
 using Spans = std::vector<tokenizer::ByteSpan>;
 
+LabelWeights rules_of(const std::vector<std::pair<const char*, double>>& weights) {
+  nlohmann::ordered_json configured;
+  for (const auto& [pattern, weight] : weights) configured[pattern] = weight;
+  return LabelWeights(configured);
+}
+
 /// One token a byte.
 Spans tokens_of(std::string_view text) {
   Spans spans;
@@ -25,7 +31,7 @@ std::vector<float> weights_of(const LabelWeights& rules, std::string_view text,
 }
 
 TEST(LabelWeights, TheLastMatchTimesTheAnswersWeight) {
-  const LabelWeights rules({{"b+", 2}, {"bc", 0.5}});
+  const LabelWeights rules = rules_of({{"b+", 2}, {"bc", 0.5}});
   std::vector<uint8_t> mask = {0, 1, 1, 1, 1, 1, 1, 0};
   EXPECT_EQ(weights_of(rules, "babbcabc", {{{1, 5}, 3}, {{5, 7}, 1}}, mask),
             (std::vector<float>{1, 3, 6, 1.5, 1.5, 1, 2, 1}));
@@ -33,14 +39,14 @@ TEST(LabelWeights, TheLastMatchTimesTheAnswersWeight) {
 }
 
 TEST(LabelWeights, MatchesEndWithTheAnswer) {
-  const LabelWeights rules({{"^a|a$", 2}, {"(?<=b)a", 4}});
+  const LabelWeights rules = rules_of({{"^a|a$", 2}, {"(?<=b)a", 4}});
   std::vector<uint8_t> mask(5, 1);
   // Neither `^` nor a look-behind sees the text around an answer.
   EXPECT_EQ(weights_of(rules, "baaab", {{{1, 4}, 1}}, mask), (std::vector<float>{1, 2, 1, 2, 1}));
 }
 
 TEST(LabelWeights, ZeroIsNoLabel) {
-  const LabelWeights rules({{"x.*?y", 0}});
+  const LabelWeights rules = rules_of({{"x.*?y", 0}});
   std::vector<uint8_t> mask(6, 1);
   EXPECT_EQ(weights_of(rules, "axbyyc", {{{0, 6}, 1}}, mask),
             (std::vector<float>{1, 0, 0, 0, 1, 1}));
@@ -49,12 +55,12 @@ TEST(LabelWeights, ZeroIsNoLabel) {
 
 TEST(LabelWeights, AllOneIsNoColumn) {
   std::vector<uint8_t> mask(3, 1);
-  EXPECT_TRUE(weights_of(LabelWeights({{"z", 2}}), "abc", {{{0, 3}, 1}}, mask).empty());
+  EXPECT_TRUE(weights_of(rules_of({{"z", 2}}), "abc", {{{0, 3}, 1}}, mask).empty());
   EXPECT_TRUE(weights_of({}, "abc", {}, mask).empty());
 }
 
 TEST(LabelWeights, TokensWithoutBytesBelongToWhatBeginsThere) {
-  const LabelWeights rules({{"b", 2}});
+  const LabelWeights rules = rules_of({{"b", 2}});
   std::vector<WeightedSpan> matches;
   rules.add_matches("ab", {0, 2}, matches);
   std::vector<uint8_t> mask = {1, 1, 1};
@@ -63,7 +69,7 @@ TEST(LabelWeights, TokensWithoutBytesBelongToWhatBeginsThere) {
 }
 
 TEST(LabelWeights, ExpressionsThatNeverEndAreNamed) {
-  const LabelWeights rules({{"(a*)*(a*)*(a*)*b", 2}});
+  const LabelWeights rules = rules_of({{"(a*)*(a*)*(a*)*b", 2}});
   const std::string text(4000, 'a');
   std::vector<WeightedSpan> matches;
   try {

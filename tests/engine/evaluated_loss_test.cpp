@@ -31,7 +31,11 @@ LabelSums sums_of_logits(const data::Example& example, const at::Tensor& logits)
     const int32_t label = example.labels[i];
     if (label == data::kIgnoreIndex) continue;
     const at::Tensor row = log_p[static_cast<int64_t>(i)];
-    sums += {-row[label].item<double>(), 1, row.argmax().item<int64_t>() == label ? 1 : 0};
+    const bool is_right = row.argmax().item<int64_t>() == label;
+    sums += {.loss = -row[label].item<double>(),
+             .correct = is_right ? 1.0 : 0.0,
+             .weight = 1,
+             .labels = 1};
   }
   return sums;
 }

@@ -18,11 +18,11 @@
 namespace sftrun::config {
 
 /// What training minimises (`train.objective`).
-enum class Objective : uint8_t { kSft, kDpo, kIpo, kCpo, kSimpo, kOrpo, kKto };
+enum class Objective : uint8_t { kSft, kDpo, kIpo, kCpo, kSimpo, kOrpo, kKto, kGrpo };
 
-/// What an example of the data has: one answer, a chosen and a rejected one, or one that is judged
-/// (desirable or not).
-enum class ExampleForm : uint8_t { kAnswer, kPair, kJudged };
+/// What an example of the data has: one answer, a chosen and a rejected one, one that is judged
+/// (desirable or not), or one that a model sampled and that has a reward.
+enum class ExampleForm : uint8_t { kAnswer, kPair, kJudged, kSampled };
 
 /// What the loss, its gradient and the metrics are means over, in the whole global batch.
 enum class LossTerms : uint8_t { kLabelTokens, kExamples };
@@ -43,7 +43,8 @@ struct ObjectiveInfo {
   /// wrong. The gradient of a row is known before the forward pass: one pass. Else gradients depend
   /// on sums over documents, and the head runs twice.
   bool is_cross_entropy = false;
-  /// Log-probabilities are compared with those of a reference model (reference_model.h).
+  /// Log-probabilities are compared with those of a reference model (reference_model.h), unless
+  /// `train.beta` is 0.
   bool needs_reference = false;
   /// The tokens of prompts of chosen answers have labels, too (OddsRatio).
   bool labels_prompts = false;
@@ -59,6 +60,7 @@ struct ObjectiveInfo {
   ShownMetric shown = {};
   /// What `train.loss_type` may be, the default first; empty: it has one loss of its own.
   std::span<const PreferenceLoss> losses = {};
+  double beta = 0.1;                     ///< default of `train.beta`
   double cpo_alpha = 0;                  ///< default of `train.cpo_alpha`
   std::string_view torchtune_loss = {};  ///< the class in torchtune
 
@@ -75,6 +77,8 @@ struct ObjectiveInfo {
   constexpr bool reads_pairs() const { return form == ExampleForm::kPair; }
   constexpr bool reads_answers() const { return form == ExampleForm::kAnswer; }
   constexpr bool reads_judgements() const { return form == ExampleForm::kJudged; }
+  /// Its terms are functions of single tokens of sampled answers, and not of sums over documents.
+  constexpr bool reads_samples() const { return form == ExampleForm::kSampled; }
   constexpr bool takes_loss(PreferenceLoss loss) const {
     for (const PreferenceLoss one : losses)
       if (one == loss) return true;
@@ -107,6 +111,11 @@ inline constexpr auto kOrpoSettings = std::to_array<std::string_view>({"train.be
 inline constexpr auto kKtoSettings = std::to_array<std::string_view>(
     {"train.beta", "train.desirable_weight", "train.undesirable_weight", "train.reference",
      "train.reference_logps"});
+inline constexpr auto kGrpoSettings = std::to_array<std::string_view>(
+    {"train.beta", "train.loss_type", "train.reference", "train.epsilon", "train.epsilon_high",
+     "train.delta", "train.importance_sampling_level", "train.scale_rewards",
+     "train.mask_truncated_completions", "train.max_completion_length", "train.sampling_correction",
+     "train.sampling_correction_max"});
 
 /// As in TRL's DPOTrainer, CPOTrainer, ORPOTrainer and KTOTrainer.
 inline constexpr auto kPairMetrics =
@@ -122,6 +131,15 @@ inline constexpr auto kKtoMetrics =
     std::to_array<std::string_view>({"rewards/margins", "rewards/chosen", "rewards/rejected",
                                      "logps/chosen", "logps/rejected", "kl"});
 
+/// As in TRL's GRPOTrainer.
+inline constexpr auto kGrpoMetrics = std::to_array<std::string_view>(
+    {"reward", "kl", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean",
+     "cispo_clip_ratio", "sampling/importance_sampling_ratio/mean", "completions/mean_length",
+     "completions/clipped_ratio"});
+
+inline constexpr auto kGrpoLosses = std::to_array<PreferenceLoss>(
+    {PreferenceLoss::kDapo, PreferenceLoss::kGrpo, PreferenceLoss::kBnpo, PreferenceLoss::kDrGrpo,
+     PreferenceLoss::kCispo});
 inline constexpr auto kDpoLosses = std::to_array<PreferenceLoss>(
     {PreferenceLoss::kSigmoid, PreferenceLoss::kHinge, PreferenceLoss::kRobust,
      PreferenceLoss::kIpo, PreferenceLoss::kSigmoidNorm, PreferenceLoss::kExoPair,
@@ -204,10 +222,22 @@ inline constexpr auto kObjectives = std::to_array<ObjectiveInfo>({
      .settings = kKtoSettings,
      .metrics = kKtoMetrics,
      .shown = {.metric = "rewards/margins", .word = "margin"}},
+    {.objective = Objective::kGrpo,
+     .name = "grpo",
+     .description = "group relative policy optimization over sampled answers and their rewards "
+                    "(docs/grpo.md)",
+     .form = ExampleForm::kSampled,
+     .terms = LossTerms::kExamples,
+     .needs_reference = true,
+     .settings = kGrpoSettings,
+     .metrics = kGrpoMetrics,
+     .shown = {.metric = "reward", .word = "reward"},
+     .losses = kGrpoLosses,
+     .beta = 0},
 });
 /// Names that other tools have, and this version has not.
 inline constexpr auto kOtherObjectives =
-    std::to_array<std::string_view>({"reward", "classify", "embed", "distill", "grpo"});
+    std::to_array<std::string_view>({"reward", "classify", "embed", "distill"});
 
 constexpr const ObjectiveInfo& objective_info(Objective objective) {
   return kObjectives[static_cast<size_t>(objective)];

@@ -27,7 +27,12 @@ enum class PreferenceLoss : uint8_t {
   kApoZero,
   kApoDown,
   kDiscopop,
-  kSft
+  kSft,
+  kGrpo,
+  kBnpo,
+  kDrGrpo,
+  kDapo,
+  kCispo
 };
 
 struct PreferenceLossInfo {
@@ -41,9 +46,14 @@ struct PreferenceLossInfo {
   bool is_per_token = false;
   /// The mean over the labels of all chosen answers, and no sum over pairs.
   bool is_over_tokens = false;
+  /// Of sampled answers and their advantages: a function of the ratios of single tokens, and never a
+  /// part of a mixture.
+  bool is_of_samples = false;
   /// Keys of `train` that only some losses read, and this one does.
   std::span<const std::string_view> settings = {};
 
+  /// A function of the two answers of a pair.
+  constexpr bool is_of_pairs() const { return !is_over_tokens && !is_of_samples; }
   constexpr bool reads(std::string_view key) const {
     for (const std::string_view setting : settings)
       if (setting == key) return true;
@@ -53,6 +63,10 @@ struct PreferenceLossInfo {
 
 inline constexpr auto kSmoothedLoss = std::to_array<std::string_view>({"train.label_smoothing"});
 inline constexpr auto kDiscopopSettings = std::to_array<std::string_view>({"train.discopop_tau"});
+inline constexpr auto kClippedLoss =
+    std::to_array<std::string_view>({"train.epsilon", "train.delta"});
+inline constexpr auto kDrGrpoSettings = std::to_array<std::string_view>(
+    {"train.epsilon", "train.delta", "train.max_completion_length"});
 
 /// In the order of the enumerators. The papers' formulas in the form of
 /// trl/trainer/dpo_trainer.py, except for label smoothing (docs/preference.md).
@@ -125,6 +139,36 @@ inline constexpr auto kPreferenceLosses = std::to_array<PreferenceLossInfo>({
      .paper = "arXiv:2411.10442",
      .is_of_difference = true,  // it has no scores
      .is_over_tokens = true},
+    {.loss = PreferenceLoss::kGrpo,
+     .name = "grpo",
+     .formula = "mean over answers of the mean over tokens of -min(w A, clip(w) A)",
+     .paper = "arXiv:2402.03300",
+     .is_of_samples = true,
+     .settings = kClippedLoss},
+    {.loss = PreferenceLoss::kBnpo,
+     .name = "bnpo",
+     .formula = "as dapo (in TRL the mean is over the tokens of a micro-batch)",
+     .paper = "arXiv:2506.02864",
+     .is_of_samples = true,
+     .settings = kClippedLoss},
+    {.loss = PreferenceLoss::kDrGrpo,
+     .name = "dr_grpo",
+     .formula = "mean over answers of the sum over tokens of -min(w A, clip(w) A), divided by "
+                "max_completion_length",
+     .paper = "arXiv:2503.20783",
+     .is_of_samples = true,
+     .settings = kDrGrpoSettings},
+    {.loss = PreferenceLoss::kDapo,
+     .name = "dapo",
+     .formula = "mean over all tokens of -min(w A, clip(w) A)",
+     .paper = "arXiv:2503.14476",
+     .is_of_samples = true,
+     .settings = kClippedLoss},
+    {.loss = PreferenceLoss::kCispo,
+     .name = "cispo",
+     .formula = "mean over all tokens of -min(w, epsilon_high) A log p, with no gradient of w",
+     .paper = "arXiv:2506.13585",
+     .is_of_samples = true},
 });
 static_assert(are_in_order(kPreferenceLosses, &PreferenceLossInfo::loss));
 

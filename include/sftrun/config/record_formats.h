@@ -23,7 +23,8 @@ enum class RecordFormat : int8_t {
   kPromptCompletion,
   kAlpaca,
   kText,
-  kPreference
+  kPreference,
+  kSampled
 };
 
 /// Where a format has its conversation. `data.fields` maps columns and keys to these.
@@ -43,12 +44,14 @@ struct RecordFormatInfo {
   bool is_pair = false;  ///< two answers to compare
   bool is_text =
       false;  ///< text without answers: it is never rendered, and cut where it is too long
+  bool is_sampled = false;  ///< token ids of an answer that a model sampled
 
   /// Whether objectives on such examples read the format. Of a pair, judged answers are both, each
-  /// by itself.
+  /// by itself. Sampled answers may also be texts.
   constexpr bool gives(ExampleForm form) const {
-    if (form == ExampleForm::kJudged) return !is_text;
-    return is_pair == (form == ExampleForm::kPair);
+    if (form == ExampleForm::kSampled) return !is_text && !is_pair;
+    if (form == ExampleForm::kJudged) return !is_text && !is_sampled;
+    return !is_sampled && is_pair == (form == ExampleForm::kPair);
   }
 };
 
@@ -82,6 +85,12 @@ inline constexpr auto kRecordFormats = std::to_array<RecordFormatInfo>({
      .optional = {"tools"},
      .turns = {"prompt", "chosen", "rejected"},
      .is_pair = true},
+    {.format = RecordFormat::kSampled,
+     .name = "sampled",
+     .columns = {"prompt_ids", "completion_ids"},
+     .optional = {"reward", "advantage", "group", "logprobs", "sampled_logprobs", "completion_mask",
+                  "finish_reason"},
+     .is_sampled = true},
 });
 
 /// @param format not kAuto

@@ -69,6 +69,19 @@ enum class MuonLearningRate { kMatchRmsAdamW, kOriginal };
 /// switched off, or another model or adapter.
 enum class ReferenceModel { kStart, kBase, kPath };
 enum class ReferenceLogps { kOnline, kPrecomputed };
+enum class ImportanceLevel { kToken, kSequence };  ///< what has a ratio
+enum class ScaleRewards {
+  kGroup,
+  kBatch,
+  kNone
+};  ///< what advantages are divided by the spread of
+enum class SamplingCorrection {
+  kOff,
+  kTokenTruncate,
+  kTokenMask,
+  kSequenceTruncate,
+  kSequenceMask
+};
 enum class EvalStrategy {
   kAuto,
   kNo,
@@ -202,8 +215,8 @@ inline constexpr double kExoSmoothing = 1e-3;  ///< arXiv:2402.00856; 0 has no f
 
 struct TrainConfig {
   Objective objective = Objective::kSft;
-  double beta = 0.1;      ///< of objectives that compare answers
-  LossMixture loss_type;  ///< empty: the objective's default
+  std::optional<double> beta;  ///< unset: `ObjectiveInfo::beta`
+  LossMixture loss_type;       ///< empty: the objective's default
   /// Share of preferences that are taken to be wrong; unset: 0, of exo_pair kExoSmoothing.
   std::optional<double> label_smoothing;
   std::optional<double> ld_alpha;  ///< LD-DPO: weight of tokens beyond the shorter answer's length
@@ -211,6 +224,15 @@ struct TrainConfig {
   double f_alpha_divergence_coef = 0.5, discopop_tau = 0.05, simpo_gamma = 0.5;
   std::optional<double> cpo_alpha;  ///< unset: `ObjectiveInfo::cpo_alpha`
   double desirable_weight = 1, undesirable_weight = 1;
+  double epsilon = 0.2;                ///< ratios are clipped to [1 - epsilon, 1 + epsilon_high]
+  std::optional<double> epsilon_high;  ///< unset: epsilon
+  std::optional<double> delta;         ///< bound of ratios that are not clipped
+  ImportanceLevel importance_sampling_level = ImportanceLevel::kToken;
+  ScaleRewards scale_rewards = ScaleRewards::kGroup;
+  bool mask_truncated_completions = false;
+  int64_t max_completion_length = 256;  ///< what dr_grpo divides sums over tokens by
+  SamplingCorrection sampling_correction = SamplingCorrection::kSequenceMask;
+  double sampling_correction_max = 3;
   std::string reference = "start";  ///< "start", "base", or the path of a model or an adapter
   ReferenceLogps reference_logps = ReferenceLogps::kOnline;
   double epochs = 3;
@@ -271,6 +293,9 @@ struct TrainConfig {
   double resolved_smoothing(PreferenceLoss loss) const {
     return label_smoothing.value_or(loss == PreferenceLoss::kExoPair ? kExoSmoothing : 0);
   }
+  double resolved_beta() const { return beta.value_or(objective_info().beta); }
+  /// Whether passes of the reference model are needed.
+  bool needs_reference() const { return objective_info().needs_reference && resolved_beta() > 0; }
   double resolved_cpo_alpha() const { return cpo_alpha.value_or(objective_info().cpo_alpha); }
   ReferenceModel reference_model() const;
   double resolved_momentum() const { return momentum.value_or(optimizer_info(optimizer).momentum); }

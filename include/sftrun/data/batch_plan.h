@@ -115,6 +115,7 @@ struct BinCounts {
   int64_t chosen_labels = 0;
   int64_t chosen_sequence_labels = 0;  ///< if all their tokens but the first had labels
   int64_t desirable = 0;
+  int64_t cut_short_labels = 0;  ///< of answers that were cut short when they were sampled
   BinCounts& operator-=(const BinCounts& others);
 };
 /// Of all documents.

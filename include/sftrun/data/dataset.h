@@ -56,6 +56,9 @@ class Dataset {
 
   const ExampleStore& examples() const { return examples_; }
   /// As of ExampleStore.
+  void set_advantages(std::vector<double> advantages) {
+    examples_.set_advantages(std::move(advantages));
+  }
   void set_reference_logps(std::vector<double> logps) {
     examples_.set_reference_logps(std::move(logps));
   }

@@ -102,6 +102,10 @@ struct Batch {
   /// [n] sum of log p of each document's labels by the reference model, if the examples have it;
   /// nullopt: they have not.
   std::optional<std::vector<double>> reference_logps;
+  /// [n] of sampled answers: advantages, what their records say (`Example::score`), and 1 where the
+  /// answer was cut short. Empty: they are not sampled.
+  std::vector<double> advantages, scores;
+  std::vector<uint8_t> is_cut_short;
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   /// Sum of the labels' weights.
   double label_weight() const;

@@ -118,6 +118,10 @@ class ExampleStore {
   void set_reference_logps(std::vector<double> logps);
   /// null: there is none
   const std::vector<double>* reference_logps() const { return reference_logps_.get(); }
+  /// Attaches the advantage of each example, in the same way.
+  void set_advantages(std::vector<double> advantages);
+  /// null: there are none
+  const std::vector<double>* advantages() const { return advantages_.get(); }
   /// Concatenates stores.
   static ExampleStore concatenate(const std::vector<ExampleStore>& stores);
   /// The examples at `indices`, in this order.
@@ -142,7 +146,8 @@ class ExampleStore {
   std::vector<Part> parts_;
   std::shared_ptr<const std::vector<int64_t>> selected_;  // null: all examples
   int64_t num_selected_ = 0;
-  std::shared_ptr<const std::vector<double>> reference_logps_;  // of each example; null: none
+  std::shared_ptr<const std::vector<double>> reference_logps_,
+      advantages_;  // of each example; null: none
 };
 
 /// Writes a store's file example by example; the file appears when it is finished. Layout,

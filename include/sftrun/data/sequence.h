@@ -68,7 +68,13 @@ struct Sequence {
   std::vector<Part> parts;           ///< in order, covering `text`; only when asked for
   std::vector<SequenceMedia> media;  ///< in order
   Judgement judgement = Judgement::kNone;
-  int64_t num_prompt_tokens = 0;   ///< of a compared or judged answer: tokens before it
+  int64_t num_prompt_tokens = 0;  ///< of a compared, judged or sampled answer: tokens before it
+  double score = 0;               ///< of a sampled answer
+  ScoreKind score_kind = ScoreKind::kNone;
+  uint64_t group = 0;         ///< Example::group
+  bool is_cut_short = false;  ///< Example::is_cut_short
+  /// Log p of each token of a sampled answer (LabelColumn), NaN of others; empty: not known
+  std::vector<float> old_logps, sampled_logps;
   int64_t num_empty_answers = 0;   ///< empty answers that are trained on
   int64_t num_empty_thinking = 0;  ///< answers that begin with empty reasoning
   int64_t num_control_tokens = 0;  ///< messages whose own text holds control tokens of the model

@@ -32,6 +32,8 @@ struct PackedBatch {
   at::Tensor is_desirable;  ///< [documents] bool; undefined: they are not judged
   /// [documents] fp64: `data::Batch::reference_logps`; undefined: the batch has none.
   at::Tensor reference_logps;
+  /// Of sampled answers: [documents] fp64, fp64 and bool; undefined: they are not sampled.
+  at::Tensor advantages, scores, is_cut_short;
   at::Tensor grad_factor;           ///< [1] fp32: multiplies the loss's gradient; undefined: 1
   std::optional<BatchSizes> sizes;  ///< sizes that the batch was padded to
   std::optional<PackedImages> images;

@@ -18,6 +18,16 @@
 /// over all ranks and micro-batches, so that neither changes the loss or its gradient.
 namespace sftrun::train {
 
+/// Values of the labelled rows of sampled answers: [rows] fp64.
+struct SampledRows {
+  at::Tensor policy;         ///< log p by the trained model
+  at::Tensor reference;      ///< by the reference model; undefined: it is not read
+  at::Tensor old_logps;      ///< by the model when it sampled; NaN, or undefined: not known
+  at::Tensor sampled_logps;  ///< by the engine that sampled, in the same way
+  at::Tensor documents;      ///< int64: the document of each row
+  at::Tensor is_label;       ///< bool: false of a row that stands in for labels that are lost
+};
+
 /// Sums over the labelled rows of each document of a micro-batch, on the device: [documents] fp64.
 /// What an objective's row does not ask for is undefined.
 struct DocumentSums {
@@ -30,6 +40,9 @@ struct DocumentSums {
   at::Tensor prompt_policy;  ///< of the labels of prompts, which chosen sequences alone have
   at::Tensor is_desirable;   ///< bool
   at::Tensor divergence;     ///< scalar: KTO's estimate for the global batch
+  SampledRows rows;
+  at::Tensor advantages, scores;  ///< of sampled answers
+  at::Tensor is_cut_short;        ///< bool
 };
 
 /// A mean over the terms of the global batch, by its name in metrics.jsonl.
@@ -43,6 +56,8 @@ struct DocumentWeights {
   /// d(loss_sum) / d(-sum of log p of the document's labels). The gradient of each labelled row's
   /// cross-entropy is multiplied by the weight of its document.
   at::Tensor answers, tails, prompts;
+  /// [rows] fp64: of each labelled row, in place of those of documents.
+  at::Tensor rows;
 };
 
 /// An objective's value on a micro-batch; everything stays on the device.
@@ -69,6 +84,7 @@ class Objective {
   explicit Objective(config::TrainConfig config) : config_(std::move(config)) {}
 
   const config::ObjectiveInfo& info() const { return config_.objective_info(); }
+  const config::TrainConfig& config() const { return config_; }
 
   /// How many terms the loss has in a (micro or global) batch. Loss, gradient and metrics are
   /// divided by the sum over the global batch.

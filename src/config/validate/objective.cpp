@@ -14,6 +14,9 @@ std::string advice_on_format(const ObjectiveInfo& objective) {
     case ExampleForm::kJudged:
       return fmt::format("remove format: {} reads answers behind a prompt, and their \"label\"",
                          objective.name);
+    case ExampleForm::kSampled:
+      return fmt::format("remove format: {} reads sampled answers with their \"reward\"",
+                         objective.name);
     case ExampleForm::kAnswer:
       break;
   }
@@ -51,7 +54,13 @@ void check_losses(Checks& checks) {
   const TrainConfig& train = checks.run().train;
   const ObjectiveInfo& objective = train.objective_info();
   if (objective.losses.empty()) return;
-  for (const LossShare& share : train.losses().shares) {
+  const LossMixture losses = train.losses();
+  const bool is_mixture = losses.shares.size() > 1 || losses.shares.front().weight != 1;
+  if (objective.reads_samples() && is_mixture)
+    checks.error(fmt::format("`train.loss_type` is {}, and {} has one loss, of the weight 1",
+                             words_of(losses), objective.name),
+                 {"train.loss_type", "train.objective"}, "write one of them alone");
+  for (const LossShare& share : losses.shares) {
     const PreferenceLossInfo& loss = loss_info(share.loss);
     if (!objective.takes_loss(share.loss))
       checks.error(fmt::format("`train.loss_type` has {}, which `train.objective` {} does not take",
@@ -80,6 +89,10 @@ void check_objective(Checks& checks) {
     checks.error(
         "`train.desirable_weight` and `train.undesirable_weight` are 0: nothing is trained",
         {"train.desirable_weight", "train.undesirable_weight"}, "set one of them above 0");
+  if (train.beta == 0.0 && !train.objective_info().reads_samples() &&
+      train.objective_info().reads("train.beta"))
+    checks.error("`train.beta` is 0, with which nothing is compared", {"train.beta"},
+                 "write a number above 0, such as 0.1, or remove it");
   check_formats(checks);
   check_losses(checks);
   checks.error(objective_refusals(checks.run()));

@@ -28,7 +28,7 @@ struct FormatReader {
 };
 
 extern const FormatReader kMessagesReader, kShareGptReader, kPromptCompletionReader, kAlpacaReader,
-    kTextReader, kPreferenceReader;
+    kTextReader, kPreferenceReader, kSampledReader;
 
 /// The reader of each row.
 inline constexpr auto kFormatReaders = std::to_array<const FormatReader*>({
@@ -38,6 +38,7 @@ inline constexpr auto kFormatReaders = std::to_array<const FormatReader*>({
     &kAlpacaReader,
     &kTextReader,
     &kPreferenceReader,
+    &kSampledReader,
 });
 static_assert(kFormatReaders.size() == config::kRecordFormats.size());
 

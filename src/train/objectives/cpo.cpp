@@ -16,8 +16,9 @@ ObjectiveTerms with_cross_entropy(const at::Tensor& losses, const OfPair& log_p,
   const double weight = config.resolved_cpo_alpha();
   at::Tensor loss = sum_over_pairs(losses, sums);
   if (weight != 0) loss = loss + weight * cross_entropy;
-  ObjectiveTerms terms{
-      loss, pair_metrics({config.beta * log_p.chosen, config.beta * log_p.rejected}, log_p)};
+  ObjectiveTerms terms{loss, pair_metrics({config.resolved_beta() * log_p.chosen,
+                                           config.resolved_beta() * log_p.rejected},
+                                          log_p)};
   terms.metrics.push_back({"nll_loss", cross_entropy});
   return terms;
 }
@@ -38,7 +39,8 @@ constexpr double kMostCertain = -1e-12;
 ObjectiveTerms cpo(const DocumentSums& sums, const config::TrainConfig& config,
                    const BatchCounts& totals) {
   const OfPair log_p = by_pair(sums.policy), lengths = by_pair(sums.lengths);
-  PairInputs inputs{.log_ratios = log_p, .scores = log_p, .lengths = lengths, .beta = config.beta};
+  PairInputs inputs{
+      .log_ratios = log_p, .scores = log_p, .lengths = lengths, .beta = config.resolved_beta()};
   at::Tensor losses = at::zeros_like(log_p.chosen);
   bool is_per_token = true;
   for (const config::LossShare& share : config.losses().shares) {
@@ -53,7 +55,7 @@ ObjectiveTerms cpo(const DocumentSums& sums, const config::TrainConfig& config,
 ObjectiveTerms simpo(const DocumentSums& sums, const config::TrainConfig& config,
                      const BatchCounts& totals) {
   const OfPair log_p = per_label(by_pair(sums.policy), by_pair(sums.lengths));
-  const at::Tensor margins = config.beta * log_p.difference() - config.simpo_gamma;
+  const at::Tensor margins = config.resolved_beta() * log_p.difference() - config.simpo_gamma;
   const at::Tensor losses = smoothed_log_sigmoid_loss(margins, config.label_smoothing.value_or(0));
   return with_cross_entropy(losses, log_p, sums, config, totals);
 }
@@ -71,8 +73,9 @@ ObjectiveTerms orpo(const DocumentSums& sums, const config::TrainConfig& config,
       -(by_pair(sums.policy).chosen.sum() + by_pair(sums.prompt_policy).chosen.sum()) *
       pairs_per_token;
   ObjectiveTerms terms{
-      cross_entropy - config.beta * sum_over_pairs(ratios, sums),
-      pair_metrics({config.beta * log_p.chosen, config.beta * log_p.rejected}, log_p)};
+      cross_entropy - config.resolved_beta() * sum_over_pairs(ratios, sums),
+      pair_metrics({config.resolved_beta() * log_p.chosen, config.resolved_beta() * log_p.rejected},
+                   log_p)};
   terms.metrics.push_back({"nll_loss", cross_entropy});
   terms.metrics.push_back({"log_odds_ratio", sum_over_pairs(ratios, sums)});
   terms.metrics.push_back({"log_odds_chosen", sum_over_pairs(log_odds, sums)});

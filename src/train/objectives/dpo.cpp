@@ -44,7 +44,7 @@ ObjectiveTerms dpo(const DocumentSums& sums, const config::TrainConfig& config,
                    reference = with_tails(sums.reference, sums.tail_reference, config);
   PairInputs inputs{.log_ratios = by_pair(policy - reference),
                     .lengths = by_pair(sums.lengths),
-                    .beta = config.beta,
+                    .beta = config.resolved_beta(),
                     .discopop_tau = config.discopop_tau};
   inputs.scores = {score_of(inputs.log_ratios.chosen, config),
                    score_of(inputs.log_ratios.rejected, config)};
@@ -56,7 +56,7 @@ ObjectiveTerms dpo(const DocumentSums& sums, const config::TrainConfig& config,
                                    : sum_over_pairs(pair_losses(share.loss, inputs), sums);
     loss = loss + share.weight * of_loss;
   }
-  const OfPair rewards = by_pair(config.beta * (policy - reference));
+  const OfPair rewards = by_pair(config.resolved_beta() * (policy - reference));
   return {loss, pair_metrics(rewards, by_pair(policy))};
 }
 

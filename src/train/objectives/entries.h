@@ -6,7 +6,8 @@
 /// the gradient of `loss_sum`, which has a graph.
 namespace sftrun::train {
 
-/// A function of DocumentSums, whose `policy`, `tail_policy` and `prompt_policy` require gradients.
+/// A function of DocumentSums, whose `policy`, `tail_policy` and `prompt_policy`, or `rows.policy`, require
+/// gradients.
 struct ObjectiveTerms {
   at::Tensor loss_sum;                   ///< scalar fp64
   std::vector<ObjectiveMetric> metrics;  ///< their graphs are not used
@@ -31,5 +32,9 @@ ObjectiveTerms orpo(const DocumentSums& sums, const config::TrainConfig& config,
 /// divergence over the global batch).
 ObjectiveTerms kto(const DocumentSums& sums, const config::TrainConfig& config,
                    const BatchCounts& totals);
+
+/// Group relative policy optimization with the losses of `train.loss_type` (grpo.cpp).
+ObjectiveTerms grpo(const DocumentSums& sums, const config::TrainConfig& config,
+                    const BatchCounts& totals);
 
 }  // namespace sftrun::train

@@ -18,7 +18,7 @@ at::Tensor share_of(const at::Tensor& sum, int64_t all, int64_t some) {
 ObjectiveTerms kto(const DocumentSums& sums, const config::TrainConfig& config,
                    const BatchCounts& totals) {
   const at::Tensor log_ratios = sums.policy - sums.reference, distance = sums.divergence;
-  const at::Tensor desirable = config.beta * (log_ratios - distance);
+  const at::Tensor desirable = config.resolved_beta() * (log_ratios - distance);
   const at::Tensor losses =
       at::where(sums.is_desirable, config.desirable_weight * at::sigmoid(-desirable),
                 config.undesirable_weight * at::sigmoid(desirable));
@@ -28,7 +28,7 @@ ObjectiveTerms kto(const DocumentSums& sums, const config::TrainConfig& config,
     return share_of(at::where(which, values, 0.0).sum(), totals.documents,
                     is_desirable ? totals.desirable : totals.documents - totals.desirable);
   };
-  const at::Tensor rewards = config.beta * log_ratios;
+  const at::Tensor rewards = config.resolved_beta() * log_ratios;
   const at::Tensor chosen = mean_of(rewards, true), rejected = mean_of(rewards, false);
   return {at::where(counts, losses, 0.0).sum(),
           {{"rewards/chosen", chosen},

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "entries.h"
+#include "rows.h"
 #include "sftrun/core/error.h"
 #include "sftrun/data/example.h"
 
@@ -19,7 +20,7 @@ using Evaluate = ObjectiveTerms (*)(const DocumentSums& sums, const config::Trai
                                     const BatchCounts& totals);
 // to_array: a missing entry is an error of the compiler.
 constexpr std::array<Evaluate, config::kObjectives.size()> kEvaluate =
-    std::to_array<Evaluate>({nullptr, dpo, dpo, cpo, simpo, orpo, kto});
+    std::to_array<Evaluate>({nullptr, dpo, dpo, cpo, simpo, orpo, kto, grpo});
 
 static_assert([] {
   for (size_t i = 0; i < kEvaluate.size(); ++i)
@@ -29,13 +30,6 @@ static_assert([] {
 
 int64_t documents_of(const model::PackedBatch& batch) {
   return batch.num_tokens() == 0 ? 0 : static_cast<int64_t>(batch.context.cu_seqlens.size()) - 1;
-}
-
-/// Sums of the rows' values [N] fp64 over each document.
-at::Tensor summed(const at::Tensor& values, const at::Tensor& documents, int64_t num_documents) {
-  // Not index_add_: on CUDA the order of its additions varies.
-  const at::Tensor numbers = at::arange(num_documents, documents.options()).unsqueeze(1);
-  return at::where(documents.unsqueeze(0) == numbers, values.unsqueeze(0), 0.0).sum(1);
 }
 
 /// Which labelled rows [N] are of the kind; undefined: all.
@@ -51,8 +45,17 @@ constexpr auto kWeights = std::to_array<at::Tensor DocumentWeights::*>(
     {&DocumentWeights::answers, &DocumentWeights::tails, &DocumentWeights::prompts});
 static_assert(kTrained.size() == kWeights.size());
 
+/// Gradients of a loss that is a function of single rows.
+DocumentWeights weights_of_rows(const at::Tensor& loss, const at::Tensor& policy) {
+  const at::Tensor gradient = torch::autograd::grad({loss}, {policy}, /*grad_outputs=*/{},
+                                                    /*retain_graph=*/{}, /*create_graph=*/false,
+                                                    /*allow_unused=*/true)[0];
+  return {.rows = gradient.defined() ? -gradient : at::zeros_like(policy)};
+}
+
 /// Gradients of a loss that may not depend on all of the sums.
 DocumentWeights weights_of(const at::Tensor& loss, const DocumentSums& leaves) {
+  if (leaves.rows.policy.defined()) return weights_of_rows(loss, leaves.rows.policy);
   std::vector<at::Tensor> inputs;
   for (const auto member : kTrained)
     if ((leaves.*member).defined()) inputs.push_back(leaves.*member);
@@ -89,6 +92,7 @@ ObjectiveValue Objective::evaluate(const DocumentSums& sums, const BatchCounts& 
   DocumentSums leaves = sums;
   for (const auto member : kTrained)
     if ((sums.*member).defined()) leaves.*member = (sums.*member).detach().requires_grad_();
+  if (sums.rows.policy.defined()) leaves.rows.policy = sums.rows.policy.detach().requires_grad_();
   ObjectiveTerms terms = kEvaluate[static_cast<size_t>(info().objective)](leaves, config_, totals);
   ObjectiveValue value{.loss_sum = terms.loss_sum.detach(),
                        .weights = weights_of(terms.loss_sum, leaves)};
@@ -103,7 +107,7 @@ at::Tensor sums_by_document(const at::Tensor& losses, const model::PackedBatch& 
   at::Tensor log_p = losses.to(at::kDouble).neg_();
   if (const at::Tensor rows = rows_of_kind(batch, kind); rows.defined())
     log_p = at::where(rows, log_p, 0.0);
-  return summed(log_p, batch.label_documents, documents_of(batch));
+  return sums_of_rows(log_p, batch.label_documents, documents_of(batch));
 }
 
 at::Tensor lengths_by_document(const model::PackedBatch& batch) {
@@ -111,10 +115,11 @@ at::Tensor lengths_by_document(const model::PackedBatch& batch) {
   if (batch.label_kinds.defined())
     counts =
         counts.logical_and(batch.label_kinds != static_cast<int64_t>(data::LabelKind::kPrompt));
-  return summed(counts.to(at::kDouble), batch.label_documents, documents_of(batch));
+  return sums_of_rows(counts.to(at::kDouble), batch.label_documents, documents_of(batch));
 }
 
 at::Tensor row_factors(const DocumentWeights& weights, const model::PackedBatch& batch) {
+  if (weights.rows.defined()) return weights.rows.to(at::kFloat);
   const auto of = [&](const at::Tensor& documents) {
     return documents.index_select(0, batch.label_documents).to(at::kFloat);
   };

@@ -25,7 +25,7 @@ struct PairInputs {
 };
 
 /// The loss of each pair, with a graph if the inputs have one.
-/// @pre the row's `is_over_tokens` is false
+/// @pre the row's `is_of_pairs`
 at::Tensor pair_losses(config::PreferenceLoss loss, const PairInputs& inputs);
 
 /// -log sigmoid(x), of which a share of labels is wrong: (1 - e) and e for -log sigmoid(-x)

@@ -75,10 +75,11 @@ using LossOfPairs = at::Tensor (*)(const PairInputs& in);
 constexpr std::array<LossOfPairs, config::kPreferenceLosses.size()> kLosses =
     std::to_array<LossOfPairs>({sigmoid_loss, hinge_loss, robust_loss, ipo_loss, sigmoid_norm_loss,
                                 exo_pair_loss, nca_pair_loss, bco_pair_loss, sppo_hard_loss,
-                                apo_zero_loss, apo_down_loss, discopop_loss, nullptr});
+                                apo_zero_loss, apo_down_loss, discopop_loss, nullptr, nullptr,
+                                nullptr, nullptr, nullptr, nullptr});
 static_assert([] {
   for (size_t i = 0; i < kLosses.size(); ++i)
-    if (config::kPreferenceLosses[i].is_over_tokens != (kLosses[i] == nullptr)) return false;
+    if (config::kPreferenceLosses[i].is_of_pairs() != (kLosses[i] != nullptr)) return false;
   return true;
 }());
 

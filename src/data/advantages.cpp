@@ -1,0 +1,67 @@
+#include "sftrun/data/advantages.h"
+
+#include <cmath>
+#include <map>
+#include <utility>
+
+namespace sftrun::data {
+namespace {
+
+/// As added in trl/trainer/grpo_trainer.py.
+constexpr double kSmallSpread = 1e-4;
+
+double mean_of(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return sum / static_cast<double>(values.size());
+}
+
+/// 0 of a single value.
+double spread_of(const std::vector<double>& values) {
+  if (values.size() < 2) return 0;
+  const double mean = mean_of(values);
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return std::sqrt(squares / static_cast<double>(values.size() - 1));
+}
+
+using GroupKey = std::pair<int32_t, uint64_t>;
+
+}  // namespace
+
+Advantages advantages_of(const ExampleStore& examples, config::ScaleRewards scale) {
+  Advantages found;
+  std::map<GroupKey, std::vector<double>> groups;
+  std::vector<double> all;
+  const auto has_reward = [](const StoredExample& stored) {
+    return stored.score_kind == static_cast<uint8_t>(ScoreKind::kReward);
+  };
+  for (int64_t i = 0; i < examples.size(); ++i) {
+    const StoredExample& stored = examples.stored(i);
+    if (!has_reward(stored)) continue;
+    groups[{stored.file, stored.group}].push_back(stored.score);
+    all.push_back(stored.score);
+  }
+  for (const auto& [key, rewards] : groups) {
+    ++found.num_groups;
+    if (rewards.size() == 1)
+      ++found.num_alone;
+    else if (spread_of(rewards) == 0)
+      ++found.num_equal;
+  }
+  const double spread_of_all = spread_of(all);
+  for (int64_t i = 0; i < examples.size(); ++i) {
+    const StoredExample& stored = examples.stored(i);
+    double advantage = stored.score;
+    if (has_reward(stored)) {
+      const std::vector<double>& group = groups[{stored.file, stored.group}];
+      advantage -= mean_of(group);
+      if (scale == config::ScaleRewards::kGroup) advantage /= spread_of(group) + kSmallSpread;
+      if (scale == config::ScaleRewards::kBatch) advantage /= spread_of_all + kSmallSpread;
+    }
+    found.of_examples.push_back(advantage);
+  }
+  return found;
+}
+
+}  // namespace sftrun::data

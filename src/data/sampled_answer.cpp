@@ -1,0 +1,175 @@
+#include "sampled_answer.h"
+
+#include <cmath>
+#include <limits>
+
+#include "nulls.h"
+#include "sftrun/config/objectives.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
+#include "sftrun/core/strings.h"
+#include "sftrun/core/xxh3.h"
+#include "sftrun/data/record_error.h"
+
+namespace sftrun::data {
+namespace {
+
+constexpr const char *kPromptIds = "prompt_ids", *kCompletionIds = "completion_ids",
+                     *kMask = "completion_mask", *kLogps = "logprobs",
+                     *kSampledLogps = "sampled_logprobs";
+
+bool is_list(const Json& record, const char* key) {
+  const Json* value = value_of(record, key);
+  return value != nullptr && value->is_array();
+}
+
+/// Appends token ids that the model has.
+void append_ids(const Json& record, const char* key, const TextModel& model,
+                const std::string& where, std::vector<tokenizer::TokenId>& ids) {
+  const int64_t size = model.tokenizer->vocab_size();
+  for (size_t i = 0; i < record[key].size(); ++i) {
+    const Json& id = record[key][i];
+    const bool is_known = id.is_number_integer() && id >= 0 && id < size;
+    if (!is_known)
+      throw DataError(
+          fmt::format("{}[{}] is {}, which is no token of the model, whose tokens are 0 "
+                      "to {}",
+                      key, i, excerpt(to_json_text(id)), size - 1),
+          where,
+          "write the ids of the model's own tokenizer, or the texts: "
+          "{\"prompt\": …, \"completion\": …}");
+    ids.push_back(id.get<tokenizer::TokenId>());
+  }
+}
+
+/// Text and spans of tokens, each by itself: what they were made from is not known.
+void spell(Sequence& sequence, size_t num_prompt, const TextModel& model, bool with_parts) {
+  uint32_t prompt_end = 0;
+  for (size_t i = 0; i < sequence.ids.size(); ++i) {
+    const auto begin = static_cast<uint32_t>(sequence.text.size());
+    sequence.text += model.tokenizer->token_bytes(sequence.ids[i], /*skip_special_tokens=*/false);
+    sequence.spans.push_back({begin, static_cast<uint32_t>(sequence.text.size())});
+    if (i < num_prompt) prompt_end = sequence.spans.back().end;
+  }
+  if (!with_parts) return;
+  if (num_prompt > 0) sequence.parts.push_back({{0, prompt_end}, "prompt"});
+  sequence.parts.push_back(
+      {{prompt_end, static_cast<uint32_t>(sequence.text.size())}, "completion"});
+}
+
+void set_mask(Sequence& sequence, const Json& record, const std::string& where) {
+  const auto num_prompt = static_cast<size_t>(sequence.num_prompt_tokens);
+  sequence.mask.assign(sequence.ids.size(), 0);
+  const bool has_mask = value_of(record, kMask) != nullptr;
+  if (has_mask &&
+      (!is_list(record, kMask) || record[kMask].size() != record[kCompletionIds].size()))
+    throw DataError(fmt::format("\"{}\" must be a list as long as \"{}\"", kMask, kCompletionIds),
+                    where, "write 1 for tokens of the model, 0 for others");
+  for (size_t i = num_prompt; i < sequence.ids.size(); ++i) {
+    const Json one = has_mask ? record[kMask][i - num_prompt] : Json(1);
+    if (one != 0 && one != 1)
+      throw DataError(fmt::format("{}[{}] must be 0 or 1, not {}", kMask, i - num_prompt,
+                                  excerpt(to_json_text(one))),
+                      where, "write 1 for tokens of the model, 0 for others");
+    sequence.mask[i] = one == 1 ? 1 : 0;
+  }
+}
+
+/// Of each token of the sequence; NaN where there is none. Empty: the record has no such list.
+std::vector<float> logps_of(const Sequence& sequence, const Json& record, const char* key,
+                            const std::string& where) {
+  if (value_of(record, key) == nullptr) return {};
+  const auto num_prompt = static_cast<size_t>(sequence.num_prompt_tokens);
+  const bool fits = has_sampled_ids(record) && is_list(record, key) &&
+                    record[key].size() == sequence.ids.size() - num_prompt;
+  if (!fits)
+    throw DataError(
+        fmt::format("\"{}\" must be a list of numbers, one for each of \"{}\"", key,
+                    kCompletionIds),
+        where,
+        has_sampled_ids(record)
+            ? "write the log-probability of each token of the completion"
+            : fmt::format("write \"{}\" and \"{}\", too: texts may be tokenised in another way",
+                          kPromptIds, kCompletionIds));
+  std::vector<float> logps(sequence.ids.size(), std::numeric_limits<float>::quiet_NaN());
+  for (size_t i = num_prompt; i < logps.size(); ++i) {
+    const Json& one = record[key][i - num_prompt];
+    if (one.is_null()) continue;
+    const double logp = one.is_number() ? one.get<double>() : 1;
+    if (!(logp <= 0) || !std::isfinite(logp))
+      throw DataError(fmt::format("{}[{}] must be a natural logarithm of a probability, not {}",
+                                  key, i - num_prompt, excerpt(to_json_text(one))),
+                      where, "write a number of at most 0, or null where it is not known");
+    logps[i] = static_cast<float>(logp);
+  }
+  return logps;
+}
+
+double number_of(const Json& record, const char* key, const std::string& where) {
+  const Json& value = record[key];
+  const double number = value.is_number() ? value.get<double>() : NAN;
+  if (!std::isfinite(number))
+    throw DataError(
+        fmt::format("\"{}\" must be a finite number, not {}", key, excerpt(to_json_text(value))),
+        where, "write a number, or leave the record out");
+  return number;
+}
+
+uint64_t hash_of(std::string_view text) {
+  const uint64_t hash = xxh3_64(std::as_bytes(std::span(text)));
+  return hash == 0 ? 1 : hash;
+}
+
+/// Answers to the same prompt are a group, unless the record names one.
+uint64_t group_of(const Sequence& sequence, const Json& record, const std::string& where) {
+  const Json* group = value_of(record, "group");
+  if (group == nullptr) {
+    const std::span prompt(sequence.ids.data(), static_cast<size_t>(sequence.num_prompt_tokens));
+    const auto bytes = std::as_bytes(prompt);
+    return hash_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  }
+  if (!group->is_number() && !group->is_string())
+    throw DataError(fmt::format("\"group\" must be a number or a string, not {}",
+                                excerpt(to_json_text(*group))),
+                    where, "give answers to the same prompt the same number");
+  return hash_of(group->dump());
+}
+
+}  // namespace
+
+bool has_sampled_ids(const Json& record) {
+  return is_list(record, kPromptIds) && is_list(record, kCompletionIds);
+}
+
+bool has_reward(const Json& record) {
+  return value_of(record, "reward") != nullptr || value_of(record, "advantage") != nullptr;
+}
+
+Sequence sequence_of_ids(const Json& record, const TextModel& model, const SequenceOptions& options,
+                         const std::string& where) {
+  Sequence sequence;
+  append_ids(record, kPromptIds, model, where, sequence.ids);
+  sequence.num_prompt_tokens = std::ssize(sequence.ids);
+  append_ids(record, kCompletionIds, model, where, sequence.ids);
+  set_mask(sequence, record, where);
+  spell(sequence, static_cast<size_t>(sequence.num_prompt_tokens), model, options.with_parts);
+  return sequence;
+}
+
+void set_sample(Sequence& sequence, const Json& record, const std::string& where) {
+  if (!has_reward(record))
+    throw RecordError(
+        "the record has no \"reward\" or \"advantage\", which say how good its answer is", where,
+        "name the column: data.fields: {reward: COLUMN}", "write \"reward\": a number");
+  const bool is_advantage = value_of(record, "advantage") != nullptr;
+  sequence.score = number_of(record, is_advantage ? "advantage" : "reward", where);
+  sequence.score_kind = is_advantage ? ScoreKind::kAdvantage : ScoreKind::kReward;
+  sequence.group = group_of(sequence, record, where);
+  sequence.old_logps = logps_of(sequence, record, kLogps, where);
+  sequence.sampled_logps = logps_of(sequence, record, kSampledLogps, where);
+  const Json* end = value_of(record, "finish_reason");
+  sequence.is_cut_short = end != nullptr && *end == "length";
+  sequence.num_empty_answers = 0;  // its reward says what an empty answer is worth
+}
+
+}  // namespace sftrun::data

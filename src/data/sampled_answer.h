@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+
+#include "sftrun/data/sequence.h"
+
+/// Answers that a model sampled, and that have a reward.
+namespace sftrun::data {
+
+/// Whether a record has the tokens of an answer and of its prompt.
+bool has_sampled_ids(const Json& record);
+/// Whether a record says how good its answer is: "reward" or "advantage".
+bool has_reward(const Json& record);
+
+/// The sequence of "prompt_ids" and "completion_ids". All tokens of the completion have a label, or
+/// those for which "completion_mask" is 1 (others are what tools answered).
+/// @throws DataError for ids that the model does not have, and lists of other lengths
+Sequence sequence_of_ids(const Json& record, const TextModel& model, const SequenceOptions& options,
+                         const std::string& where);
+
+/// Takes reward, group, log-probabilities and the end of an answer from its record.
+/// Log-probabilities are natural logarithms, one for each token of "completion_ids": "logprobs" of the
+/// model as it sampled; where "sampled_logprobs" are there, too, those are the engine's own.
+/// @throws DataError for values of the wrong type
+void set_sample(Sequence& sequence, const Json& record, const std::string& where);
+
+}  // namespace sftrun::data
