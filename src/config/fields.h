@@ -321,7 +321,7 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
             "+ epsilon_high.",
         "0.2");
   field(
-      train.epsilon_high, "epsilon_high", between(0, 1e6).otherwise("epsilon"), kSame,
+      train.epsilon_high, "epsilon_high", between(0, 1e6).otherwise("epsilon; 5 with cispo"), kSame,
       readers_of_setting("train.epsilon_high") +
           ": upper bound of ratios (DAPO's authors use 0.28). With `loss_type: cispo` the largest "
           "ratio itself (its authors use 5).",

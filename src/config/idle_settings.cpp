@@ -235,6 +235,18 @@ IdleRules rules_of_objectives() {
                                       "its path are always computed before the first step")
                                 : std::string();
                    }});
+  rules.push_back(
+      {{"train.reference"}, [](const RunConfig& run, const RunFacts&) {
+         const bool is_idle =
+             run.train.objective_info().needs_reference && !run.train.needs_reference();
+         return is_idle ? std::string(": train.beta is 0, with which no reference model is read")
+                        : std::string();
+       }});
+  rules.push_back({{"train.sampling_correction_max"}, [](const RunConfig& run, const RunFacts&) {
+                     return run.train.sampling_correction == SamplingCorrection::kOff
+                                ? std::string(" with train.sampling_correction off")
+                                : std::string();
+                   }});
   rules.push_back({{"train.f_alpha_divergence_coef"}, [](const RunConfig& run, const RunFacts&) {
                      return run.train.f_divergence == FDivergence::kAlpha
                                 ? std::string()

@@ -211,6 +211,7 @@ struct DataConfig {
 
 /// Defaults that depend on other fields.
 inline constexpr double kLoraLearningRate = 2e-4, kFullLearningRate = 2e-5, kWarmupRatio = 0.03;
+inline constexpr double kCispoHighest = 5;     ///< train.epsilon_high of cispo, as its authors use
 inline constexpr double kExoSmoothing = 1e-3;  ///< arXiv:2402.00856; 0 has no finite loss
 
 struct TrainConfig {
@@ -225,7 +226,7 @@ struct TrainConfig {
   std::optional<double> cpo_alpha;  ///< unset: `ObjectiveInfo::cpo_alpha`
   double desirable_weight = 1, undesirable_weight = 1;
   double epsilon = 0.2;                ///< ratios are clipped to [1 - epsilon, 1 + epsilon_high]
-  std::optional<double> epsilon_high;  ///< unset: epsilon
+  std::optional<double> epsilon_high;  ///< unset: epsilon, of cispo kCispoHighest
   std::optional<double> delta;         ///< bound of ratios that are not clipped
   ImportanceLevel importance_sampling_level = ImportanceLevel::kToken;
   ScaleRewards scale_rewards = ScaleRewards::kGroup;

@@ -30,8 +30,14 @@ at::Tensor ratios_of(const SampledRows& rows, config::ImportanceLevel level,
                      : log_ratios);
 }
 
+PreferenceLoss loss_type(const config::TrainConfig& config) {
+  return config.losses().shares.front().loss;
+}
+
+/// What is added to 1 for the upper bound of ratios; of CISPO the bound itself.
 double highest(const config::TrainConfig& config) {
-  return config.epsilon_high.value_or(config.epsilon);
+  const bool is_cispo = loss_type(config) == PreferenceLoss::kCispo;
+  return config.epsilon_high.value_or(is_cispo ? config::kCispoHighest : config.epsilon);
 }
 
 /// -min(ratio * A, clip(ratio) * A).
@@ -84,7 +90,7 @@ double counted_tokens(const BatchCounts& totals, const config::TrainConfig& conf
 /// The sum over a micro-batch, of which the mean over the answers of the global batch is the loss.
 at::Tensor loss_of(const at::Tensor& terms, const RowSums& by_answer, const BatchCounts& totals,
                    const config::TrainConfig& config) {
-  switch (config.losses().shares.front().loss) {
+  switch (loss_type(config)) {
     case PreferenceLoss::kGrpo:  // a mean over each answer
       return by_answer.means(terms).sum();
     case PreferenceLoss::kDrGrpo:  // a constant length (arXiv:2503.20783)
@@ -117,7 +123,7 @@ void add_clipped(const at::Tensor& ratios, const at::Tensor& advantages,
   const auto where = [](const at::Tensor& out, const at::Tensor& side) {
     return out.logical_and(side).to(at::kDouble);
   };
-  if (config.losses().shares.front().loss == PreferenceLoss::kCispo)
+  if (loss_type(config) == PreferenceLoss::kCispo)
     return add("cispo_clip_ratio", where(ratios > high, advantages > 0));
   const at::Tensor bounded = config.delta ? ratios.clamp_max(*config.delta) : ratios;
   const at::Tensor low = where(bounded < 1 - config.epsilon, advantages < 0),
@@ -141,7 +147,7 @@ ObjectiveTerms grpo(const DocumentSums& sums, const config::TrainConfig& config,
   const at::Tensor counts = by_answer.to_rows(counted) * rows.is_label,
                    advantages = by_answer.to_rows(sums.advantages);
   const at::Tensor ratios = ratios_of(rows, config.importance_sampling_level, by_answer);
-  at::Tensor terms = config.losses().shares.front().loss == PreferenceLoss::kCispo
+  at::Tensor terms = loss_type(config) == PreferenceLoss::kCispo
                          ? cispo_terms(ratios, advantages, rows.policy, config)
                          : clipped_terms(ratios, advantages, config);
   ObjectiveTerms result;
