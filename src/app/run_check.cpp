@@ -172,6 +172,7 @@ std::vector<FeatureProjector> projectors_of_start(const config::RunConfig& confi
 ModelHeaders read_headers(const fs::path& model, const config::RunConfig& config) {
   ModelHeaders headers = read_headers(model);
   plan::add_projectors(headers.arch, config, projectors_of_start(config));
+  plan::add_score(headers.arch, config);
   return headers;
 }
 

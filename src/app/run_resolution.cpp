@@ -9,6 +9,7 @@
 #include "sftrun/config/idle_settings.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/data/classes.h"
 #include "sftrun/launch/gpu.h"
 #include "sftrun/launch/launch_plan.h"
 #include "sftrun/observe/system.h"
@@ -207,6 +208,15 @@ void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
     require_parts(loaded.config, headers, devices.world_size, parallel.axes.tp, tp);
 }
 
+/// The classes and whether a text may have several, of the configuration, the model or the data.
+void resolve_classes(config::RunConfig& config, const std::filesystem::path& model_path) {
+  const auto& own = read_arch(model_path).score;
+  data::FoundClasses found =
+      data::find_classes(config, own ? own->names : std::vector<std::string>());
+  config.data.classes = std::move(found.names);
+  config.train.problem_type = found.problem;
+}
+
 }  // namespace
 
 RunPlace place_here(const config::RunConfig& config, int world_size, int local_world_size,
@@ -222,6 +232,8 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
   const plan::RunDevices& devices = place.devices;
   const int world_size = devices.world_size;
   const config::LoadedConfig asked = loaded;
+  if (loaded.config.train.objective_info().reads_classes())
+    resolve_classes(loaded.config, model_path);
   Run run{.model_path = model_path, .batches = batch_request(loaded.config.train)};
   if (place.device == "cpu" && world_size > 1 &&
       loaded.config.parallel.backend == config::CommBackend::kNccl) {

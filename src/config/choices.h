@@ -311,6 +311,18 @@ struct Words<ReferenceLogps> {
 };
 
 template <>
+struct Words<ProblemType> {
+  using enum ProblemType;
+  static constexpr auto all = std::to_array<Word<ProblemType>>({
+      {"auto", kAuto},
+      {"single_label_classification", kSingleLabel},
+      {"multi_label_classification", kMultiLabel},
+      {"regression", ProblemType{}, WordKind::kUnsupported},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+template <>
 struct Words<SaveStrategy> {
   using enum SaveStrategy;
   static constexpr auto all = std::to_array<Word<SaveStrategy>>({

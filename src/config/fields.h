@@ -238,6 +238,12 @@ void visit_fields(DataConfig& data, Visitor&& field) {
         "Records that cannot be used (malformed JSON, a missing key). error: stop, and list the "
         "first ten with their lines. skip: leave them out, and count them.",
         "skip");
+  field(data.classes, "classes", any(), kSame,
+        readers_of_setting("data.classes") +
+            ": names of the classes, in the order of their scores. Without it: those of a model "
+            "that is a classifier, else "
+            "what the records have as \"label\" or \"labels\", in alphabetical or numerical order.",
+        "[negative, positive]");
   field(data.image_root, "image_root", a_path().otherwise("the folder of the record's file"), kAny,
         "Folder of the images, frames of videos and files of features that records name with "
         "relative paths.",
@@ -362,6 +368,18 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
         "token_truncate");
   field(train.sampling_correction_max, "sampling_correction_max", above(0), kSame,
         "The largest ratio of `train.sampling_correction`.", "2");
+  field(train.center_rewards_coefficient, "center_rewards_coefficient", at_least(0), kSame,
+        readers_of_setting("train.center_rewards_coefficient") +
+            ": weight of the mean of (chosen score + rejected score)^2 in the loss, which keeps "
+            "scores "
+            "near 0 (arXiv:2312.09244, TRL's name).",
+        "0.01");
+  field(train.problem_type, "problem_type", any(), kSame,
+        readers_of_setting("train.problem_type") +
+            ": whether a text has one class (cross-entropy) or any number of them (binary "
+            "cross-entropy of each class), by transformers' names. auto: several if records have "
+            "\"labels\".",
+        "multi_label_classification");
   field(
       train.reference, "reference", any(), kSame,
       readers_of_setting("train.reference") +
@@ -527,8 +545,12 @@ void visit_best_fields(TrainConfig& train, Visitor&& field) {
         "Metric that decides which evaluation is the best: eval_loss, eval_perplexity, "
         "eval_SET_loss, eval_token_accuracy, eval_rouge1, eval_rouge2, eval_rouge_l, "
         "eval_exact_match, or with " +
-            objectives_for(ExampleForm::kPair) +
-            " eval_rewards/accuracies, with kto eval_rewards/margins and the like.",
+            joined(objective_names([](const ObjectiveInfo& info) {
+                     return info.has_metric("rewards/accuracies");
+                   }),
+                   " or ") +
+            " eval_rewards/accuracies, with kto eval_rewards/margins, with reward and classify "
+            "eval_accuracy, with classify eval_f1_macro and the like.",
         "eval_rouge_l");
   field(train.greater_is_better, "greater_is_better",
         any().otherwise("false for losses and perplexity, else true"), kAny,

@@ -260,7 +260,8 @@ std::string why_no_seed(const RunConfig& run, const RunFacts&) {
   const TuningConfig& tuning = run.tuning;
   const bool drops =
       tuning.trains_adapter() && tuning.lora.dropout > 0 && run.train.objective_info().has_dropout;
-  if (drops || run.train.neftune_noise_alpha) return "";
+  const bool may_draw_head = run.train.objective_info().has_scores();
+  if (drops || may_draw_head || run.train.neftune_noise_alpha) return "";
   const bool computes_start = tuning.lora.init == LoraInit::kPissa;
   if (tuning.trains_adapter() && tuning.lora.init_from.empty() && !computes_start) return "";
   const std::string run_without = !tuning.trains_adapter()
@@ -428,7 +429,7 @@ std::string why_no_graphs(const RunConfig& run, const RunFacts& facts) {
   if (facts.on_gpu == false) return " on a CPU";
   if (run.tuning.backend != TuningBackend::kFused)
     return fmt::format(" with tuning.backend {}", word_of(run.tuning.backend));
-  if (run.train.objective_info().needs_sums()) return with_objective(run);
+  if (run.train.objective_info().is_of_documents()) return with_objective(run);
   if (parallel.offload.activations == Offload::kCpu) return " with parallel.offload.activations";
   if (parallel.fetch == Fetch::kPerStep) return " with parallel.fetch per_step";
   const std::string setting = sums_by_unit(parallel, facts);

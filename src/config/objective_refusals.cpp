@@ -25,8 +25,8 @@ struct RefusalRow {
 bool needs_reference(const ObjectiveInfo& objective) {
   return objective.needs_reference;
 }
-bool needs_sums(const ObjectiveInfo& objective) {
-  return objective.needs_sums();
+bool is_of_documents(const ObjectiveInfo& objective) {
+  return objective.is_of_documents();
 }
 bool takes_whole_answers(const ObjectiveInfo& objective) {
   return !objective.reads_answers();
@@ -145,7 +145,7 @@ constexpr auto kRefusalsOfObjectives = std::to_array<RefusalRow>({
      .message = "`data.thinking` is split, which makes several examples of one conversation",
      .fix = "set data.thinking to template or keep"},
     {.key = "parallel.fetch",
-     .concerns = needs_sums,
+     .concerns = is_of_documents,
      .applies = [](const RunConfig& run) { return run.parallel.fetch == Fetch::kPerStep; },
      .message = "`parallel.fetch: per_step` is for objective {others}: with {objective} the "
                 "gradient of a micro-batch depends on its loss",
@@ -159,7 +159,7 @@ constexpr auto kRefusalsOfObjectives = std::to_array<RefusalRow>({
      .fix = "remove predict_with_generate",
      .is_with_setting = true},
     {.key = "train.eval_token_accuracy",
-     .concerns = needs_sums,
+     .concerns = is_of_documents,
      .applies = [](const RunConfig& run) { return run.train.eval_token_accuracy; },
      .message = "`train.eval_token_accuracy` is for objective {others}: {objective} has other "
                 "metrics",

@@ -22,7 +22,8 @@ std::vector<std::string> record_columns() {
   std::vector<std::string> names =
       names_in({&RecordFormatInfo::columns, &RecordFormatInfo::turns, &RecordFormatInfo::optional});
   names.insert(names.end(), kMediaColumns.begin(), kMediaColumns.end());
-  names.emplace_back(kLabelColumn);
+  for (const char* column : {kLabelColumn, kLabelsColumn, kMarginColumn})
+    names.emplace_back(column);
   return names;
 }
 

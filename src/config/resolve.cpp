@@ -163,6 +163,16 @@ void resolve_parts(TuningConfig& tuning) {
   }
 }
 
+/// A head of scores always trains.
+void resolve_trainable(RunConfig& config) {
+  constexpr const char* kScore = "^score\\.weight$";
+  std::vector<std::string>& names = config.tuning.trainable;
+  const bool lacks_score = std::find(names.begin(), names.end(), kScore) == names.end();
+  if (config.train.objective_info().has_scores() && config.tuning.mode == TuningMode::kPartial &&
+      lacks_score)
+    names.emplace_back(kScore);
+}
+
 void resolve_evaluation(RunConfig& config) {
   TrainConfig& train = config.train;
   const bool has_val = !config.data.val.empty() || config.data.val_split > 0;
@@ -193,7 +203,7 @@ void resolve_fetch(RunConfig& config) {
   const OffloadConfig& offload = config.parallel.offload;
   const bool streams = (offload.base == Offload::kCpu || offload.params == Offload::kCpu) &&
                        offload.activations == Offload::kCpu &&
-                       !config.train.objective_info().needs_sums();
+                       !config.train.objective_info().is_of_documents();
   fetch = streams ? Fetch::kPerStep : Fetch::kPerMicroBatch;
 }
 
@@ -219,6 +229,7 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
   SFTRUN_CHECK(world_size >= 1);
   resolve_dtype(config);
   resolve_parts(config.tuning);
+  resolve_trainable(config);
   resolve_offload(config);
   resolve_fetch(config);
   resolve_strategy(config, world_size, places);

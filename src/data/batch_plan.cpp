@@ -387,6 +387,8 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
       batch.document_keys.push_back(key++);
       if (const auto judgement = stored_judgement(*example.stored); judgement != Judgement::kNone)
         batch.is_desirable.push_back(judgement == Judgement::kDesirable ? 1 : 0);
+      batch.targets.push_back(example.stored->num_targets > 0 ? examples.targets_of(index)
+                                                              : std::vector<float>());
       if (reference != nullptr)
         batch.reference_logps->push_back(is_lost ? 0 : reference->at(static_cast<size_t>(index)));
       if (advantages != nullptr)

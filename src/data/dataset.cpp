@@ -110,6 +110,9 @@ std::string cache_key(const std::string& fingerprint, const TokenizedSource& sou
         static_cast<int64_t>(rule.too_long), rule.max_seq_len, rendering_moment(model)}) {
     key.add(static_cast<uint64_t>(value));
   }
+  key.add(static_cast<uint64_t>(config.train.objective_info().head));
+  for (const std::string& name : config.data.classes) key.add(name);
+  key.add(static_cast<uint64_t>(config.train.problem_type));
   for (const tokenizer::TokenId id : model.stop_ids) key.add(static_cast<uint64_t>(id));
   for (const nlohmann::ordered_json* setting :
        {&data.chat_template_kwargs, &data.fields, &data.label_weights})

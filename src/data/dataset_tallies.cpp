@@ -21,11 +21,12 @@ CheckContext::CheckContext(const TextModel& text_model, const config::RunConfig&
       is_text(config::format_info(format).is_text),
       is_preference(config::format_info(format).is_pair),
       form(run.train.objective_info().form),
+      has_scores(run.train.objective_info().has_scores()),
       rule(length_rule),
       expects_bos(!is_text && model.chat_template && adds_bos(*model.tokenizer)) {}
 
 bool CheckContext::trains_ends() const {
-  return !is_text && data.loss_on != config::LossOnChoice::kAll;
+  return !has_scores && !is_text && data.loss_on != config::LossOnChoice::kAll;
 }
 
 void DatasetTallies::add(const std::vector<Outcome>& record, const std::string& place,

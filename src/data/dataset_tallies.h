@@ -27,6 +27,7 @@ struct CheckContext {
   const config::DataConfig data;
   const bool is_text, is_preference;  ///< of the format
   const config::ExampleForm form;     ///< of the objective
+  const bool has_scores;              ///< its head predicts no tokens
   const LengthRule rule;
   const bool expects_bos;  ///< conversations should begin with the BOS of the tokenizer
 };

@@ -62,6 +62,7 @@ Example to_example(const Sequence& sequence, int64_t max_seq_len, int64_t record
       .record = record,
       .judgement = sequence.judgement,
       .answer_begin = std::min(sequence.num_prompt_tokens, static_cast<int64_t>(length)),
+      .targets = sequence.targets,
       .score = sequence.score,
       .score_kind = sequence.score_kind,
       .group = sequence.group,

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "class_labels.h"
 #include "formats/readers.h"
 #include "judgement.h"
 #include "likely_columns.h"
@@ -101,6 +102,19 @@ DetectedFormat detect_sampled(const Json& record, const config::ObjectiveInfo& r
       where, fmt::format("{}; or name the columns: data.fields: {{reward: COLUMN}}", write), write);
 }
 
+/// Texts, prompts and conversations with a class.
+DetectedFormat detect_classed(const Json& given, const config::ObjectiveInfo& reader,
+                              const std::string& where) {
+  Json room;
+  const Json& record = with_text_of_prompt(given, room);
+  if (!has_class(record)) refuse_unclassed(record, reader, where);
+  auto format = format_of_keys(record, reader.form);
+  if (!format) refuse_unclassed(record, reader, where);
+  if (&record == &room) format->reason = "it has \"prompt\"";
+  format->reason += " and a label";
+  return *format;
+}
+
 [[noreturn]] void refuse_without_pair(const Json& record, const config::ObjectiveInfo& reader,
                                       const std::string& where) {
   refuse_token_ids(record, where);
@@ -141,6 +155,7 @@ DetectedFormat detect_format(const Json& record, const std::string& where,
   const config::ObjectiveInfo& reader = config::objective_info(objective);
   if (reader.reads_judgements()) return detect_judged(record, reader, where);
   if (reader.reads_samples()) return detect_sampled(record, reader, where);
+  if (reader.reads_classes()) return detect_classed(record, reader, where);
   if (auto format = format_of_keys(record, reader.form)) return *format;
   if (reader.reads_pairs()) refuse_without_pair(record, reader, where);
   if (is_preference(record)) refuse_preference(record, where);
@@ -155,6 +170,11 @@ DetectedFormat detect_input_format(const Json& record, const std::string& where)
   refuse_token_ids(record, where);
   throw DataError(fmt::format("the record has no known format; its keys: {}", keys_of(record)),
                   where, advise_keys(record));
+}
+
+DetectedFormat detect_scored_format(const Json& record, const std::string& where) {
+  Json room;
+  return detect_input_format(with_text_of_prompt(record, room), where);
 }
 
 bool is_rendered(const Json& record, RecordFormat format, bool has_chat_template) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "class_labels.h"
 #include "empty_thinking.h"
 #include "formats/pair_layouts.h"
 #include "judgement.h"
@@ -269,10 +270,16 @@ Sequence build_text(PlainText record, const TextModel& model, const SequenceOpti
   std::vector<PlacedMedia> placed;
   if (media != nullptr) placed = place_media(record, *media);
   Sequence sequence{.text = record.prompt + record.completion};
+  if (const auto end = model.tokenizer->eos_id(); options.ends_texts && end) {
+    const std::string text = model.tokenizer->id_to_token(*end);
+    if (!sequence.text.ends_with(text)) sequence.text += text;
+  }
   const auto prompt_bytes = static_cast<uint32_t>(record.prompt.size());
-  tokenizer::Encoding encoding = options.append_eos
-                                     ? encode_whole_text(*model.tokenizer, sequence.text)
-                                     : encode_open_text(*model.tokenizer, sequence.text);
+  const bool is_classed = options.form == config::ExampleForm::kClassed;
+  tokenizer::Encoding encoding =
+      is_classed ? model.tokenizer->encode_with_spans(sequence.text, /*add_special_tokens=*/true)
+      : options.append_eos ? encode_whole_text(*model.tokenizer, sequence.text)
+                           : encode_open_text(*model.tokenizer, sequence.text);
   sequence.ids = std::move(encoding.ids);
   sequence.spans = std::move(encoding.spans);
   const auto text_bytes = static_cast<uint32_t>(sequence.text.size());
@@ -339,6 +346,22 @@ std::string fitting_templates(const TextModel& model) {
                    join(fitting, ", "));
 }
 
+/// With a head of scores, what is read of a sequence is one row; no token is predicted. All tokens have a label, so that a sequence is left
+/// out only where it is too long, or has one token.
+void give_targets(std::vector<Sequence>& sequences, const Json& record,
+                  const SequenceOptions& options, const std::string& where) {
+  using enum config::HeadKind;
+  if (options.head == kLanguage) return;
+  const std::vector<float> targets =
+      options.head == kReward ? std::vector<float>{margin_of(record, where)}
+                              : class_numbers(record, options.classes, options.problem_type, where);
+  for (Sequence& sequence : sequences) {
+    sequence.mask.assign(sequence.ids.size(), 1);
+    sequence.weights.clear();
+    sequence.targets = targets;
+  }
+}
+
 }  // namespace
 
 SequenceBuilder::SequenceBuilder(RecordFormat format, TextModel model, SequenceOptions options)
@@ -347,15 +370,19 @@ SequenceBuilder::SequenceBuilder(RecordFormat format, TextModel model, SequenceO
       options_(std::move(options)),
       form_(form_for(model_, options_)) {}
 
-std::vector<Sequence> SequenceBuilder::build(const Json& record, const std::string& where,
+std::vector<Sequence> SequenceBuilder::build(const Json& given, const std::string& where,
                                              const std::filesystem::path& folder) const {
   if (format_ == RecordFormat::kSampled) {
-    Sequence sequence = sequence_of_ids(record, model_, options_, where);
-    set_sample(sequence, record, where);
+    Sequence sequence = sequence_of_ids(given, model_, options_, where);
+    set_sample(sequence, given, where);
     require_embedded(sequence.ids, model_, where);
     return {std::move(sequence)};
   }
+  Json room;
+  const bool is_classed = options_.form == config::ExampleForm::kClassed;
+  const Json& record = is_classed ? with_text_of_prompt(given, room) : given;
   std::vector<Sequence> sequences = build_unchecked(record, where, folder);
+  give_targets(sequences, record, options_, where);
   if (options_.form == config::ExampleForm::kSampled) set_sample(sequences.at(0), record, where);
   for (Sequence& sequence : sequences) {
     sequence.differs_in_class = model_.tokenizer->differs_in_class(sequence.text);

@@ -4,6 +4,7 @@
 
 #include "media_text.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/data/classes.h"
 #include "sftrun/data/parallel_for.h"
 
 namespace sftrun::data {
@@ -68,8 +69,14 @@ std::string json_as_text_warning(const config::DataSource& source) {
 
 SequenceOptions sequence_options(const config::RunConfig& run, bool with_parts) {
   const config::DataConfig& data = run.data;
-  return {.form = run.train.objective_info().form,
-          .loss_on = data.loss_on,
+  const config::ObjectiveInfo& objective = run.train.objective_info();
+  // A run whose classes are not known yet is looked at before it is resolved.
+  const FoundClasses classes = objective.reads_classes() ? find_classes(run) : FoundClasses{};
+  return {.form = objective.form,
+          .head = objective.head,
+          .classes = classes.names,
+          .problem_type = classes.problem,
+          .loss_on = objective.reads_classes() ? config::LossOnChoice::kAll : data.loss_on,
           .thinking = data.thinking,
           .empty_thinking = data.empty_thinking,
           .chat_template_kwargs = data.chat_template_kwargs,

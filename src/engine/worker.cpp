@@ -29,6 +29,7 @@
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/projectors.h"
+#include "sftrun/weights/score_head.h"
 #include "sftrun/weights/weights_summary.h"
 #include "training.h"
 #include "training_answers.h"
@@ -62,7 +63,8 @@ config::RunConfig config_of(const app::WorkerRequest& request, const Rank& rank)
   return config;
 }
 
-/// The model with the projectors of the adapter that the run starts from, and those of the configuration.
+/// The model with the projectors of the adapter that the run starts from, and those of the configuration, and with the head that the
+/// objective trains.
 std::shared_ptr<const weights::Checkpoint> open_model(const PreparedRun& run) {
   const config::RunConfig& config = run.config;
   std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(run.model_path);
@@ -71,8 +73,11 @@ std::shared_ptr<const weights::Checkpoint> open_model(const PreparedRun& run) {
   plan::add_projectors(arch, config,
                        start.empty() ? std::vector<FeatureProjector>()
                                      : weights::read_adapter_projectors(*model, start));
-  return weights::with_projectors(std::move(model), arch.projectors,
-                                  static_cast<uint64_t>(config.train.seed));
+  const auto seed = static_cast<uint64_t>(config.train.seed);
+  model = weights::with_projectors(std::move(model), arch.projectors, seed);
+  if (auto score = plan::score_of_run(model->arch(), config))
+    model = weights::with_score(std::move(model), std::move(*score), seed);
+  return model;
 }
 
 /// @param run with configuration and path of the model

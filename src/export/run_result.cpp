@@ -12,6 +12,7 @@
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/projectors.h"
 #include "sftrun/weights/safetensors.h"
+#include "sftrun/weights/score_head.h"
 
 namespace sftrun::exporting {
 namespace fs = std::filesystem;
@@ -103,6 +104,7 @@ void export_result(const RunResult& result, const std::vector<weights::TensorToW
   images::write_caps(temporary, result.image_caps);
   images::lower_limits(temporary, result.base_path, result.image_caps);
   weights::write_projectors(temporary, result.base.arch().projectors);
+  if (result.adapter) weights::write_labels(temporary, result.base.arch());
   write_file_atomically(temporary / "README.md", card);
   sync_directory(temporary);
   set_aside(result.target());

@@ -28,6 +28,7 @@
 #include "sftrun/tokenizer/tokenizer.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
+#include "sftrun/weights/score_head.h"
 
 namespace sftrun::model {
 namespace fs = std::filesystem;
@@ -137,6 +138,7 @@ weights::AdapterConfig adapter_config_of(Decoder& decoder,
   spec::LoraSpec& lora = config.lora = decoder.options().lora;
   if (lora.pissa) double_ranks(lora);
   lora.pissa = false;  // the files hold an adapter of the original base: see adapter_tensors
+  if (decoder.arch().score) config.task_type = "SEQ_CLS";
   std::sort(lora.target_parameters.begin(), lora.target_parameters.end());
   if (lora.target_pattern) {
     if (!matches_unread(*lora.target_pattern, decoder.arch())) return config;
@@ -324,7 +326,8 @@ void load_adapter_weights(Decoder& decoder, const fs::path& directory,
     const bool starts_anew = found == tensors.saved.end() &&
                              parameter.part != ModelPart::kLanguage &&
                              !config.lora.parts.has(parameter.part);
-    if (starts_anew) continue;
+    const bool is_new_head = found == tensors.saved.end() && tensor == spec::kScoreTensor;
+    if (starts_anew || is_new_head) continue;
     if (found == tensors.saved.end()) fail_saved(tensor, "lacks", own, config, directory);
     copy(parameter, found->second);
     tensors.saved.erase(found);
@@ -467,10 +470,16 @@ void write_config(const weights::Checkpoint& base, const fs::path& base_path,
     if (!is_in_part || config.contains(name) || name == std::string("tie_word_embeddings"))
       config[name] = value;
   };
-  if (unties_head || (was.tie_word_embeddings && !base.arch().tie_word_embeddings))
+  const bool has_tied_head = was.tie_word_embeddings && !base.arch().score;
+  if (unties_head || (has_tied_head && !base.arch().tie_word_embeddings))
     set("tie_word_embeddings", false);
   if (was.vocab_size != base.arch().vocab_size) set("vocab_size", base.arch().vocab_size);
   if (!quantization.is_null()) config["quantization_config"] = quantization;
+  if (base.arch().score) {
+    config["architectures"] = {spec::score_class(base.arch())};
+    const ordered_json labels = weights::labels_json(base.arch(), weights::padding_to_write(base));
+    for (const auto& [name, value] : labels.items()) config[name] = value;
+  }
   write_file_atomically(directory / "config.json", dump_python_json(config, 2) + "\n");
 }
 

@@ -86,6 +86,25 @@ LabelledRows labelled_rows(const data::Batch& batch, const LabelKinds& kinds) {
   return labelled;
 }
 
+/// The row of a document that is scored, as transformers' GenericForSequenceClassification chooses it: of
+/// the last token that is not the padding token.
+size_t scored_row(const data::Batch& batch, size_t document, std::optional<int64_t> pad_token) {
+  const auto first = static_cast<size_t>(batch.cu_seqlens[document]),
+             end = static_cast<size_t>(batch.cu_seqlens[document + 1]);
+  for (size_t row = end; row > first && pad_token; --row)
+    if (batch.tokens[row - 1] != *pad_token) return row - 1;
+  return pad_token ? first : end - 1;
+}
+
+/// One row of each document, without a token to predict.
+LabelledRows scored_rows(const data::Batch& batch, std::optional<int64_t> pad_token) {
+  LabelledRows scored;
+  for (size_t document = 0; document + 1 < batch.cu_seqlens.size(); ++document)
+    scored.add(scored_row(batch, document, pad_token), document, data::kIgnoreIndex,
+               data::LabelKind::kAnswer);
+  return scored;
+}
+
 /// A row without a label; there is one if labels are padded.
 int64_t unlabelled_row(const data::Batch& batch) {
   for (int64_t row = batch.num_tokens() - 1; row >= 0; --row)
@@ -199,7 +218,8 @@ using RopePositions = std::vector<int32_t>;
 void send(const data::Batch& batch, const RopePositions& on_axes, RopeCache& rope,
           const BatchTarget& target, const BatchOptions& options, PackedBatch& packed) {
   layers::BatchContext& context = packed.context;
-  LabelledRows labelled = labelled_rows(batch, options.kinds);
+  LabelledRows labelled = target.has_scores ? scored_rows(batch, target.pad_token)
+                                            : labelled_rows(batch, options.kinds);
   const BatchSizes sizes = packed.sizes.value_or(sizes_of(batch, labelled));
   pad(labelled, batch, sizes.labels);
   Staging staging(target, options.is_pinned);
@@ -401,6 +421,27 @@ void add_reference(const data::Batch& batch, const BatchTarget& target, const Ba
       sent(at::tensor(*batch.reference_logps, at::kDouble), target.device, options.is_pinned);
 }
 
+/// Of documents that are scored.
+void add_targets(const data::Batch& batch, const BatchTarget& target, const BatchOptions& options,
+                 PackedBatch& packed) {
+  if (!target.has_scores) return;
+  const auto num_documents = static_cast<int64_t>(batch.cu_seqlens.size()) - 1;
+  const std::vector<int64_t> labels = label_counts(batch);
+  at::Tensor counts = at::empty({num_documents}, at::kBool);
+  for (int64_t i = 0; i < num_documents; ++i)
+    counts.mutable_data_ptr<bool>()[i] = labels[static_cast<size_t>(i)] > 0;
+  packed.counts = sent(counts, target.device, options.is_pinned);
+  SFTRUN_CHECK_EQ(std::ssize(batch.targets), num_documents);
+  int64_t most = 1;
+  for (const std::vector<float>& of_document : batch.targets)
+    most = std::max(most, std::ssize(of_document));
+  at::Tensor targets = at::full({num_documents, most}, -1.0, at::kDouble);
+  for (int64_t i = 0; i < num_documents; ++i)
+    std::ranges::copy(batch.targets[static_cast<size_t>(i)],
+                      targets.mutable_data_ptr<double>() + i * most);
+  packed.targets = sent(targets, target.device, options.is_pinned);
+}
+
 /// @throws DataError if the target has no tower
 void require_tower(const data::Batch& batch, const BatchTarget& target) {
   if (target.vision != nullptr && target.images != nullptr) return;
@@ -443,6 +484,7 @@ PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const Batch
   add_features(batch, target, options, packed);
   add_reference(batch, target, options, packed);
   add_samples(batch, target, options, packed);
+  add_targets(batch, target, options, packed);
   return packed;
 }
 

@@ -151,6 +151,12 @@ Division TensorDeclarer::division_of_vocabulary(Division division) const {
 
 void TensorDeclarer::declare_head(int64_t unit) {
   layers::Linear& head = d_.head_.linear;
+  if (d_.arch_.score) {
+    head.name = spec::kScoreModule;
+    declare_tensor(spec::kScoreTensor, unit, &head.weight, &head.weight_parameter,
+                   /*in_fp32=*/true);
+    return;
+  }
   head.name = spec::kHeadModule;
   divide(head, Division::kOutputs);
   d_.head_.first_token = first_token();

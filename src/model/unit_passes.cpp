@@ -184,15 +184,39 @@ const at::Tensor& row_factors_of(const MicroBatchRun& run) {
   return of_pass.defined() ? of_pass : run.batch.values_of(data::LabelColumn::kWeight);
 }
 
+layers::HeadGrad head_grad(Decoder& decoder, const MicroBatchRun& run) {
+  using layers::HeadGrad;
+  const bool trains_layers = needs_input_gradient(decoder, run, decoder.head_unit());
+  return trains_layers                                 ? HeadGrad::kInput
+         : run.trains && !decoder.parameters().empty() ? HeadGrad::kParameters
+                                                       : HeadGrad::kNone;
+}
+
+/// The gradient of the last layer's output is zero but for the labelled rows.
+void set_gradient(Decoder& decoder, MicroBatchRun& run, const at::Tensor& hidden,
+                  const at::Tensor& of_rows) {
+  const int64_t spare = decoder.layers().back().feed_forward.joint_down.spare();
+  run.grad = at::zeros({hidden.size(0), hidden.size(1) + spare}, hidden.options())
+                 .narrow(1, 0, hidden.size(1));
+  run.grad.index_copy_(0, run.batch.label_rows, of_rows);
+}
+
+at::Tensor score_loss(Decoder& decoder, MicroBatchRun& run) {
+  const layers::HeadGrad wanted = head_grad(decoder, run);
+  const at::Tensor hidden = std::exchange(run.hidden, {});
+  const layers::HeadLoss result =
+      decoder.backend().score_loss(hidden.index_select(0, run.batch.label_rows), decoder.head(),
+                                   run.options.score_loss, run.options.grad_scale, wanted);
+  if (wanted == layers::HeadGrad::kInput) set_gradient(decoder, run, hidden, result.grad_input);
+  return result.loss_sum;
+}
+
 }  // namespace
 
 at::Tensor head_loss(Decoder& decoder, MicroBatchRun& run) {
-  using layers::HeadGrad;
+  if (decoder.arch().score) return score_loss(decoder, run);
   const PackedBatch& batch = run.batch;
-  const bool trains_layers = needs_input_gradient(decoder, run, decoder.head_unit());
-  const HeadGrad wanted = trains_layers                                 ? HeadGrad::kInput
-                          : run.trains && !decoder.parameters().empty() ? HeadGrad::kParameters
-                                                                        : HeadGrad::kNone;
+  const layers::HeadGrad wanted = head_grad(decoder, run);
   const at::Tensor hidden = std::exchange(run.hidden, {});
   const kernels::GradScale scale =
       run.trains
@@ -201,12 +225,7 @@ at::Tensor head_loss(Decoder& decoder, MicroBatchRun& run) {
   const layers::HeadLoss result =
       decoder.backend().head_loss(hidden.index_select(0, batch.label_rows), decoder.head(),
                                   batch.labels, scale, wanted, head_rows(decoder, run));
-  if (wanted == HeadGrad::kInput) {
-    const int64_t spare = decoder.layers().back().feed_forward.joint_down.spare();
-    run.grad = at::zeros({hidden.size(0), hidden.size(1) + spare}, hidden.options())
-                   .narrow(1, 0, hidden.size(1));
-    run.grad.index_copy_(0, batch.label_rows, result.grad_input);
-  }
+  if (wanted == layers::HeadGrad::kInput) set_gradient(decoder, run, hidden, result.grad_input);
   return result.loss_sum;
 }
 

@@ -30,7 +30,8 @@ void embedding_backward(Decoder& decoder, MicroBatchRun& run);
 // The head reads `run.hidden`. Only rows that have a label reach the final norm and the head.
 
 /// The loss and, if the run trains, its backward pass: it then sets `run.grad` and takes `run.hidden`.
-/// @return sum of token losses, each times its row's factor: fp64 scalar on the device
+/// With a head of scores the loss is `run.options.score_loss`.
+/// @return sum of losses, of tokens each times its row's factor: fp64 scalar on the device
 at::Tensor head_loss(Decoder& decoder, MicroBatchRun& run);
 /// -log p of the label of each labelled row [N] fp32, without gradients.
 at::Tensor losses_of_labels(Decoder& decoder, const MicroBatchRun& run);

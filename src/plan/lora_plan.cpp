@@ -97,7 +97,55 @@ spec::LoraSpec lora_spec(const config::TuningConfig& tuning, const spec::ArchSpe
   if (tuning.trains_adapter() && tuning.train_parts.trains(ModelPart::kProjector))
     for (const FeatureProjector& projector : arch.projectors)
       spec.modules_to_save.push_back(projector.module());
+  if (tuning.trains_adapter() && arch.score) spec.modules_to_save.emplace_back(spec::kScoreModule);
   return spec;
+}
+
+namespace {
+
+constexpr const char* kObjectiveKey = "train.objective";
+
+spec::ScoreSpec score_of(const config::RunConfig& config) {
+  const auto& classes = config.data.classes;
+  if (config.train.objective_info().head == config::HeadKind::kReward) return {.num_labels = 1};
+  constexpr int64_t kUnknown = 2;  // until the run is resolved
+  return {.num_labels = classes.empty() ? kUnknown : std::ssize(classes),
+          .names = classes,
+          .problem_type = config.train.problem_type == config::ProblemType::kMultiLabel
+                              ? "multi_label_classification"
+                              : "single_label_classification"};
+}
+
+}  // namespace
+
+std::optional<spec::ScoreSpec> score_of_run(const spec::ArchSpec& arch,
+                                            const config::RunConfig& config) {
+  const config::ObjectiveInfo& objective = config.train.objective_info();
+  if (!objective.has_scores()) {
+    if (!arch.score) return std::nullopt;
+    throw ConfigError(
+        fmt::format("the model has a head of scores and no language-model head, which "
+                    "train.objective {} trains",
+                    objective.name),
+        kObjectiveKey, "set train.objective to reward or classify, or use the model's base");
+  }
+  if (arch.is_text_part() || !arch.whole_model.empty() || arch.vision)
+    throw ConfigError(
+        fmt::format("train.objective {} is for models of texts: transformers loads no model with "
+                    "images that has such a head",
+                    objective.name),
+        kObjectiveKey, "use a model of texts alone");
+  if (spec::score_class(arch).empty())
+    throw ConfigError(
+        fmt::format("train.objective {}: transformers has no class ...ForSequenceClassification "
+                    "for the family {}, so nothing could load the result",
+                    objective.name, arch.family),
+        kObjectiveKey, "use a model of another family, such as llama, qwen3 or gemma3_text");
+  return score_of(config);
+}
+
+void add_score(spec::ArchSpec& arch, const config::RunConfig& config) {
+  if (auto score = score_of_run(arch, config)) spec::set_score(arch, std::move(*score));
 }
 
 }  // namespace sftrun::plan

@@ -169,7 +169,7 @@ void resolve_fetch(config::RunConfig& config) {
   const config::OffloadConfig& offload = config.parallel.offload;
   const bool streams = offload.base == config::Offload::kCpu &&
                        offload.activations == config::Offload::kCpu &&
-                       !config.train.objective_info().needs_sums();
+                       !config.train.objective_info().is_of_documents();
   if (streams) config.parallel.fetch = config::Fetch::kPerStep;
 }
 

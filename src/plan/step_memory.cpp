@@ -129,7 +129,7 @@ bool is_captured(const spec::ArchSpec& arch, const StepContext& step) {
   const bool chooses_by_lengths = config.model.attention == config::AttentionChoice::kCudnn ||
                                   config.model.attention == config::AttentionChoice::kMeasure;
   if (config.tuning.backend != config::TuningBackend::kFused || chooses_by_lengths ||
-      config.train.objective_info().needs_sums() ||
+      config.train.objective_info().is_of_documents() ||
       config.parallel.offload.activations == config::Offload::kCpu)
     return false;
   const config::Axes& axes = config.parallel.axes;

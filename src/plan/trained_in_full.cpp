@@ -74,6 +74,7 @@ bool trains_embedding(const spec::ArchSpec& arch, const config::TuningConfig& tu
 
 bool trains_head(const spec::ArchSpec& arch, const config::TuningConfig& tuning,
                  const TowerUse& tower) {
+  if (arch.score) return true;
   const bool is_embedding = arch.tie_word_embeddings && !tuning.trains_adapter();
   return is_embedding ? trains_embedding(arch, tuning, tower)
                       : trains_in_full(arch, tuning, tower, head_weight());

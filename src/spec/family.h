@@ -41,6 +41,8 @@ struct GgufOfAxes {
 struct Family {
   std::string_view model_type;   ///< "gemma2"
   std::string_view model_class;  ///< "Gemma2ForCausalLM"
+  /// "Gemma2ForSequenceClassification"; empty: `model_class` with that ending. "-": transformers has none.
+  std::string_view score_class = {};
   /// Defaults of transformers' configuration class, where they differ from those of `ArchSpec`.
   const char* defaults = "{}";
   bool is_mixture = false;                         ///< has layers of experts

@@ -15,6 +15,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::string_view kScoringEnd = "ForSequenceClassification";
+
 void refuse_quantized(const json& config, const std::string& where, const Family& family) {
   const auto quantization = read_quantization_config(config, where);
   if (!quantization) return;
@@ -76,7 +78,52 @@ json with_defaults(const json& config, const Family& family) {
   return merged;
 }
 
+bool is_scoring_class(const json& config) {
+  const auto classes = config.find("architectures");
+  return classes != config.end() && classes->is_array() && !classes->empty() &&
+         classes->front().is_string() &&
+         classes->front().get_ref<const std::string&>().ends_with(kScoringEnd);
+}
+
+/// `id2label`, or the number of labels alone; as in transformers there are two where nothing is said.
+ScoreSpec read_score(const JsonFields& config) {
+  constexpr int64_t kMaxLabels = 1 << 20, kUsualLabels = 2;
+  ScoreSpec score{.problem_type = config.get_string("problem_type", "")};
+  const json* names = config.find("id2label");
+  if (names == nullptr) {
+    score.num_labels = config.get_int("num_labels", kUsualLabels, 1, kMaxLabels);
+  } else if (!names->is_object() || names->empty()) {
+    config.fail("id2label", "an object with the name of each label");
+  } else {
+    score.num_labels = std::ssize(*names);
+    for (int64_t label = 0; label < score.num_labels; ++label) {
+      const auto name = names->find(std::to_string(label));
+      if (name == names->end() || !name->is_string())
+        config.fail("id2label", "an object with the name of each label from 0");
+      score.names.push_back(name->get<std::string>());
+    }
+  }
+  return score;
+}
+
 }  // namespace
+
+std::string score_class(const ArchSpec& arch) {
+  const Family& family = family_named(arch.family, {});
+  if (!family.score_class.empty())
+    return family.score_class == "-" ? std::string() : std::string(family.score_class);
+  std::string name(family.model_class);
+  constexpr std::string_view kCausal = "ForCausalLM";
+  SFTRUN_CHECK(name.ends_with(kCausal));
+  return name.replace(name.size() - kCausal.size(), kCausal.size(), kScoringEnd);
+}
+
+void set_score(ArchSpec& arch, ScoreSpec score) {
+  for (int64_t label = std::ssize(score.names); label < score.num_labels; ++label)
+    score.names.push_back(fmt::format("LABEL_{}", label));
+  arch.score = std::move(score);
+  arch.tie_word_embeddings = false;  // there is no head that could be tied
+}
 
 ArchSpec ArchSpec::from_hf_config(const json& config_json, const std::string& where) {
   const JsonFields as_written(config_json, where);
@@ -100,8 +147,14 @@ ArchSpec ArchSpec::from_hf_config(const json& config_json, const std::string& wh
   if (config.has("bos_token_id"))
     arch.bos_token_id = config.require_int("bos_token_id", 0, kMaxSize);
   arch.eos_token_ids = config.get_ids("eos_token_id");
+  if (const json* pad = config.find("pad_token_id");
+      pad != nullptr && pad->is_number_integer() && *pad >= 0)
+    arch.pad_token_id = pad->get<int64_t>();
+  if (const json* range = config.find("initializer_range"); range != nullptr && range->is_number())
+    arch.initializer_range = range->get<double>();
   if (family.read) family.read(config, arch);
   read_ropes(config, family, arch);
+  if (is_scoring_class(config_json)) set_score(arch, read_score(config));
   check_arch(arch, where);
   return arch;
 }

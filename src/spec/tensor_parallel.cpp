@@ -191,7 +191,7 @@ std::map<std::string, TensorSlice> slices_of(const ArchSpec& arch, const TensorP
   const TensorSlice vocabulary{
       .dim = 0, .whole_size = arch.vocab_size, .ranges = {vocabulary_of(arch, tensor)}};
   slices[arch.prefix + "embed_tokens.weight"] = vocabulary;
-  if (!arch.tie_word_embeddings) slices["lm_head.weight"] = vocabulary;
+  if (!arch.tie_word_embeddings && !arch.score) slices["lm_head.weight"] = vocabulary;
   for (int64_t layer = 0; layer < arch.num_layers; ++layer)
     for (const BlockTensors& block : layer_blocks(arch, layer))
       for (auto& [name, slice] : layer_slices(block, tensor))

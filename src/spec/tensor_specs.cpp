@@ -168,7 +168,11 @@ std::vector<TensorSpec> tensor_specs(const ArchSpec& arch) {
   specs.push_back({.name = arch.prefix + "norm.weight",
                    .shape = {arch.hidden_size},
                    .role = TensorRole::kNorm});
-  if (!arch.tie_word_embeddings) {
+  if (arch.score) {
+    specs.push_back({.name = kScoreTensor,
+                     .shape = {arch.score->num_labels, arch.hidden_size},
+                     .role = TensorRole::kHead});
+  } else if (!arch.tie_word_embeddings) {
     specs.push_back({.name = "lm_head.weight",
                      .shape = {arch.vocab_size, arch.hidden_size},
                      .role = TensorRole::kHead});

@@ -217,7 +217,8 @@ namespace {
 
 bool names_an_end(const std::string& target, const ArchSpec& arch) {
   const LoraSpec alone{.target_modules = {target}};
-  return is_end_target(alone, embedding_module(arch)) || is_end_target(alone, kHeadModule);
+  return is_end_target(alone, embedding_module(arch)) ||
+         (!arch.score && is_end_target(alone, kHeadModule));
 }
 
 }  // namespace
@@ -251,7 +252,8 @@ std::vector<std::string> target_names(const std::vector<LinearSpec>& linears,
   };
   for (const LinearSpec& linear : linears)
     if (is_targetable(linear, arch)) add(linear.module.substr(linear.module.rfind('.') + 1));
-  if (parts.language) names.insert(names.end(), {"embed_tokens", kHeadModule});
+  if (parts.language) names.emplace_back("embed_tokens");
+  if (parts.language && !arch.score) names.emplace_back(kHeadModule);
   return names;
 }
 
@@ -417,7 +419,7 @@ std::set<std::string> adapted_names(const LoraSpec& lora, const ArchSpec& arch) 
     if (is_target(lora, module_of(tensor), LinearSpec{}, arch)) names.insert(module_of(tensor));
   if (!lora.parts.language) return names;
   for (const std::string& end : {embedding_module(arch), std::string(kHeadModule)})
-    if (is_end_target(lora, end)) names.insert(end);
+    if (is_end_target(lora, end) && (end != kHeadModule || !arch.score)) names.insert(end);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const LinearSpec& linear : layer_linears(arch, layer)) {
       const std::string name = name_in_layer(arch, layer, linear.module);
@@ -450,7 +452,7 @@ std::vector<Update> all_updates(const LoraSpec& lora, const ArchSpec& arch) {
   const int64_t both_sides = arch.vocab_size + arch.hidden_size;
   if (is_end_target(lora, embedding_module(arch)))
     updates.push_back({embedding_module(arch), both_sides, arch.hidden_size});
-  if (is_end_target(lora, kHeadModule))
+  if (!arch.score && is_end_target(lora, kHeadModule))
     updates.push_back({kHeadModule, both_sides, arch.vocab_size});
   const std::string projection = arch.prefix + "per_layer_model_projection";
   if (arch.per_layer_size > 0 && is_target(lora, projection, LinearSpec{}, arch))

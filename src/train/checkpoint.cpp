@@ -22,6 +22,7 @@
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/safetensors.h"
+#include "sftrun/weights/score_head.h"
 
 namespace sftrun::train {
 namespace fs = std::filesystem;
@@ -207,6 +208,7 @@ CheckpointContents checkpoint_contents(model::Decoder& decoder, parallel::Strate
   const bool has_principal_parts = !decoder.principal_parts().empty();
   CheckpointContents contents;
   contents.projectors = decoder.arch().projectors;
+  contents.arch = decoder.arch();
   // Nothing to put together, so rank 0 writes alone.
   if (!strategy.divides_parameters() && strategy.mesh().rank() != 0) return contents;
   // Parts are ranges of a tensor's values. Those of tensor parallelism may be columns.
@@ -278,6 +280,7 @@ void CheckpointStore::save(const CheckpointContents& contents,
   weights::write_template_variables(temporary, contents.template_variables);
   images::write_caps(temporary, contents.image_caps);
   weights::write_projectors(temporary, contents.projectors);
+  weights::write_labels(temporary, contents.arch);
   if (!contents.principal_parts.empty())
     weights::write_safetensors(temporary / kPrincipalPartsFile, contents.principal_parts);
   FileRecords records;

@@ -60,11 +60,21 @@ void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
     add_metrics({{"loss", stage.loss(run)}, {"token_accuracy", correct}}, sums);
     return;
   }
-  if (!objective.info().needs_sums()) {
+  if (!objective.info().is_of_documents()) {
     add_metrics({{"loss", stage.loss(batch)}}, sums);
     return;
   }
   model::MicroBatchRun run(batch);
+  if (objective.info().has_scores()) {
+    const ScoreValue value = score_documents(stage, run, objective, /*wants_confusion=*/true);
+    std::vector<ObjectiveMetric> terms = {{"loss", value.loss_sum}};
+    terms.insert(terms.end(), value.metrics.begin(), value.metrics.end());
+    add_metrics(terms, sums);
+    if (value.confusion.defined())
+      sums.confusion =
+          sums.confusion.defined() ? sums.confusion + value.confusion : value.confusion;
+    return;
+  }
   const ObjectiveValue value = forward_documents(stage, run, objective, global_batch);
   std::vector<ObjectiveMetric> terms = {{"loss", value.loss_sum}};
   terms.insert(terms.end(), value.metrics.begin(), value.metrics.end());
@@ -105,6 +115,28 @@ StepSums Evaluator::sums_of(const std::vector<data::Bin>& bins, model::Decoder& 
   return sums;
 }
 
+namespace {
+
+/// Of all ranks that count losses.   @param own undefined: this rank has counted none
+std::vector<double> confusion_of_all(const at::Tensor& own, int64_t size,
+                                     const parallel::Mesh& mesh, parallel::Communicator& comm) {
+  std::vector<double> total(static_cast<size_t>(size));
+  if (size == 0) return total;
+  std::vector<double> values(total.size());
+  if (own.defined()) {
+    const at::Tensor host = own.cpu().contiguous();
+    std::copy_n(host.const_data_ptr<double>(), size, values.begin());
+  }
+  const auto ranks = comm.all_gather(values);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (!mesh.counts_loss_of(static_cast<int>(rank))) continue;
+    for (size_t i = 0; i < total.size(); ++i) total[i] += ranks[rank][i];
+  }
+  return total;
+}
+
+}  // namespace
+
 std::vector<std::string> Evaluator::set_names() const {
   std::vector<std::string> names;
   for (const Set& set : sets_)
@@ -126,6 +158,7 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
   };
   std::vector<std::string> names;  // of the sums of a set, after their number of terms
   std::vector<double> values;      // of all sets
+  at::Tensor confusion;
   LostMedia lost(comm, bad_records_);
   for (const Set& set : sets_) {
     const std::vector<data::Bin> bins = set.plan.global_batch(0, 0);
@@ -143,6 +176,8 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
     names = sums.metric_names;
     values.push_back(sums.num_terms);
     for (const at::Tensor& metric : sums.metrics) values.push_back(metric.item<double>());
+    if (sums.confusion.defined())
+      confusion = confusion.defined() ? confusion + sums.confusion : sums.confusion;
   }
   std::vector<double> by_set(values.size());  // over all ranks
   const auto ranks = comm.all_gather(values);
@@ -159,6 +194,11 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
   result.loss = mean(totals[1], totals[0]);
   for (size_t i = 1; i < names.size(); ++i)
     result.metrics.emplace_back(names[i], mean(totals[i + 1], totals[0]));
+  const spec::ArchSpec& arch = decoder.arch();
+  const int64_t num_labels = arch.score ? arch.score->num_labels : 0;
+  result.confusion = confusion_of_all(confusion, objective.confusion_size(num_labels), mesh, comm);
+  for (const auto& [name, value] : objective.metrics_of(result.confusion, num_labels))
+    result.metrics.emplace_back(name, value);
   for (size_t set = 0; sets_.size() > 1 && set < sets_.size(); ++set) {
     result.losses.emplace_back(sets_[set].name,
                                mean(by_set[set * stride + 1], by_set[set * stride]));

@@ -18,7 +18,7 @@ model::PassGraphs::Options graph_options(const parallel::Strategy& strategy,
                                          const config::TrainConfig& config, bool copies_inputs) {
   return {.use = copies_inputs ? model::GraphUse::kOff : graph_use(config.cuda_graphs),
           .has_aux_loss = config.router_aux_loss_coef.value_or(0) > 0,
-          .needs_two_passes = objective.info().needs_sums(),
+          .needs_two_passes = objective.info().is_of_documents(),
           .communicates_in_passes = strategy.communicates_in_passes()};
 }
 
@@ -46,7 +46,7 @@ class StageSchedule final : public MicroBatchSchedule {
                                        .aux = work.aux_grad_scale ? &aux : nullptr,
                                        .completes_gradients = i + 1 == work.num_micro_batches,
                                        .activity = work.activity};
-      if (passes_ && !objective_.info().needs_sums()) {
+      if (passes_ && !objective_.info().is_of_documents()) {
         sums.losses.push_back(
             passes_->forward_backward(batch, work.randomness, is_pinned_, options));
       } else {
@@ -76,14 +76,18 @@ class StageSchedule final : public MicroBatchSchedule {
   /// The forward pass; on the last stage, the loss.
   void forward(const data::Batch& batch, const StepWork& work, const model::PassOptions& options,
                StepSums& sums) {
-    const bool needs_sums = objective_.info().needs_sums();
+    const config::ObjectiveInfo& info = objective_.info();
     model::Decoder& decoder = stage_.decoder();
     auto under_way = std::make_unique<UnderWay>(
         model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), work.randomness,
                              batch_options(objective_, is_pinned_)),
         options);
     model::MicroBatchRun& run = under_way->run;
-    needs_sums ? forward_two_passes(run, work.global_batch, sums) : forward_one_pass(run, sums);
+    if (info.has_scores())
+      forward_scores(run, sums);
+    else
+      info.needs_sums() ? forward_two_passes(run, work.global_batch, sums)
+                        : forward_one_pass(run, sums);
     under_way_.push_back(std::move(under_way));
   }
 
@@ -91,6 +95,13 @@ class StageSchedule final : public MicroBatchSchedule {
   void forward_one_pass(model::MicroBatchRun& run, StepSums& sums) const {
     stage_.forward(run);
     sums.losses.push_back(stage_.loss(run));
+  }
+
+  /// The head has the gradient of the scores at once.
+  void forward_scores(model::MicroBatchRun& run, StepSums& sums) const {
+    const ScoreValue value = score_documents(stage_, run, objective_);
+    sums.losses.push_back(value.loss_sum);
+    add_metrics(value.metrics, sums);
   }
 
   /// The gradient of each row depends on sums over documents: the head runs twice.
@@ -125,7 +136,7 @@ class UnitSchedule final : public MicroBatchSchedule {
       : objective_(objective),
         stage_(stage_of(decoder, strategy)),
         is_pinned_(config.dataloader_pin_memory) {
-    SFTRUN_CHECK(!objective.info().needs_sums() && stage_.has_all_units());
+    SFTRUN_CHECK(!objective.info().is_of_documents() && stage_.has_all_units());
   }
 
   StepSums run(const StepWork& work) override {
@@ -252,6 +263,25 @@ ObjectiveValue forward_documents(const model::Stage& stage, model::MicroBatchRun
        .scores = of_documents(run.batch.scores, policy),
        .is_cut_short = of_documents(run.batch.is_cut_short, policy)},
       global_batch.counts);
+}
+
+ScoreValue score_documents(const model::Stage& stage, model::MicroBatchRun& run,
+                           const Objective& objective, bool wants_confusion) {
+  std::optional<ScoreValue> value;
+  run.options.score_loss = [&](const at::Tensor& scores) -> layers::ScoredLoss {
+    value = objective.evaluate_scores(scores, run.batch, wants_confusion);
+    return {value->loss_sum, value->gradient};
+  };
+  stage.forward(run);
+  stage.loss(run);
+  run.options.score_loss = {};
+  if (value) return *value;
+  // Nothing to score, or another stage has the head.
+  const auto num_documents = run.batch.counts.defined() ? run.batch.counts.size(0) : 0;
+  const spec::ArchSpec& arch = stage.decoder().arch();
+  const at::Tensor zeros = at::zeros({num_documents, arch.score->num_labels},
+                                     at::TensorOptions().device(stage.decoder().options().device));
+  return objective.evaluate_scores(zeros, run.batch, wants_confusion);
 }
 
 at::Tensor log_ratio_sum(const model::Stage& stage, const model::PackedBatch& batch,

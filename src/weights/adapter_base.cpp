@@ -18,6 +18,7 @@
 #include "sftrun/weights/convert.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/projectors.h"
+#include "sftrun/weights/score_head.h"
 
 namespace sftrun::weights {
 namespace {
@@ -312,7 +313,9 @@ namespace {
 AdapterBase with_own_projectors(const fs::path& base_path, const fs::path& adapter) {
   std::shared_ptr<const Checkpoint> base = Checkpoint::open(base_path);
   const std::vector<FeatureProjector> projectors = read_adapter_projectors(*base, adapter);
-  return {.checkpoint = with_projectors(std::move(base), projectors)};
+  std::shared_ptr<const Checkpoint> model = with_projectors(std::move(base), projectors);
+  if (auto score = read_score(adapter)) model = with_score(std::move(model), std::move(*score));
+  return {.checkpoint = std::move(model)};
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ TEST(RecordFormatRows, ColumnsAreThoseOfAllFormats) {
                 "images",       "videos",         "features",         "label",
                 "prompt_ids",   "completion_ids", "reward",           "advantage",
                 "group",        "logprobs",       "sampled_logprobs", "completion_mask",
-                "finish_reason"}));
+                "finish_reason", "labels", "margin"}));
   EXPECT_EQ(optional_columns(),
             (std::vector<std::string>{"advantage", "completion_mask", "features", "finish_reason",
                                       "group", "images", "input", "logprobs", "reward",

@@ -266,6 +266,98 @@ TEST(Objective, EntriesDoWhatTheirRowsSay) {
   EXPECT_GE(entries, 1);
 }
 
+CaseJson head_cases() {
+  std::ifstream file(std::string(SFTRUN_TEST_DATA) + "/train/heads.json");
+  return CaseJson::parse(file);
+}
+
+at::Tensor scores_of(const CaseJson& scores) {
+  std::vector<at::Tensor> rows;
+  for (const CaseJson& row : scores)
+    rows.push_back(at::tensor(row.get<std::vector<double>>(), at::kDouble));
+  return at::stack(rows);
+}
+
+/// @param some of the documents of a case; empty: all
+model::PackedBatch scored_batch(const CaseJson& targets) {
+  model::PackedBatch batch;
+  const auto count = static_cast<int64_t>(targets.size());
+  size_t most = 1;
+  for (const CaseJson& one : targets) most = std::max(most, one.size());
+  batch.counts = at::ones({count}, at::kBool);
+  batch.targets = at::full({count, static_cast<int64_t>(most)}, -1.0, at::kDouble);
+  for (int64_t i = 0; i < count; ++i)
+    for (size_t j = 0; j < targets[i].size(); ++j)
+      batch.targets[i][static_cast<int64_t>(j)] = targets[i][j].get<double>();
+  return batch;
+}
+
+/// scripts/fixtures/make_heads.py: the code of TRL, transformers and scikit-learn.
+TEST(Scores, EqualTheReference) {
+  std::set<std::string> objectives;
+  for (const CaseJson& one : head_cases()) {
+    SCOPED_TRACE(one["name"]);
+    const Objective objective = objective_of(one["settings"]);
+    objectives.insert(std::string(objective.info().name));
+    const double terms = one["terms"];
+    const at::Tensor scores = scores_of(one["scores"]);
+    const ScoreValue value =
+        objective.evaluate_scores(scores, scored_batch(one["targets"]), /*wants_confusion=*/true);
+    EXPECT_NEAR(value.loss_sum.item<double>() / terms, one["loss"].get<double>(), 1e-12);
+    EXPECT_TRUE(
+        test::close(value.gradient.to(at::kDouble) / terms, scores_of(one["d_scores"]), 1e-7));
+    EXPECT_EQ(one["metrics"].size(), value.metrics.size());
+    for (const ObjectiveMetric& metric : value.metrics)
+      EXPECT_NEAR(metric.sum.item<double>() / terms, one["metrics"][metric.name].get<double>(),
+                  1e-7)  // TRL has the accuracy in fp32
+
+          << metric.name;
+    const int64_t labels = scores.size(1);
+    EXPECT_EQ(value.confusion.defined(), one.contains("confusion"));
+    if (!one.contains("confusion")) continue;
+    EXPECT_TRUE(at::equal(value.confusion, scores_of(one["confusion"])));
+    EXPECT_EQ(value.confusion.numel(), objective.confusion_size(labels));
+    const at::Tensor flat = value.confusion.contiguous();
+    const std::vector<double> counts(flat.const_data_ptr<double>(),
+                                     flat.const_data_ptr<double>() + flat.numel());
+    for (const auto& [name, number] : objective.metrics_of(counts, labels))
+      EXPECT_NEAR(number, one[name].get<double>(), 1e-12) << name;
+  }
+  EXPECT_EQ(objectives.size(), config::objective_names(&config::ObjectiveInfo::has_scores).size());
+}
+
+/// Documents that lost their labels, and micro-batches without documents.
+TEST(Scores, LostDocumentsAreNoTerms) {
+  for (const CaseJson& one : head_cases()) {
+    SCOPED_TRACE(one["name"]);
+    const Objective objective = objective_of(one["settings"]);
+    const int64_t lost = objective.info().sequences();
+    const at::Tensor scores = scores_of(one["scores"]);
+    model::PackedBatch batch = scored_batch(one["targets"]), rest = batch;
+    batch.counts.narrow(0, 0, lost).fill_(false);
+    rest.counts = batch.counts.slice(0, lost);
+    rest.targets = batch.targets.slice(0, lost);
+    const ScoreValue with = objective.evaluate_scores(scores, batch, true),
+                     without = objective.evaluate_scores(scores.slice(0, lost), rest, true);
+    EXPECT_NEAR(with.loss_sum.item<double>(), without.loss_sum.item<double>(), 1e-12);
+    EXPECT_TRUE(at::equal(with.gradient.slice(0, lost), without.gradient));
+    EXPECT_EQ(with.gradient.narrow(0, 0, lost).abs().sum().item<double>(), 0);
+    if (with.confusion.defined()) {
+      EXPECT_TRUE(at::equal(with.confusion, without.confusion));
+    }
+    for (size_t i = 0; i < with.metrics.size(); ++i)
+      EXPECT_NEAR(with.metrics[i].sum.item<double>(), without.metrics[i].sum.item<double>(), 1e-12);
+    const ScoreValue none =
+        objective.evaluate_scores(at::zeros({0, scores.size(1)}), model::PackedBatch{}, true);
+    EXPECT_EQ(none.loss_sum.item<double>(), 0);
+    ASSERT_EQ(none.metrics.size(), with.metrics.size());
+    for (size_t i = 0; i < with.metrics.size(); ++i) {
+      EXPECT_EQ(none.metrics[i].name, with.metrics[i].name);
+      EXPECT_TRUE(objective.info().has_metric(none.metrics[i].name));
+    }
+  }
+}
+
 TEST(Objective, LengthsAreNumbersOfLabelsOfAnswers) {
   model::PackedBatch batch;
   batch.tokens = at::zeros({6}, at::kLong);

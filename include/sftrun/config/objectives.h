@@ -18,11 +18,27 @@
 namespace sftrun::config {
 
 /// What training minimises (`train.objective`).
-enum class Objective : uint8_t { kSft, kDpo, kIpo, kCpo, kSimpo, kOrpo, kKto, kGrpo };
+enum class Objective : uint8_t {
+  kSft,
+  kDpo,
+  kIpo,
+  kCpo,
+  kSimpo,
+  kOrpo,
+  kKto,
+  kReward,
+  kClassify,
+  kGrpo
+};
 
 /// What an example of the data has: one answer, a chosen and a rejected one, one that is judged
-/// (desirable or not), or one that a model sampled and that has a reward.
-enum class ExampleForm : uint8_t { kAnswer, kPair, kJudged, kSampled };
+/// (desirable or not), a text of one or several classes, or an answer that a model sampled and that has
+/// a reward.
+enum class ExampleForm : uint8_t { kAnswer, kPair, kJudged, kClassed, kSampled };
+
+/// What trains on top of the last layer: the language-model head, or a matrix of its own that gives
+/// scores of the last token of each document.
+enum class HeadKind : uint8_t { kLanguage, kReward, kClasses };
 
 /// What the loss, its gradient and the metrics are means over, in the whole global batch.
 enum class LossTerms : uint8_t { kLabelTokens, kExamples };
@@ -50,6 +66,9 @@ struct ObjectiveInfo {
   bool labels_prompts = false;
   /// Before a step, answers of other examples are scored (KTO's estimate of the KL divergence).
   bool needs_mismatched = false;
+  /// A head of scores replaces the language-model head; the loss is a function of the scores of
+  /// documents (transformers' GenericForSequenceClassification), not of tokens.
+  HeadKind head = HeadKind::kLanguage;
   bool has_dropout = false;   ///< of adapters; also noise on embeddings
   bool has_aux_loss = false;  ///< the load-balancing loss of routers may be added
   /// Keys that only some objectives read, and this one does.
@@ -79,12 +98,16 @@ struct ObjectiveInfo {
   constexpr bool reads_judgements() const { return form == ExampleForm::kJudged; }
   /// Its terms are functions of single tokens of sampled answers, and not of sums over documents.
   constexpr bool reads_samples() const { return form == ExampleForm::kSampled; }
+  constexpr bool reads_classes() const { return form == ExampleForm::kClassed; }
   constexpr bool takes_loss(PreferenceLoss loss) const {
     for (const PreferenceLoss one : losses)
       if (one == loss) return true;
     return false;
   }
-  constexpr bool needs_sums() const { return !is_cross_entropy; }
+  constexpr bool has_scores() const { return head != HeadKind::kLanguage; }
+  constexpr bool needs_sums() const { return !is_cross_entropy && !has_scores(); }
+  /// The gradient of a micro-batch's rows depends on what its forward pass gives.
+  constexpr bool is_of_documents() const { return !is_cross_entropy; }
   /// Token sequences of an example. They lie in the same micro-batch, one after the other.
   constexpr int64_t sequences() const { return reads_pairs() ? 2 : 1; }
   constexpr const char* example_word() const { return reads_pairs() ? "pair" : "example"; }
@@ -117,6 +140,11 @@ inline constexpr auto kGrpoSettings = std::to_array<std::string_view>(
      "train.mask_truncated_completions", "train.max_completion_length", "train.sampling_correction",
      "train.sampling_correction_max"});
 
+inline constexpr auto kRewardSettings =
+    std::to_array<std::string_view>({"train.center_rewards_coefficient"});
+inline constexpr auto kClassifySettings =
+    std::to_array<std::string_view>({"data.classes", "train.problem_type"});
+
 /// As in TRL's DPOTrainer, CPOTrainer, ORPOTrainer and KTOTrainer.
 inline constexpr auto kPairMetrics =
     std::to_array<std::string_view>({"rewards/accuracies", "rewards/margins", "rewards/chosen",
@@ -140,6 +168,12 @@ inline constexpr auto kGrpoMetrics = std::to_array<std::string_view>(
 inline constexpr auto kGrpoLosses = std::to_array<PreferenceLoss>(
     {PreferenceLoss::kDapo, PreferenceLoss::kGrpo, PreferenceLoss::kBnpo, PreferenceLoss::kDrGrpo,
      PreferenceLoss::kCispo});
+/// As in TRL's RewardTrainer.
+inline constexpr auto kRewardMetrics =
+    std::to_array<std::string_view>({"accuracy", "margin", "mean_reward"});
+inline constexpr auto kClassifyMetrics =
+    std::to_array<std::string_view>({"accuracy", "f1_macro", "f1_micro"});
+
 inline constexpr auto kDpoLosses = std::to_array<PreferenceLoss>(
     {PreferenceLoss::kSigmoid, PreferenceLoss::kHinge, PreferenceLoss::kRobust,
      PreferenceLoss::kIpo, PreferenceLoss::kSigmoidNorm, PreferenceLoss::kExoPair,
@@ -222,6 +256,27 @@ inline constexpr auto kObjectives = std::to_array<ObjectiveInfo>({
      .settings = kKtoSettings,
      .metrics = kKtoMetrics,
      .shown = {.metric = "rewards/margins", .word = "margin"}},
+    {.objective = Objective::kReward,
+     .name = "reward",
+     .description = "a reward model: a head of one score, from pairs of a chosen and a rejected "
+                    "answer (docs/heads.md)",
+     .form = ExampleForm::kPair,
+     .terms = LossTerms::kExamples,
+     .head = HeadKind::kReward,
+     .settings = kRewardSettings,
+     .metrics = kRewardMetrics,
+     .shown = {.metric = "accuracy", .word = "accuracy"}},
+    {.objective = Objective::kClassify,
+     .name = "classify",
+     .description = "a classifier: a head of one score for each class, from texts with a label or "
+                    "several (docs/heads.md)",
+     .form = ExampleForm::kClassed,
+     .terms = LossTerms::kExamples,
+     .head = HeadKind::kClasses,
+     .has_dropout = true,
+     .settings = kClassifySettings,
+     .metrics = kClassifyMetrics,
+     .shown = {.metric = "accuracy", .word = "accuracy"}},
     {.objective = Objective::kGrpo,
      .name = "grpo",
      .description = "group relative policy optimization over sampled answers and their rewards "
@@ -236,8 +291,7 @@ inline constexpr auto kObjectives = std::to_array<ObjectiveInfo>({
      .beta = 0},
 });
 /// Names that other tools have, and this version has not.
-inline constexpr auto kOtherObjectives =
-    std::to_array<std::string_view>({"reward", "classify", "embed", "distill"});
+inline constexpr auto kOtherObjectives = std::to_array<std::string_view>({"embed", "distill"});
 
 constexpr const ObjectiveInfo& objective_info(Objective objective) {
   return kObjectives[static_cast<size_t>(objective)];

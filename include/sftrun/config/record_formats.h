@@ -51,6 +51,7 @@ struct RecordFormatInfo {
   constexpr bool gives(ExampleForm form) const {
     if (form == ExampleForm::kSampled) return !is_text && !is_pair;
     if (form == ExampleForm::kJudged) return !is_text && !is_sampled;
+    if (form == ExampleForm::kClassed) return !is_pair && !is_sampled;
     return !is_sampled && is_pair == (form == ExampleForm::kPair);
   }
 };
@@ -112,6 +113,10 @@ inline constexpr NameList kMediaColumns = {"images", "videos", "features"};
 /// The column with the judgement of an answer, and LLaMA-Factory's word, which is read where there
 /// is no such column.
 inline constexpr const char *kLabelColumn = "label", *kLabelAlias = "kto_tag";
+/// The column with the classes of a text, where it may have several.
+inline constexpr const char* kLabelsColumn = "labels";
+/// The column of a pair with what the chosen answer's score should exceed the other by.
+inline constexpr const char* kMarginColumn = "margin";
 
 /// All columns that `data.fields` can name.
 std::vector<std::string> record_columns();

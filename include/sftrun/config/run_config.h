@@ -82,6 +82,8 @@ enum class SamplingCorrection {
   kSequenceTruncate,
   kSequenceMask
 };
+/// Whether a text has one class or several (`train.problem_type`); kAuto: as the records say.
+enum class ProblemType { kAuto, kSingleLabel, kMultiLabel };
 enum class EvalStrategy {
   kAuto,
   kNo,
@@ -204,6 +206,9 @@ struct DataConfig {
   nlohmann::ordered_json chat_template_kwargs = nlohmann::ordered_json::object();
   TooLong too_long = TooLong::kAuto;
   BadRecords bad_records = BadRecords::kError;
+  /// Names of the classes of `classify`, in the order of their scores; empty: those of the model or of the data, which resolving a run
+  /// finds.
+  std::vector<std::string> classes;
   /// Folder of relative paths of images, videos and features; empty: that of their record's file.
   std::string image_root;
   int64_t max_image_pixels = 0, image_longest_edge = 0;  ///< 0: the model's own limits
@@ -234,6 +239,8 @@ struct TrainConfig {
   int64_t max_completion_length = 256;  ///< what dr_grpo divides sums over tokens by
   SamplingCorrection sampling_correction = SamplingCorrection::kSequenceMask;
   double sampling_correction_max = 3;
+  double center_rewards_coefficient = 0;          ///< of `reward`; 0: off
+  ProblemType problem_type = ProblemType::kAuto;  ///< of `classify`; resolved: not kAuto
   std::string reference = "start";  ///< "start", "base", or the path of a model or an adapter
   ReferenceLogps reference_logps = ReferenceLogps::kOnline;
   double epochs = 3;

@@ -88,6 +88,7 @@ struct Batch {
       document_keys;  ///< [n] identity of each document in this step, for counter-based dropout
   /// [n] 1: a desirable answer, 0: an undesirable one; empty: they are not judged.
   std::vector<uint8_t> is_desirable;
+  std::vector<std::vector<float>> targets;  ///< [n] Example::targets
   std::vector<SequenceMedia> images;  ///< in order; their `begin` and `end` are rows of the batch
   /// Runs of rows that get features, in order: features of all images one after another are those of
   /// all runs one after another. A run is of one image, whose rows may see each other both ways.

@@ -33,6 +33,8 @@ DetectedFormat detect_format(const Json& record, const std::string& where,
 /// For commands that read one answer of a record without a run's configuration: the same for sft,
 /// with errors that say which keys to write. A pair is refused, also one that has other keys.
 DetectedFormat detect_input_format(const Json& record, const std::string& where);
+/// For commands that score records by a head of scores: the text, prompt or conversation of a record, whether or not it has a class.
+DetectedFormat detect_scored_format(const Json& record, const std::string& where);
 /// Whether a record has two answers to compare, "chosen" and "rejected".
 bool is_preference(const Json& record);
 /// Whether a record has one answer and says whether it is desirable, as objectives on judged answers
@@ -68,6 +70,7 @@ struct Sequence {
   std::vector<Part> parts;           ///< in order, covering `text`; only when asked for
   std::vector<SequenceMedia> media;  ///< in order
   Judgement judgement = Judgement::kNone;
+  std::vector<float> targets;      ///< as Example::targets
   int64_t num_prompt_tokens = 0;  ///< of a compared, judged or sampled answer: tokens before it
   double score = 0;               ///< of a sampled answer
   ScoreKind score_kind = ScoreKind::kNone;
@@ -98,11 +101,16 @@ struct Sequence {
 
 struct SequenceOptions {
   config::ExampleForm form = config::ExampleForm::kAnswer;  ///< of pairs and judged answers too
+  config::HeadKind head = config::HeadKind::kLanguage;      ///< of scores: every token has a label
+  std::vector<std::string> classes = {};                    ///< of texts with classes
+  config::ProblemType problem_type = config::ProblemType::kSingleLabel;
   config::LossOnChoice loss_on = config::LossOnChoice::kAssistant;
   config::Thinking thinking = config::Thinking::kTemplate;
   config::EmptyThinking empty_thinking = config::EmptyThinking::kWarn;
   Json chat_template_kwargs = Json::object();
   LabelWeights label_weights = {};
+  bool ends_texts =
+      false;  ///< texts with classes: with an EOS, unless one is there, as pairs have it
   bool append_eos =
       true;  ///< after texts and string completions; conversations end as their template has it
   bool with_parts = false;

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 
 #include "sftrun/layers/batch_context.h"
@@ -34,6 +35,14 @@ struct HeadLoss {
   at::Tensor grad_input;
 };
 
+/// The loss of the documents of a micro-batch, a function of their scores.
+struct ScoredLoss {
+  at::Tensor loss_sum;  ///< scalar in fp64 on the device: unscaled
+  at::Tensor gradient;  ///< [documents, labels] fp32 of loss_sum; undefined: it is not wanted
+};
+/// @param scores [documents, labels] fp32, without a graph
+using ScoreLoss = std::function<ScoredLoss(const at::Tensor& scores)>;
+
 struct Backend {
   const char* name;
   /// x [T, hidden] -> [T, hidden].   @param run receives the state for the backward pass; null:
@@ -52,6 +61,11 @@ struct Backend {
   /// -log p of each row's label [N] fp32, without gradients; arguments as of `head_loss`.
   at::Tensor (*label_losses)(const at::Tensor& input, const Head& head, const at::Tensor& labels,
                              const BatchContext& rows);
+  /// Final norm and scores in fp32, and with `wanted` their backward pass.
+  /// @param input [documents, hidden] the rows that are scored
+  /// @param scale factor of the gradient
+  HeadLoss (*score_loss)(const at::Tensor& input, const Head& head, const ScoreLoss& loss,
+                         double scale, HeadGrad wanted);
   /// Passes read the fp32 masters of parameters, as leaves of autograd, not only the copies in the
   /// compute dtype.
   bool reads_masters = false;
@@ -62,6 +76,8 @@ const Backend& plain_backend();
 
 /// Output of a layer [T, hidden] for the tokens of a generation pass, by the fused backend.
 at::Tensor generate_layer(const Layer& layer, const at::Tensor& x, const GenerationPass& pass);
+/// Scores [N, labels] fp32 of the last layer's output rows, after the final norm.
+at::Tensor scores_of(const Head& head, const at::Tensor& hidden);
 /// Logits [N, vocab] of the last layer's output rows: after the final norm, scaled and soft-capped.
 at::Tensor logits_of(const Head& head, const at::Tensor& hidden);
 /// -log p of each row's label [N] fp32.   @param rows as for `Backend::head_loss`

@@ -63,7 +63,8 @@ struct Layer {
   std::vector<Joinable> joints();
 };
 
-/// Final norm and language-model head: logits = logit_scale * W norm(x), then the soft cap.
+/// Final norm and language-model head: logits = logit_scale * W norm(x), then the soft cap. Or a head of scores: `linear` is
+/// [labels, hidden] in fp32 on every rank, and nothing follows it.
 struct Head {
   Norm norm;
   Linear linear;

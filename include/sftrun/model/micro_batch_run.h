@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "sftrun/core/activity.h"
@@ -28,7 +29,8 @@ struct PassOptions {
   double grad_scale = 1;  ///< factor of the loss's gradient
   /// [N] fp32: a further factor for each labelled row; undefined: the weights of the batch's labels
   at::Tensor row_factors;
-  AuxLoss* aux = nullptr;  ///< not null: the routers' balance is counted
+  layers::ScoreLoss score_loss;  ///< of a head of scores
+  AuxLoss* aux = nullptr;        ///< not null: the routers' balance is counted
   /// The gradients are complete after this micro-batch: `UnitHooks::gradients_ready` is called.
   bool completes_gradients = true;
   Activity* activity = nullptr;  ///< records which pass runs; may be null
@@ -50,6 +52,11 @@ struct MicroBatchRun {
   explicit MicroBatchRun(const PackedBatch& packed, PassValues values = PassValues::kTrained)
       : batch(packed), values(values), context(packed.context) {
     context.adapters = values != PassValues::kBase;
+  }
+  /// A forward pass whose scores `loss` receives.   @pre the decoder has a head of scores
+  MicroBatchRun(const PackedBatch& packed, layers::ScoreLoss loss)
+      : MicroBatchRun(packed, PassValues::kTrained) {
+    options.score_loss = std::move(loss);
   }
   /// A forward pass that a backward pass follows.
   MicroBatchRun(const PackedBatch& packed, const PassOptions& options)

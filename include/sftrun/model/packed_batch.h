@@ -19,10 +19,12 @@ namespace sftrun::model {
 
 /// A micro-batch on its device. T tokens, N of them with a label.
 struct PackedBatch {
-  at::Tensor staged;      ///< uint8: all data copied; most tensors below are views of it
-  at::Tensor tokens;      ///< [T] int64
-  at::Tensor label_rows;  ///< [N] int64: positions with a label, ascending; padding may follow
-  at::Tensor labels;      ///< [N] int32
+  at::Tensor staged;  ///< uint8: all data copied; most tensors below are views of it
+  at::Tensor tokens;  ///< [T] int64
+  /// [N] int64: positions with a label, ascending; padding may follow. For a head of scores: the
+  /// position of each document that is scored (N documents).
+  at::Tensor label_rows;
+  at::Tensor labels;  ///< [N] int32
   /// [N] int64: number of the document that each labelled row belongs to; set if asked for.
   at::Tensor label_documents;
   /// [N] int64: data::LabelKind; set if some are asked for.
@@ -30,6 +32,9 @@ struct PackedBatch {
   /// By data::LabelColumn: [N] fp32, undefined where the batch does not have the column.
   std::array<at::Tensor, data::kNumLabelColumns> label_values;
   at::Tensor is_desirable;  ///< [documents] bool; undefined: they are not judged
+  /// Scored documents: [documents] bool, whether each is a part of the loss, and [documents, most]
+  /// fp64 `data::Batch::targets`, behind which -1 follows. Else undefined.
+  at::Tensor counts, targets;
   /// [documents] fp64: `data::Batch::reference_logps`; undefined: the batch has none.
   at::Tensor reference_logps;
   /// Of sampled answers: [documents] fp64, fp64 and bool; undefined: they are not sampled.
@@ -61,8 +66,10 @@ struct BatchTarget {
   bool cuts_chunks = false;  ///< the model has gated delta nets: compute `Chunks` for each batch
   /// The model's tower; null: it takes no images.
   const spec::VisionSpec* vision = nullptr;
-  bool is_before_embedding = true;  ///< false: a stage of a pipeline that gets hidden states
-  bool has_rope_axes = false;       ///< M-RoPE: rows of images have positions on three axes
+  bool has_scores = false;           ///< the model scores the last token of each document
+  std::optional<int64_t> pad_token;  ///< it is not the last token where others are before it
+  bool is_before_embedding = true;   ///< false: a stage of a pipeline that gets hidden states
+  bool has_rope_axes = false;        ///< M-RoPE: rows of images have positions on three axes
   std::shared_ptr<ImageSource> images = {};                   ///< null: micro-batches have none
   const std::vector<FeatureProjector>* projectors = nullptr;  ///< of the model; null: none
   at::ScalarType features_dtype = at::kFloat;

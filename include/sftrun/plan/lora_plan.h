@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "sftrun/config/run_config.h"
@@ -13,6 +14,13 @@ namespace sftrun::plan {
 /// @throws ConfigError as spec::add_projectors_of_run, and for a new one in a part that does not train
 void add_projectors(spec::ArchSpec& arch, const config::RunConfig& config,
                     const std::vector<FeatureProjector>& of_start);
+
+/// The head of scores of a run whose objective has one; nullopt: it trains the language-model head.
+/// @throws ConfigError for models that cannot have the one or the other
+std::optional<spec::ScoreSpec> score_of_run(const spec::ArchSpec& arch,
+                                            const config::RunConfig& config);
+/// Sets it.   @throws ConfigError alike
+void add_score(spec::ArchSpec& arch, const config::RunConfig& config);
 
 /// The run's `tuning.lora`, for everything that follows the configuration. Parts of a model with images that train in full beside LoRA
 /// are in its `modules_to_save`.   @pre require_parts_exist(tuning, arch)

@@ -128,6 +128,17 @@ struct MixtureSpec {
   ExpertFiles files = ExpertFiles::kEach;
 };
 
+/// A head of scores in place of the language-model head, as transformers' ...ForSequenceClassification has it: a matrix
+/// `score.weight` [num_labels, hidden] without bias, applied to the last token of a text.
+struct ScoreSpec {
+  int64_t num_labels = 0;
+  std::vector<std::string> names;  ///< id2label; empty: LABEL_0, LABEL_1, …
+  std::string problem_type;        ///< as in config.json; empty: none
+  const std::string& name_of(int64_t label) const { return names[static_cast<size_t>(label)]; }
+};
+inline constexpr const char* kScoreModule = "score";
+inline constexpr const char* kScoreTensor = "score.weight";
+
 struct ArchSpec {
   std::string family;  ///< HF model_type: "llama"
   /// Prefix of the names of embedding, layers and final norm: "model."; for the text part of a
@@ -167,6 +178,11 @@ struct ArchSpec {
   /// transformers multiplies by `embedding_scale` after the embedding module, and so after NEFTune's
   /// noise (Granite)
   bool scales_embedding_noise = false;
+  /// Set: the model gives scores, and no tokens; `tie_word_embeddings` is false then.
+  std::optional<ScoreSpec> score;
+  double initializer_range = 0.02;  ///< standard deviation of the values of new matrices
+  std::optional<int64_t>
+      pad_token_id;  ///< of config.json: scores are of the last token but this one
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;
 
@@ -183,6 +199,11 @@ struct ArchSpec {
   /// @throws DataError if a rope has `divisors`, which config.json cannot express.
   nlohmann::json to_hf_config() const;
 };
+
+/// transformers' class of such a model with a head of scores ("LlamaForSequenceClassification"); empty: it has none.
+std::string score_class(const ArchSpec& arch);
+/// Sets `score`.
+void set_score(ArchSpec& arch, ScoreSpec score);
 
 /// Whether llama.cpp stores the rows of q and k interleaved: it rotates pairs of adjacent channels,
 /// transformers rotates channels of the two halves of a head.

@@ -71,6 +71,7 @@ struct CheckpointContents {
   nlohmann::ordered_json template_variables;  ///< of the run; null or empty: none
   images::ImageCaps image_caps;               ///< of the run's images
   std::vector<FeatureProjector> projectors;   ///< of the model
+  spec::ArchSpec arch;                        ///< whose head of scores has names
 
   /// Where base weights train and ranks own parts of them: each rank writes its own part, and
   /// nothing is put together. Then `trainable` and `optimizer` have what this rank writes: flat

@@ -27,6 +27,8 @@ struct EvalResult {
   double num_terms = 0;          ///< of the objective
   observe::NamedValues metrics;  ///< means that the objective reports
   observe::NamedValues losses;   ///< of each set by its name, if there are several
+  /// ScoreValue::confusion of all sets, row after row; empty: the objective counts none.
+  std::vector<double> confusion;
 };
 
 /// What generating answers for the validation prompts gave.

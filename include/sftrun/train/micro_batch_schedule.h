@@ -39,6 +39,7 @@ struct StepSums {
   std::vector<at::Tensor> losses, aux_losses;  ///< per micro-batch, unscaled
   std::vector<at::Tensor> metrics;             ///< sums over micro-batches
   std::vector<std::string> metric_names;       ///< of `metrics`
+  at::Tensor confusion;                        ///< sum of ScoreValue::confusion; undefined: none
   double num_terms = 0;                        ///< of the objective, in these micro-batches
 };
 
@@ -75,6 +76,9 @@ void add_metrics(const std::vector<ObjectiveMetric>& metrics, StepSums& sums);
 /// `batch_options`
 ObjectiveValue forward_documents(const model::Stage& stage, model::MicroBatchRun& run,
                                  const Objective& objective, const GlobalBatch& global_batch);
+/// Forward pass, loss and, if `run` trains, the head's backward pass, of an objective on scores.
+ScoreValue score_documents(const model::Stage& stage, model::MicroBatchRun& run,
+                           const Objective& objective, bool wants_confusion = false);
 /// Sum over documents of log p minus that of the reference model: scalar fp64.
 at::Tensor log_ratio_sum(const model::Stage& stage, const model::PackedBatch& batch,
                          const Objective& objective);

@@ -67,6 +67,24 @@ struct ObjectiveValue {
   std::vector<ObjectiveMetric> metrics;
 };
 
+/// What a head of scores gives of a micro-batch, and what it is to give.
+struct DocumentScores {
+  at::Tensor scores;   ///< [documents, labels] fp64
+  at::Tensor counts;   ///< [documents] bool: false: it is no part of the loss
+  at::Tensor targets;  ///< [documents, most] fp64: numbers of classes, then -1; margins
+  bool wants_confusion = false;
+};
+
+/// The value of an objective on scores.
+struct ScoreValue {
+  at::Tensor loss_sum;  ///< scalar fp64: sum of this micro-batch's terms
+  at::Tensor gradient;  ///< [documents, labels] fp32 of loss_sum
+  std::vector<ObjectiveMetric> metrics;
+  /// What evaluations count, if asked for. One label: [labels, labels] fp64, rows of the actual, columns of the predicted
+  /// classes. Several: [labels, 4], true positives, false negatives, false positives, true negatives.
+  at::Tensor confusion;
+};
+
 /// What the terms of a batch are counted from, before any forward pass.
 using BatchCounts = data::BinCounts;
 
@@ -94,6 +112,17 @@ class Objective {
   /// @param totals of the global batch: a mean over other things than the terms is divided by these
   /// @pre info().needs_sums()
   ObjectiveValue evaluate(const DocumentSums& sums, const BatchCounts& totals) const;
+
+  /// The value of scores [documents, labels] fp32 of a micro-batch, which may be empty.
+  /// @param batch whose documents they are   @pre info().has_scores()
+  ScoreValue evaluate_scores(const at::Tensor& scores, const model::PackedBatch& batch,
+                             bool wants_confusion) const;
+
+  /// Values of ScoreValue::confusion; 0: the objective counts none.
+  int64_t confusion_size(int64_t num_labels) const;
+  /// "f1_macro" and "f1_micro" (as scikit-learn has them, with 0 for 0 / 0) of such values; empty: of none.
+  std::vector<std::pair<std::string, double>> metrics_of(const std::vector<double>& confusion,
+                                                         int64_t num_labels) const;
 
   /// Labels whose sums are apart from those of answers.
   model::LabelKinds label_kinds() const;

@@ -17,6 +17,10 @@ std::string advice_on_format(const ObjectiveInfo& objective) {
     case ExampleForm::kSampled:
       return fmt::format("remove format: {} reads sampled answers with their \"reward\"",
                          objective.name);
+    case ExampleForm::kClassed:
+      return fmt::format(
+          "remove format: {} reads a text, a prompt or a conversation, and its \"label\"",
+          objective.name);
     case ExampleForm::kAnswer:
       break;
   }

@@ -160,6 +160,29 @@ HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Te
   return result;
 }
 
+HeadLoss fused_score_loss(const at::Tensor& input, const Head& head, const ScoreLoss& loss,
+                          double scale, HeadGrad wanted) {
+  const at::NoGradGuard no_grad;
+  const Linear& linear = head.linear;
+  const Normed in = normed(input, head.norm);
+  const at::Tensor rows = in.y.to(at::kFloat);
+  const ScoredLoss scored = loss(at::mm(rows, linear.weight.t()));
+  HeadLoss result{scored.loss_sum, {}};
+  if (wanted == HeadGrad::kNone) return result;
+  const at::Tensor d_scores = scored.gradient * scale;
+  if (linear.weight_parameter != nullptr)
+    linear.weight_parameter->grad.add_(at::mm(d_scores.t(), rows));
+  if (wanted == HeadGrad::kInput || head.norm.parameter != nullptr)
+    result.grad_input = norm_backward(at::mm(d_scores, linear.weight).to(input.scalar_type()),
+                                      input, head.norm, in.rstd, {}, wanted == HeadGrad::kInput);
+  return result;
+}
+
+at::Tensor scores_of(const Head& head, const at::Tensor& hidden) {
+  const at::NoGradGuard no_grad;
+  return at::mm(normed(hidden, head.norm).y.to(at::kFloat), head.linear.weight.t());
+}
+
 at::Tensor logits_of(const Head& head, const at::Tensor& hidden) {
   at::Tensor logits = raw_logits(head, head.linear, normed(hidden, head.norm).y, {});
   if (head.linear.ranks != nullptr) logits = logits_of_all_ranks(logits, head);

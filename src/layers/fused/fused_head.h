@@ -8,6 +8,9 @@ namespace sftrun::layers {
 HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
                          const kernels::GradScale& grad_scale, HeadGrad wanted,
                          const BatchContext& rows);
+/// `Backend::score_loss` of the fused backend.
+HeadLoss fused_score_loss(const at::Tensor& input, const Head& head, const ScoreLoss& loss,
+                          double scale, HeadGrad wanted);
 /// `Backend::label_losses` of the fused backend.
 inline at::Tensor fused_label_losses(const at::Tensor& input, const Head& head,
                                      const at::Tensor& labels, const BatchContext& rows) {

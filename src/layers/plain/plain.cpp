@@ -305,11 +305,24 @@ at::Tensor plain_label_losses(const at::Tensor& input, const Head& head, const a
   return losses;
 }
 
+HeadLoss plain_score_loss(const at::Tensor& input, const Head& head, const ScoreLoss& loss,
+                          double scale, HeadGrad wanted) {
+  const at::AutoGradMode grad_mode(wanted != HeadGrad::kNone);
+  const at::Tensor rows = input.detach().requires_grad_(wanted == HeadGrad::kInput);
+  const Linear& linear = head.linear;
+  const at::Tensor scores = at::linear(rms_norm(rows, head.norm).to(at::kFloat),
+                                       value_of(linear.weight_parameter, linear.weight));
+  const ScoredLoss scored = loss(scores.detach());
+  if (scores.requires_grad()) torch::autograd::backward({scores}, {scored.gradient * scale});
+  return {scored.loss_sum, wanted == HeadGrad::kInput ? rows.grad() : at::Tensor()};
+}
+
 }  // namespace
 
 const Backend& plain_backend() {
-  static const Backend backend{"plain", plain_layer_forward, head_loss, plain_label_losses,
-                               /*reads_masters=*/true};
+  static const Backend backend{"plain",          plain_layer_forward,
+                               head_loss,        plain_label_losses,
+                               plain_score_loss, /*reads_masters=*/true};
   return backend;
 }
 

@@ -47,7 +47,14 @@ int64_t bytes_on_cpu(const StepContext& step) {
          matrix_gradient_on_cpu(step, matrix, step.trains_head) + (copies ? kFp32 * logits : 0);
 }
 
+/// Hidden states, and their gradients, of which few rows are not zero. A head of scores has few rows.
+int64_t bytes_of_scores(const StepContext& step) {
+  return step.rows(2 * step.arch.hidden_size) +
+         kFp32 * step.arch.score->num_labels * step.arch.hidden_size;
+}
+
 TrainingBytes training(const StepContext& step, int64_t /*layer*/) {
+  if (step.arch.score) return {.in_forward = bytes_of_scores(step)};
   return {.in_forward = step.shape.on_gpu ? bytes_on_gpu(step) : bytes_on_cpu(step)};
 }
 

@@ -126,6 +126,7 @@ const Family kGemma2 = {
 const Family kGemma3 = {
     .model_type = "gemma3_text",
     .model_class = "Gemma3ForCausalLM",
+    .score_class = "Gemma3TextForSequenceClassification",
     .defaults = R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
                     "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
                     "head_dim": 256, "max_position_embeddings": 131072, "tie_word_embeddings": true,

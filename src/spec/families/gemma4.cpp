@@ -200,6 +200,7 @@ void write_gemma4_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {
 const Family kGemma4 = {
     .model_type = "gemma4_text",
     .model_class = "Gemma4ForCausalLM",
+    .score_class = "-",
     .defaults =
         R"({"vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216,
             "num_hidden_layers": 30, "num_attention_heads": 8, "num_key_value_heads": 4,

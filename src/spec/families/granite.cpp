@@ -51,6 +51,7 @@ void write_granite_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {
 const Family kGranite = {
     .model_type = "granite",
     .model_class = "GraniteForCausalLM",
+    .score_class = "-",
     .read = read_granite,
     .write = write_granite,
     .gguf = "granite",

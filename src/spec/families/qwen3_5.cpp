@@ -150,6 +150,7 @@ void write_qwen3_5_gguf(const ArchSpec& arch, GgufMetadataWriter& meta) {
 const Family kQwen3_5 = {
     .model_type = "qwen3_5_text",
     .model_class = "Qwen3_5ForCausalLM",
+    .score_class = "Qwen3_5TextForSequenceClassification",
     .defaults = R"({"vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288,
                     "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4,
                     "head_dim": 256, "max_position_embeddings": 32768,
@@ -169,6 +170,7 @@ const Family kQwen3_5 = {
 const Family kQwen3_5Moe = {
     .model_type = "qwen3_5_moe_text",
     .model_class = "Qwen3_5MoeForCausalLM",
+    .score_class = "-",
     .defaults = R"({"vocab_size": 248320, "hidden_size": 2048, "intermediate_size": 2048,
                     "num_hidden_layers": 40, "num_attention_heads": 16, "num_key_value_heads": 2,
                     "head_dim": 256, "max_position_embeddings": 32768,

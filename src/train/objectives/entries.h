@@ -2,7 +2,7 @@
 
 #include "sftrun/train/objective.h"
 
-/// One function for each row of config::kObjectives that needs sums over documents. The weights are
+/// One function for each row of config::kObjectives that needs sums over documents, or scores of them. The weights are
 /// the gradient of `loss_sum`, which has a graph.
 namespace sftrun::train {
 
@@ -36,5 +36,17 @@ ObjectiveTerms kto(const DocumentSums& sums, const config::TrainConfig& config,
 /// Group relative policy optimization with the losses of `train.loss_type` (grpo.cpp).
 ObjectiveTerms grpo(const DocumentSums& sums, const config::TrainConfig& config,
                     const BatchCounts& totals);
+/// A function of DocumentScores, whose `scores` require gradients.
+struct ScoreTerms {
+  at::Tensor loss_sum;                   ///< scalar fp64
+  std::vector<ObjectiveMetric> metrics;  ///< their graphs are not used
+  at::Tensor confusion;                  ///< ScoreValue::confusion
+};
+
+/// Reward models (arXiv:2204.05862, section 2; margin: arXiv:2307.09288, equation 2; centering:
+/// arXiv:2312.09244), in the form of TRL's RewardTrainer.
+ScoreTerms reward(const DocumentScores& documents, const config::TrainConfig& config);
+/// transformers' ForSequenceClassificationLoss.
+ScoreTerms classify(const DocumentScores& documents, const config::TrainConfig& config);
 
 }  // namespace sftrun::train

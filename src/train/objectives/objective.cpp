@@ -20,11 +20,28 @@ using Evaluate = ObjectiveTerms (*)(const DocumentSums& sums, const config::Trai
                                     const BatchCounts& totals);
 // to_array: a missing entry is an error of the compiler.
 constexpr std::array<Evaluate, config::kObjectives.size()> kEvaluate =
-    std::to_array<Evaluate>({nullptr, dpo, dpo, cpo, simpo, orpo, kto, grpo});
+    std::to_array<Evaluate>({nullptr, dpo, dpo, cpo, simpo, orpo, kto, nullptr, nullptr, grpo});
+
+/// The same of rows with a head of scores.
+struct ScoreEntry {
+  config::Objective objective;
+  ScoreTerms (*evaluate)(const DocumentScores& documents, const config::TrainConfig& config);
+};
+constexpr auto kScoreEntries = std::to_array<ScoreEntry>(
+    {{config::Objective::kReward, reward}, {config::Objective::kClassify, classify}});
+
+constexpr const ScoreEntry* score_entry(config::Objective objective) {
+  for (const ScoreEntry& entry : kScoreEntries)
+    if (entry.objective == objective) return &entry;
+  return nullptr;
+}
 
 static_assert([] {
   for (size_t i = 0; i < kEvaluate.size(); ++i)
-    if (config::kObjectives[i].needs_sums() != (kEvaluate[i] != nullptr)) return false;
+    if (config::kObjectives[i].needs_sums() != (kEvaluate[i] != nullptr) ||
+        config::kObjectives[i].has_scores() !=
+            (score_entry(config::kObjectives[i].objective) != nullptr))
+      return false;
   return true;
 }());
 
@@ -99,6 +116,73 @@ ObjectiveValue Objective::evaluate(const DocumentSums& sums, const BatchCounts& 
   for (ObjectiveMetric& metric : terms.metrics)
     value.metrics.push_back({std::move(metric.name), metric.sum.detach()});
   return value;
+}
+
+ScoreValue Objective::evaluate_scores(const at::Tensor& scores, const model::PackedBatch& batch,
+                                      bool wants_confusion) const {
+  SFTRUN_CHECK(info().has_scores());
+  const at::AutoGradMode with_gradients(true);
+  const at::Tensor leaf = scores.detach().to(at::kDouble).requires_grad_();
+  const ScoreTerms terms = score_entry(info().objective)
+                               ->evaluate({.scores = leaf,
+                                           .counts = batch.counts,
+                                           .targets = batch.targets,
+                                           .wants_confusion = wants_confusion},
+                                          config_);
+  ScoreValue value{.loss_sum = terms.loss_sum.detach(),
+                   .gradient = torch::autograd::grad({terms.loss_sum}, {leaf})[0].to(at::kFloat),
+                   .metrics = {},
+                   .confusion = terms.confusion};
+  for (const ObjectiveMetric& metric : terms.metrics)
+    value.metrics.push_back({metric.name, metric.sum.detach()});
+  return value;
+}
+
+namespace {
+
+struct ClassCounts {
+  double hits = 0, missed = 0, wrong = 0;
+  double f1() const {
+    const double all = 2 * hits + missed + wrong;
+    return all == 0 ? 0 : 2 * hits / all;
+  }
+};
+
+}  // namespace
+
+int64_t Objective::confusion_size(int64_t num_labels) const {
+  if (info().head != config::HeadKind::kClasses) return 0;
+  constexpr int64_t kCounts = 4;
+  return num_labels *
+         (config_.problem_type == config::ProblemType::kMultiLabel ? kCounts : num_labels);
+}
+
+std::vector<std::pair<std::string, double>> Objective::metrics_of(
+    const std::vector<double>& confusion, int64_t num_labels) const {
+  if (confusion.empty()) return {};
+  const bool has_several = config_.problem_type == config::ProblemType::kMultiLabel;
+  const auto labels = static_cast<size_t>(num_labels), width = confusion.size() / labels;
+  std::vector<ClassCounts> counts(labels);
+  for (size_t row = 0; row < labels; ++row) {
+    const double* of = &confusion[row * width];
+    if (has_several) counts[row] = {of[0], of[1], of[2]};
+    for (size_t column = 0; column < labels && !has_several; ++column) {
+      (row == column ? counts[row].hits : counts[row].missed) += of[column];
+      if (row != column) counts[column].wrong += of[column];
+    }
+  }
+  ClassCounts total;
+  double sum = 0, classes = 0;
+  for (const ClassCounts& of : counts) {
+    total.hits += of.hits;
+    total.missed += of.missed;
+    total.wrong += of.wrong;
+    // Where a text has one class, those that neither texts nor predictions have are left out.
+    if (!has_several && of.hits + of.missed + of.wrong == 0) continue;
+    sum += of.f1();
+    ++classes;
+  }
+  return {{"f1_macro", classes == 0 ? 0 : sum / classes}, {"f1_micro", total.f1()}};
 }
 
 at::Tensor sums_by_document(const at::Tensor& losses, const model::PackedBatch& batch,
