@@ -74,7 +74,7 @@ void check(const config::LoadedConfig& loaded, const fs::path& yaml) {
         "set data.val or data.val_split in the YAML, or on the command line: data.val=FILE");
   }
   const config::ObjectiveInfo& objective = config.train.objective_info();
-  if (!objective.reads_answers()) {
+  if (!objective.reads_answers() && !objective.has_scores()) {
     const bool is_of_pairs =
         config::is_format(config.data.format, &config::RecordFormatInfo::is_pair);
     throw ConfigError(fmt::format("`sftrun eval` measures answers, and train.objective {}",

@@ -110,6 +110,7 @@ class Models {
     for (const std::string& name : names()) {
       LoadedModel loaded;
       if (const int code = ranks.load_model(request_of(name), loaded, shared_bases())) return code;
+      require_language_head(loaded);
       loaded_.emplace(name, std::move(loaded));
     }
     return 0;
@@ -128,6 +129,7 @@ class Models {
             .emplace(name, load_model(request_of(name), request_.ranks.compute, 0, shared_bases(),
                                       /*is_first=*/loaded_.empty()))
             .first->second;
+    require_language_head(loaded);
     warn_of_idle_template_flag(request_.models.base, {&loaded.text});
     return loaded;
   }

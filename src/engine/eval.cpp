@@ -43,6 +43,8 @@ struct Measured {
   std::vector<LabelSums> sums;       ///< of each part of the validation data
   std::map<size_t, Answer> answers;  ///< by example; on rank 0
   MeanAnswerScores scores;
+  std::optional<ScoredSums> scored;  ///< of a head of scores, in place of `sums`
+  std::vector<std::string> classes;
 
   LabelSums total() const {
     LabelSums all;
@@ -113,12 +115,15 @@ class Evaluation {
     if (stop != 0) return stop;
     const data::TextModel& text = model.text;
     const auto prepare = [&] {
+      take_classes(variant, model.checkpoint->arch());
       require_projectors(*config_, variant, model.checkpoint->arch());
       if (rank_.is_main()) warn_of_other_reading(variant);
       if (!data_) read_data(text);
     };
     if (const int code = rank_.interruptible(prepare)) return code;
     Measured measured{.name = variant.name};
+    if (config_->train.objective_info().has_scores())
+      return measure_scores(variant, model, std::move(measured));
     const auto stops = [this] { return rank_.stop_exit_code() != 0; };
     measured.sums = label_sums(model, *data_, rank_, measured.name, stops);
     if (const int code = rank_.stop_of_any_rank()) return code;
@@ -130,6 +135,47 @@ class Evaluation {
     }
     if (!asked_.empty()) {
       if (const int code = generate(text, model, measured)) return code;
+    }
+    dtype_ = dtype_name(model.dtype);
+    measured_.push_back(std::move(measured));
+    return 0;
+  }
+
+  /// Those of the model, with which the data are read. Models that are compared have the same.
+  void take_classes(const app::EvaluatedModel& variant, const spec::ArchSpec& arch) {
+    const bool has_scores = config_->train.objective_info().has_scores();
+    if (has_scores == arch.score.has_value()) {
+      if (!has_scores || data_) return;
+      auto config = std::make_shared<config::RunConfig>(*config_);
+      if (config->train.objective_info().reads_classes()) {
+        config->data.classes = arch.score->names;
+        config->train.problem_type = arch.score->problem_type == "multi_label_classification"
+                                         ? config::ProblemType::kMultiLabel
+                                         : config::ProblemType::kSingleLabel;
+      }
+      config_ = std::move(config);
+      return;
+    }
+    throw ConfigError(
+        fmt::format("the {} has a {}, and train.objective is {}", variant.name,
+                    has_scores ? "language-model head, and no scores" : "head of scores",
+                    config_->train.objective_info().name),
+        variant.adapter.value_or(variant.model),
+        has_scores ? "evaluate what the run wrote: its adapter or model, without --base"
+                   : "set train.objective to reward or classify");
+  }
+
+  int measure_scores(const app::EvaluatedModel& variant, const LoadedModel& model,
+                     Measured measured) {
+    const auto stops = [this] { return rank_.stop_exit_code() != 0; };
+    measured.scored = scored_sums(model, *data_, config_->train, rank_, measured.name, stops);
+    measured.classes = model.checkpoint->arch().score->names;
+    if (const int code = rank_.stop_of_any_rank()) return code;
+    if (!std::isfinite(measured.scored->loss)) {
+      weights::require_finite(*model.checkpoint, variant.model);
+      throw DataError(
+          fmt::format("the validation loss of the {} is NaN or infinite", measured.name),
+          variant.model, "use --dtype fp32; if that does not help, the weights are broken");
     }
     dtype_ = dtype_name(model.dtype);
     measured_.push_back(std::move(measured));
@@ -161,7 +207,7 @@ class Evaluation {
   /// The first `max_records` examples that have a prompt are asked.
   void read_data(const data::TextModel& text) {
     data_ = load_validation_data(*config_, text);
-    if (!request_.generate) return;
+    if (!request_.generate || config_->train.objective_info().has_scores()) return;
     const auto most = static_cast<size_t>(request_.max_records.value_or(data_->examples().size()));
     for (int64_t i = 0; i < data_->examples().size() && asked_.size() < most; ++i) {
       auto question = question_of(data_->examples(), i, *text.tokenizer);
@@ -233,7 +279,53 @@ class Evaluation {
             {"label_tokens", sums.labels}};
   }
 
+  /// Rows of "confusion" are classes of the data, its columns those that the model gave; with several classes a text, the counts of each class.
+  static Json json_of_scores(const Measured& measured) {
+    const ScoredSums& sums = *measured.scored;
+    Json json = {{"loss", sums.loss / std::max(1.0, sums.terms)}};
+    for (const auto& [name, value] : sums.metrics) json[name] = value;
+    if (sums.confusion.empty()) return json;
+    const size_t labels = measured.classes.size(), width = sums.confusion.size() / labels;
+    json["classes"] = measured.classes;
+    const auto count = [&](size_t row, size_t column) {
+      return static_cast<int64_t>(sums.confusion[row * width + column]);
+    };
+    Json rows = Json::array();
+    for (size_t row = 0; row < labels; ++row) {
+      rows.push_back(Json::array());
+      for (size_t column = 0; column < width; ++column) rows.back().push_back(count(row, column));
+    }
+    json["confusion"] = std::move(rows);
+    return json;
+  }
+
+  /// The counts below a line with what they are of; of many classes the JSON object alone has them.
+  std::string confusion_table(const Measured& measured) const {
+    constexpr size_t kShown = 20;
+    const Json json = json_of_scores(measured);
+    if (!json.contains("confusion") || measured.classes.size() > kShown) return "";
+    const bool has_several = config_->train.problem_type == config::ProblemType::kMultiLabel;
+    const std::vector<std::string> columns =
+        has_several ? std::vector<std::string>{"right", "missed", "wrong", "rightly not"}
+                    : measured.classes;
+    size_t first = 0, width = 6;
+    for (const std::string& name : measured.classes) first = std::max(first, name.size());
+    for (const std::string& name : columns) width = std::max(width, name.size());
+    std::string text = fmt::format(
+        "\n{}{}\n{:<{}}", measured.name,
+        has_several ? ", texts of each class" : ", rows: class of the text, columns: of the model",
+        "", first);
+    for (const std::string& name : columns) text += fmt::format("  {:>{}}", name, width);
+    for (size_t row = 0; row < measured.classes.size(); ++row) {
+      text += fmt::format("\n{:<{}}", measured.classes[row], first);
+      for (const Json& value : json["confusion"][row])
+        text += fmt::format("  {:>{}}", value.get<int64_t>(), width);
+    }
+    return text + "\n";
+  }
+
   Json json_of(const Measured& measured) const {
+    if (measured.scored) return json_of_scores(measured);
     Json json = json_of(measured.total());
     if (!asked_.empty()) {
       const AnswerScores scores = measured.scores.mean();
@@ -274,14 +366,15 @@ class Evaluation {
     };
     for (const Measured& measured : measured_) rows[0].second.push_back(measured.name);
     for (const char* key :
-         {"loss", "perplexity", "token_accuracy", "rouge1", "rouge2", "rouge_l", "exact_match"}) {
+         {"loss", "perplexity", "token_accuracy", "rouge1", "rouge2", "rouge_l", "exact_match",
+          "accuracy", "f1_macro", "f1_micro", "margin", "mean_reward"}) {
       if (!json_of(measured_[0]).contains(key)) continue;
       add(key, [&](const Measured& m) {
         return fmt::format("{:.4f}", json_of(m)[key].template get<double>());
       });
     }
     const std::vector<std::string> names = set_names();
-    for (size_t part = 0; names.size() > 1 && part < names.size(); ++part) {
+    for (size_t part = 0; names.size() > 1 && part < measured_[0].sums.size(); ++part) {
       add("loss of " + names[part], [&](const Measured& m) {
         return fmt::format("{:.4f}", json_of(m.sums[part])["loss"].template get<double>());
       });
@@ -294,12 +387,16 @@ class Evaluation {
       for (const std::string& value : values) text += fmt::format("  {:>10}", value);
       text += "\n";
     }
+    for (const Measured& measured : measured_)
+      if (measured.scored) text += confusion_table(measured);
     return text + summary() + "\n";
   }
 
   std::string summary() const {
-    std::string text = fmt::format("{}, {}", counted(data_->examples().size(), "example"),
-                                   counted(measured_[0].total().labels, "label token"));
+    const config::ObjectiveInfo& objective = config_->train.objective_info();
+    std::string text =
+        counted(data_->examples().size() / objective.sequences(), objective.example_word());
+    if (!objective.has_scores()) text += ", " + counted(measured_[0].total().labels, "label token");
     if (!asked_.empty()) text += fmt::format("; {} generated", counted(asked_.size(), "answer"));
     return text + "; computed in " + dtype_;
   }

@@ -4,19 +4,23 @@
 #include <ATen/core/grad_mode.h>
 
 #include "sftrun/data/batch_plan.h"
+#include "sftrun/train/micro_batch_schedule.h"
 #include "sftrun/train/objective.h"
 
 namespace sftrun::engine {
 namespace {
 
 /// Consecutive examples of a part, with about as many tokens as a pass needs to be fast.
-std::vector<data::Bin> bins_of(const data::ExampleStore& examples, const data::DatasetPart& part) {
+/// @param together so many examples stay in one bin
+std::vector<data::Bin> bins_of(const data::ExampleStore& examples, const data::DatasetPart& part,
+                               int64_t together = 1) {
   constexpr int64_t kTokens = 4096;
   std::vector<data::Bin> bins;
   int64_t tokens = 0;
   for (int64_t i = part.begin; i < part.end; ++i) {
     const int64_t length = examples.stored(i).length;
-    if (bins.empty() || tokens + length > kTokens) {
+    const bool may_begin = (i - part.begin) % together == 0;
+    if (bins.empty() || (may_begin && tokens + length > kTokens)) {
       bins.emplace_back();
       tokens = 0;
     }
@@ -103,6 +107,64 @@ std::optional<std::vector<double>> label_logps(const model::Stage& stage,
     for (size_t i = 0; i < all.size(); ++i) all[i] += ranks[from][i];
   }
   return all;
+}
+
+ScoredSums scored_sums(const LoadedModel& model, const data::Dataset& dataset,
+                       const config::TrainConfig& config, Rank& rank, const std::string& name,
+                       const std::function<bool()>& stop_requested) {
+  const at::NoGradGuard no_grad;
+  const model::Stage stage = model.stage();
+  const parallel::Mesh mesh = model.mesh(rank);
+  const train::Objective objective(config);
+  const int64_t num_labels = model.checkpoint->arch().score.value().num_labels;
+  const data::ExampleStore& examples = dataset.examples();
+  const auto bins =
+      bins_of(examples, {.begin = 0, .end = examples.size()}, config.objective_info().sequences());
+  const auto parts = static_cast<size_t>(mesh.dp_size());
+  const auto stops = [&] { return model.copy ? rank.stop_of_any_rank() != 0 : stop_requested(); };
+  std::vector<std::string> names;
+  const auto num_counts = static_cast<size_t>(objective.confusion_size(num_labels));
+  std::vector<double> own, confusion(num_counts);  // own: terms, loss, metrics
+  for (size_t begin = 0; begin < bins.size() && !stops(); begin += parts) {
+    rank.comm().activity().set_work(Work::kEvaluating);
+    const size_t number = begin + static_cast<size_t>(mesh.dp_rank());
+    const data::Bin bin = number < bins.size() ? bins[number] : data::Bin();
+    const model::PackedBatch packed = packed_bin(stage.decoder(), dataset, bin);
+    model::MicroBatchRun run(packed);
+    const train::ScoreValue value =
+        score_documents(stage, run, objective, /*wants_confusion=*/true);
+    std::vector<double> sums = {
+        static_cast<double>(std::ssize(bin) / config.objective_info().sequences()),
+        value.loss_sum.item<double>()};
+    names.clear();
+    for (const train::ObjectiveMetric& metric : value.metrics) {
+      names.push_back(metric.name);
+      sums.push_back(metric.sum.item<double>());
+    }
+    own.resize(sums.size());
+    for (size_t i = 0; i < sums.size(); ++i) own[i] += sums[i];
+    if (!value.confusion.defined()) continue;
+    const at::Tensor counts = value.confusion.cpu().contiguous();
+    for (size_t i = 0; i < num_counts; ++i) confusion[i] += counts.const_data_ptr<double>()[i];
+  }
+  rank.comm().barrier("losses of " + name);  // one rank may take long
+  own.insert(own.end(), confusion.begin(), confusion.end());
+  std::vector<double> all(own.size());
+  const auto ranks = rank.comm().all_gather(own);
+  for (size_t from = 0; from < ranks.size(); ++from) {
+    if (!mesh.counts_loss_of(static_cast<int>(from))) continue;
+    for (size_t i = 0; i < all.size(); ++i) all[i] += ranks[from][i];
+  }
+  ScoredSums sums;
+  if (names.empty()) return sums;  // it was stopped
+  sums.terms = all[0];
+  sums.loss = all[1];
+  for (size_t i = 0; i < names.size(); ++i)
+    sums.metrics.emplace_back(names[i], all[i + 2] / std::max(1.0, sums.terms));
+  sums.confusion.assign(all.end() - static_cast<std::ptrdiff_t>(num_counts), all.end());
+  for (auto& metric : objective.metrics_of(sums.confusion, num_labels))
+    sums.metrics.push_back(std::move(metric));
+  return sums;
 }
 
 std::vector<LabelSums> label_sums(const LoadedModel& model, const data::Dataset& dataset,

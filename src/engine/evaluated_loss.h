@@ -3,6 +3,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "session.h"
@@ -27,6 +28,18 @@ struct LabelSums {
 std::vector<LabelSums> label_sums(const LoadedModel& model, const data::Dataset& dataset,
                                   Rank& rank, const std::string& name,
                                   const std::function<bool()>& stop_requested);
+
+/// What an objective on scores gives of examples.
+struct ScoredSums {
+  double loss = 0, terms = 0;                           ///< a sum, and the number of its terms
+  std::vector<std::pair<std::string, double>> metrics;  ///< means
+  std::vector<double> confusion;                        ///< train::ScoreValue::confusion
+};
+/// Over all ranks, of all parts. All ranks call it.
+/// @param config the objective, for the classes of this model   @param name, stop_requested as above
+ScoredSums scored_sums(const LoadedModel& model, const data::Dataset& dataset,
+                       const config::TrainConfig& config, Rank& rank, const std::string& name,
+                       const std::function<bool()>& stop_requested);
 
 /// Sum of log p of each example's labels [examples], on every rank. The ranks divide the examples;
 /// all of them call it.   @param name new for each call   @return nullopt: a stop was requested of one

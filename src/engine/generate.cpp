@@ -351,6 +351,7 @@ int generate(const app::GenerateRequest& request, Rank& rank) {
   }
   LoadedModel model;
   if (const int code = ranks.load_model(named, model)) return code;
+  require_language_head(model);
   if (rank.is_main()) warn_of_unread_images(records, model.text);
   if (!request.prompt) return answer_file(request, std::move(records), model, rank);
   return naming_broken_tensors(request, model,
@@ -364,6 +365,7 @@ int run_generate(const app::GenerateRequest& request) {
   app::ModelRequest named = request.model;
   named.takes_images = !request.images.empty();
   LoadedModel model = load_model(named, request.ranks.compute);
+  require_language_head(model);
   return naming_broken_tensors(request, model,
                                [&] { return answer_prompt(request, model, nullptr); });
 }

@@ -206,10 +206,14 @@ void log_result(const exporting::RunResult& result, const config::BaseRecord* ba
         "(data.bad_records: skip)",
         counted(skipped.lost, "record"));
   log::info("{}: {}", result.adapter ? "adapter" : "model", result.target().string());
-  log::info("  try it: sftrun generate {} {}{}{} --prompt \"…\"",
-            result.adapter ? "--adapter" : "--model", shell_word(result.run_dir.string()),
-            leaves_template_unused ? " --no-chat" : "",
-            decoder.options().with_vision ? " --image FILE" : "");
+  if (decoder.arch().score)
+    log::info("  try it: sftrun score {} {} --input FILE --output FILE",
+              result.adapter ? "--adapter" : "--model", shell_word(result.run_dir.string()));
+  else
+    log::info("  try it: sftrun generate {} {}{}{} --prompt \"…\"",
+              result.adapter ? "--adapter" : "--model", shell_word(result.run_dir.string()),
+              leaves_template_unused ? " --no-chat" : "",
+              decoder.options().with_vision ? " --image FILE" : "");
   for (const std::string& line :
        lines_of_limits(result.image_caps, result.base_path, result.adapter.has_value()))
     log::info("  {}", line);

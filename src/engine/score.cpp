@@ -1,3 +1,4 @@
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -30,16 +31,25 @@ struct ScoredRecord {
   std::vector<data::SequenceMedia> media;
   double logprob = 0;
   int64_t num_labelled = 0;
+  std::vector<double> scores;  // of a head of scores
 };
 
 /// All but the first for text, the completion for prompt/completion, the assistant turns for
 /// messages. Texts are scored as they are: no end token is appended.
-void tokenize(ScoredRecord& scored, const data::TextModel& text) {
+/// @param head of scores: texts are read as in training; null: a language-model head
+void tokenize(ScoredRecord& scored, const data::TextModel& text, const spec::ScoreSpec* head) {
   data::SequenceOptions options;
   options.append_eos = false;
+  if (head != nullptr) {
+    options.form = config::ExampleForm::kClassed;
+    options.loss_on = config::LossOnChoice::kAll;
+    options.ends_texts = head->num_labels == 1;
+  }
   const auto& [line, record, where, folder] = scored.input;
   try {
-    const data::RecordFormat format = data::detect_input_format(record, where).format;
+    const data::RecordFormat format = head == nullptr
+                                          ? data::detect_input_format(record, where).format
+                                          : data::detect_scored_format(record, where).format;
     const data::Sequence sequence =
         data::SequenceBuilder(format, text, options).build(record, where, folder).at(0);
     scored.tokens = sequence.ids;
@@ -51,12 +61,12 @@ void tokenize(ScoredRecord& scored, const data::TextModel& text) {
 }
 
 std::vector<ScoredRecord> tokenized(std::vector<data::InputRecord> inputs,
-                                    const data::TextModel& text) {
+                                    const data::TextModel& text, const spec::ScoreSpec* head) {
   std::vector<ScoredRecord> records(inputs.size());
   data::parallel_for(static_cast<int64_t>(inputs.size()), at::get_num_threads(), [&](int64_t i) {
     const auto index = static_cast<size_t>(i);
     records[index].input = std::move(inputs[index]);
-    tokenize(records[index], text);
+    tokenize(records[index], text, head);
   });
   return records;
 }
@@ -66,7 +76,7 @@ void warn_of_idle_variables(const app::ScoreRequest& request,
   if (!request.model.chat_template_kwargs) return;
   const bool renders = std::any_of(records.begin(), records.end(), [&](const ScoredRecord& scored) {
     const auto& [line, record, where, folder] = scored.input;
-    return data::is_rendered(record, data::detect_input_format(record, where).format,
+    return data::is_rendered(record, data::detect_scored_format(record, where).format,
                              text.chat_template != nullptr);
   });
   warn_of_idle_template_flag(request.model, {&text}, renders);
@@ -136,6 +146,27 @@ void score(const std::vector<ScoredRecord>& records, size_t first, size_t end,
       if (records[i].mask[token]) scores[i] -= static_cast<double>(*loss++);
 }
 
+/// The same of a head of scores: `scores` is [records, labels].
+void score_heads(const std::vector<ScoredRecord>& records, size_t first, size_t end,
+                 const model::Stage& stage, std::vector<double>& scores) {
+  const model::PackedBatch packed = packed_records(records, first, end, stage.decoder());
+  at::Tensor own;
+  model::MicroBatchRun run(packed, [&](const at::Tensor& of_head) -> layers::ScoredLoss {
+    own = of_head.to(at::kDouble).cpu().contiguous();
+    return {at::zeros({}, of_head.options().dtype(at::kDouble)), {}};
+  });
+  stage.forward(run);
+  stage.loss(run);
+  if (!own.defined()) return;  // another stage has the head, or there are no records
+  const auto labels = static_cast<size_t>(own.size(1));
+  const double* score = own.const_data_ptr<double>();
+  for (size_t i = first; i < end; ++i) {
+    if (records[i].tokens.empty()) continue;
+    std::copy_n(score, labels, scores.begin() + static_cast<std::ptrdiff_t>(i * labels));
+    score += labels;
+  }
+}
+
 /// The ranks share the passes, and each makes as many: with shards of the weights it makes one for
 /// the others where none is left.
 /// @return 0, or the exit code of a stop that any rank was asked for
@@ -144,17 +175,23 @@ int score(std::vector<ScoredRecord>& records, const LoadedModel& model, Rank& ra
   const model::Stage stage = model.stage();
   const auto passes = passes_over(records);
   const auto parts = static_cast<size_t>(mesh.dp_size());
-  std::vector<double> own(records.size());
+  const auto& head = model.checkpoint->arch().score;
+  const size_t width = head ? static_cast<size_t>(head->num_labels) : 1;
+  std::vector<double> own(records.size() * width);
   for (size_t begin = 0; begin < passes.size(); begin += parts) {
     if (const int code = rank.stop_of_any_rank()) return code;
     const size_t pass = begin + static_cast<size_t>(mesh.dp_rank());
     const auto [first, end] = pass < passes.size() ? passes[pass] : std::pair<size_t, size_t>();
-    score(records, first, end, stage, own);
+    head ? score_heads(records, first, end, stage, own) : score(records, first, end, stage, own);
   }
   const auto ranks = rank.comm().all_gather(own);
   for (size_t from = 0; from < ranks.size(); ++from) {
     if (!mesh.counts_loss_of(static_cast<int>(from))) continue;
-    for (size_t i = 0; i < records.size(); ++i) records[i].logprob += ranks[from][i];
+    for (size_t i = 0; i < own.size(); ++i) {
+      ScoredRecord& scored = records[i / width];
+      if (head) scored.scores.resize(width);
+      (head ? scored.scores[i % width] : scored.logprob) += ranks[from][i];
+    }
   }
   for (ScoredRecord& scored : records)
     for (size_t token = 1; token < scored.tokens.size(); ++token)
@@ -165,9 +202,14 @@ int score(std::vector<ScoredRecord>& records, const LoadedModel& model, Rank& ra
 void require_finite_scores(const std::vector<ScoredRecord>& records,
                            const weights::Checkpoint& checkpoint, const std::string& model) {
   for (const ScoredRecord& scored : records) {
-    if (std::isfinite(scored.logprob)) continue;
+    if (std::isfinite(scored.logprob) &&
+        std::all_of(scored.scores.begin(), scored.scores.end(),
+                    [](double score) { return std::isfinite(score); }))
+      continue;
     weights::require_finite(checkpoint, model);
-    throw DataError("the record's log-probability is NaN or infinite", scored.input.where,
+    throw DataError(scored.scores.empty() ? "the record's log-probability is NaN or infinite"
+                                          : "the record's score is NaN or infinite",
+                    scored.input.where,
                     "use --dtype fp32; if that does not help, the weights are broken");
   }
 }
@@ -181,6 +223,52 @@ std::string lines_of(const std::vector<ScoredRecord>& records, const std::string
     lines += data::output_line(scored.input, additions, output) + "\n";
   }
   return lines;
+}
+
+/// Of a classifier: the class, or the classes, and a probability for each. A record that has its own label keeps it.
+data::Json additions_of(const ScoredRecord& scored, const spec::ScoreSpec& head) {
+  const bool is_empty = scored.tokens.empty();
+  if (head.num_labels == 1)
+    return {{"score", is_empty ? data::Json() : data::Json(scored.scores[0])}};
+  const bool has_several = head.problem_type == "multi_label_classification";
+  const std::string key = has_several ? "labels" : "label";
+  const std::string column = scored.input.record.contains(key) ? "predicted_" + key : key;
+  if (is_empty) return {{column, data::Json()}, {"probs", data::Json()}};
+  const at::Tensor scores = at::tensor(scored.scores, at::kDouble);
+  const at::Tensor probabilities = has_several ? at::sigmoid(scores) : at::softmax(scores, 0);
+  data::Json probs = data::Json::object(), several = data::Json::array();
+  for (int64_t label = 0; label < head.num_labels; ++label) {
+    probs[head.name_of(label)] = probabilities[label].item<double>();
+    if (scores[label].item<double>() > 0) several.push_back(head.name_of(label));
+  }
+  const data::Json chosen =
+      has_several ? several : data::Json(head.name_of(scores.argmax().item<int64_t>()));
+  return {{column, chosen}, {"probs", probs}};
+}
+
+/// Writes what a head of scores gives.   @pre on the first rank
+void write_scores(const app::ScoreRequest& request, const std::vector<ScoredRecord>& records,
+                  const spec::ScoreSpec& head, const std::string& dtype, const Rank& rank) {
+  std::string lines;
+  int64_t num_empty = 0;
+  double sum = 0;
+  for (const ScoredRecord& scored : records) {
+    lines += data::output_line(scored.input, additions_of(scored, head), request.output) + "\n";
+    num_empty += scored.tokens.empty() ? 1 : 0;
+    if (head.num_labels == 1 && !scored.tokens.empty()) sum += scored.scores[0];
+  }
+  data::write_records(request.output, lines);
+  if (num_empty > 0)
+    log::warn("{} of {} have no tokens, and so no score", num_empty,
+              counted(records.size(), "record"));
+  log::info("scored {} in {}", counted(records.size(), "record"), dtype);
+  if (!request.json) return;
+  data::Json summary = {{"records", records.size()}, {"records_without_tokens", num_empty}};
+  const auto scored = static_cast<double>(std::ssize(records) - num_empty);
+  if (head.num_labels == 1)
+    summary["mean_score"] = scored > 0 ? data::Json(sum / scored) : data::Json();
+  summary["dtype"] = dtype;
+  write_result(request.ranks, rank, summary.dump(2) + "\n");
 }
 
 struct Summary {
@@ -241,7 +329,10 @@ int score_records(const app::ScoreRequest& request, Rank& rank) {
   if (const int code = ranks.load_model(named, model)) return code;
   if (rank.is_main()) warn_of_unread_images(inputs, model.text);
   std::vector<ScoredRecord> records;
-  const auto tokenize_all = [&] { records = tokenized(std::move(inputs), model.text); };
+  const auto& head = model.checkpoint->arch().score;
+  const auto tokenize_all = [&] {
+    records = tokenized(std::move(inputs), model.text, head ? &*head : nullptr);
+  };
   if (const int code = rank.interruptible(tokenize_all)) return code;
   if (rank.is_main()) warn_of_idle_variables(request, records, model.text);
   if (const int code = score(records, model, rank)) {
@@ -250,6 +341,10 @@ int score_records(const app::ScoreRequest& request, Rank& rank) {
   }
   require_finite_scores(records, *model.checkpoint, request.model.model);
   if (!rank.is_main()) return 0;
+  if (head) {
+    write_scores(request, records, *head, dtype_name(model.dtype), rank);
+    return 0;
+  }
   data::write_records(request.output, lines_of(records, request.output));
   const Summary summary = summary_of(records, dtype_name(model.dtype));
   report(summary);

@@ -424,6 +424,12 @@ void tell_of(const Compute& compute) {
 
 }  // namespace
 
+void require_language_head(const LoadedModel& model) {
+  if (!model.checkpoint->arch().score) return;
+  throw ConfigError("the model has a head of scores, and gives no tokens", "--model or --adapter",
+                    "use sftrun score, which writes its scores or classes");
+}
+
 LoadedModel load_model(const app::ModelRequest& request, const app::ComputeRequest& asked,
                        int local_rank, SharedBases* bases, bool is_first) {
   set_threads(asked.threads);

@@ -102,6 +102,8 @@ LoadedModel load_model(const app::ModelRequest& request, const app::ComputeReque
 int load_part(const app::ModelRequest& request, const app::ComputeRequest& asked,
               const config::ParallelConfig& parallel, Rank& rank, LoadedModel& loaded,
               SharedBases* bases = nullptr, bool is_first = true);
+/// @throws ConfigError for a model with a head of scores, which gives no tokens
+void require_language_head(const LoadedModel& model);
 /// Warns of the request's variables that change no text (data::idle_template_flag).
 void warn_of_idle_template_flag(const app::ModelRequest& request,
                                 const std::vector<const data::TextModel*>& models,

@@ -14,6 +14,7 @@
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/projectors.h"
+#include "sftrun/weights/score_head.h"
 #include "sftrun/weights/weights_summary.h"
 
 namespace sftrun::exporting {
@@ -76,6 +77,9 @@ Sources open_sources(const MergeOptions& options) {
     Sources sources{.base = {.checkpoint = weights::with_projectors(
                                  weights::Checkpoint::open(options.base),
                                  weights::read_projectors(*options.checkpoint))}};
+    if (auto score = weights::read_score(*options.checkpoint))
+      sources.base.checkpoint =
+          weights::with_score(std::move(sources.base.checkpoint), std::move(*score));
     sources.trained.emplace(*options.checkpoint, *sources.base.checkpoint);
     log::info("putting the weights of {} into {}", options.checkpoint->string(),
               options.base.string());
@@ -154,8 +158,17 @@ std::optional<ImageSide> image_side_of(const MergeOptions& options, const Source
   return std::nullopt;
 }
 
+/// GGUF files of decoders have no such head.
+void require_language_head(const MergeOptions& options, const Sources& sources) {
+  if (options.format != "gguf" || !sources.base.checkpoint->arch().score) return;
+  throw ConfigError("the model has a head of scores, and a GGUF file has a language-model head",
+                    options.output.string(),
+                    "write a directory: transformers and vLLM read its head");
+}
+
 MergedModel merge(const MergeOptions& options) {
   const Sources sources = open_sources(options);
+  require_language_head(options, sources);
   const std::optional<ImageSide> images = image_side_of(options, sources);
   MergedWeights merged(sources.base, sources.adapter, sources.pissa, sources.quantised,
                        sources.trained ? &*sources.trained : nullptr);

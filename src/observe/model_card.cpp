@@ -72,7 +72,10 @@ std::string metadata(const ModelCard& card) {
   }
   text += fmt::format("library_name: {}\npipeline_tag: {}\ntags:\n- sftrun\n- {}\n",
                       card.is_adapter ? "peft" : "transformers",
-                      card.reads_images ? "image-text-to-text" : "text-generation", card.objective);
+                      card.has_scores     ? "text-classification"
+                      : card.reads_images ? "image-text-to-text"
+                                          : "text-generation",
+                      card.objective);
   if (card.is_adapter) text += card.is_quantised ? "- lora\n- qlora\n" : "- lora\n";
   return text + "---\n\n";
 }
@@ -113,6 +116,9 @@ std::string loading_of(const ModelCard& card) {
 
 /// "or `sftrun generate --adapter . --prompt "…"`, in this directory."
 std::string generate_line(const ModelCard& card) {
+  if (card.has_scores)
+    return fmt::format("or `sftrun score {} . --input texts.jsonl --output scores.jsonl`.\n",
+                       card.is_adapter ? "--adapter" : "--model");
   return fmt::format(
       "or `sftrun generate {} .{}{} --prompt \"…\"`, in this directory{}.\n",
       card.is_adapter ? "--adapter" : "--model", card.leaves_template_unused ? " --no-chat" : "",
@@ -125,7 +131,8 @@ struct Classes {
   const char *model, *inputs, *inputs_name;
 };
 
-constexpr Classes classes_of(bool reads_images) {
+constexpr Classes classes_of(bool reads_images, bool has_scores) {
+  if (has_scores) return {"AutoModelForSequenceClassification", "AutoTokenizer", "tokenizer"};
   return reads_images ? Classes{"AutoModelForImageTextToText", "AutoProcessor", "processor"}
                       : Classes{"AutoModelForCausalLM", "AutoTokenizer", "tokenizer"};
 }
@@ -140,18 +147,26 @@ output = model.generate(**inputs, max_new_tokens=64)
 print(processor.decode(output[0, inputs["input_ids"].shape[1]:], skip_special_tokens=True))
 )";
 
+constexpr const char* kLabels =
+    "labels = {key: value for key, value in json.load(open(\"labels.json\")).items()\n"
+    "          if value is not None}\n"
+    "labels[\"id2label\"] = {int(i): name for i, name in labels[\"id2label\"].items()}\n";
+
 std::string python_code(const ModelCard& card) {
-  const Classes classes = classes_of(card.reads_images);
+  const Classes classes = classes_of(card.reads_images, card.has_scores);
+  const bool reads_labels = card.has_scores && card.is_adapter;
   const std::string imports =
       fmt::format("from transformers import {}, {}\n\n", classes.model, classes.inputs);
   const std::string model = card.is_adapter
                                 ? fmt::format(
-                                      "base = {}.from_pretrained({})\n"
+                                      "{}base = {}.from_pretrained({}{})\n"
                                       "model = PeftModel.from_pretrained(base, \".\")\n",
-                                      classes.model, loading_of(card))
+                                      reads_labels ? kLabels : "", classes.model, loading_of(card),
+                                      reads_labels ? ", **labels" : "")
                                 : fmt::format("model = {}.from_pretrained(\".\")\n", classes.model);
   const bool asks = card.reads_images && !card.leaves_template_unused;
-  return fmt::format("```python\n{}{}{}{} = {}.from_pretrained(\".\")\n{}```\n\n",
+  return fmt::format("```python\n{}{}{}{}{} = {}.from_pretrained(\".\")\n{}```\n\n",
+                     reads_labels ? "import json\n" : "",
                      card.is_adapter ? "from peft import PeftModel\n" : "", imports, model,
                      classes.inputs_name, classes.inputs, asks ? kQuestion : "");
 }

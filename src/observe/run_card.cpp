@@ -88,6 +88,7 @@ ModelCard card_of_run(const config::RunConfig& config, const ResultFacts& facts,
   card.quantize_command = facts.quantize_command;
   card.quantised_base = facts.quantised_base;
   card.objective = config.train.objective_info().name;
+  card.has_scores = config.train.objective_info().has_scores();
   card.version = facts.version;
   for (const config::DataSource& source : config.data.train) {
     const fs::path path(source.path);

@@ -158,6 +158,7 @@ std::string llama_cpp_refusal(const WrittenAdapter& adapter, const GgufLoraRefus
 }
 
 std::string llama_cpp_line(const WrittenAdapter& adapter) {
+  if (adapter.arch.score) return "llama.cpp: not the head of scores";
   try {
     if (const auto refusal = gguf_lora_refusal(adapter.config, adapter.directory,
                                                {adapter.base, adapter.arch, adapter.is_adapted}))

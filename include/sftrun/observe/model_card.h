@@ -24,6 +24,7 @@ struct ModelCard {
   bool is_adapter = true;               ///< in PEFT's layout; else a full model
   bool is_quantised = false;            ///< the base was quantised during training
   bool reads_images = false;            ///< the run loaded the model's image side
+  bool has_scores = false;              ///< a head of scores; labels.json is beside an adapter
   bool leaves_template_unused = false;  ///< data::leaves_template_unused: prompts are raw text
   std::string quantize_command;   ///< writes the base as the run quantised it; empty: none does
   std::string quantised_base;     ///< the folder that it writes; empty: none
