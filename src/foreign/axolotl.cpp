@@ -227,6 +227,7 @@ constexpr auto kAxolotlConverters = std::to_array<Converter>({
     {"evaluations", axolotl_evaluations},
     {"saves", axolotl_saves},
     {"objective", axolotl_objective},
+    {"reward_model", axolotl_reward_model},
     {"beta", axolotl_beta},
     {"loss", axolotl_loss},
     {"loss_weights", axolotl_loss_weights},

@@ -61,6 +61,14 @@ void axolotl_objective(Conversion& conversion, const SourceKey& key) {
   refuse_objective(conversion, key);
 }
 
+void axolotl_reward_model(Conversion& conversion, const SourceKey& key) {
+  if (is_off(key.value)) return;
+  if (const auto rl = conversion.find("rl"); rl && !is_off(rl->value))
+    return conversion.refuse(*rl, key, "`reward_model` and `rl` name two objectives",
+                             "keep one of them");
+  conversion.set(key, "train.objective", config::objective_info(Objective::kReward).name);
+}
+
 void axolotl_beta(Conversion& conversion, const SourceKey& key) {
   if (axolotl_preference(conversion) == nullptr)
     return conversion.note_no_meaning(key, "only used with rl");

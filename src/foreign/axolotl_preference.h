@@ -12,6 +12,8 @@ const config::ObjectiveInfo* axolotl_preference(const Conversion& conversion);
 
 /// `rl`
 void axolotl_objective(Conversion& conversion, const SourceKey& key);
+/// `reward_model: true`
+void axolotl_reward_model(Conversion& conversion, const SourceKey& key);
 /// Keys that mean beta. The first of them that the file has is used.
 void axolotl_beta(Conversion& conversion, const SourceKey& key);
 /// `dpo_loss_type`: a list, with `dpo_loss_weights` and `rpo_alpha`.

@@ -50,6 +50,7 @@ bool is_stage(const Conversion& conversion, std::string_view stage) {
 
 const ObjectiveInfo* factory_objective(const Conversion& conversion) {
   if (is_stage(conversion, "kto")) return &config::objective_info(Objective::kKto);
+  if (is_stage(conversion, "rm")) return &config::objective_info(Objective::kReward);
   if (is_stage(conversion, "sft") || is_stage(conversion, "pt"))
     return &config::objective_info(Objective::kSft);
   if (!is_stage(conversion, "dpo")) return nullptr;

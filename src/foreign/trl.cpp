@@ -155,9 +155,12 @@ void trl_finish(Conversion& conversion) {
   note_unlimited(conversion);
   complete_eval_steps(conversion, kLoggingSteps);
   finish_objective_of_trl(conversion);
-  const bool is_sft = trl_objective(conversion).is_cross_entropy;
+  const config::ObjectiveInfo& objective = trl_objective(conversion);
+  const bool is_sft = objective.is_cross_entropy;
   if (!conversion.has("train.learning_rate"))
-    conversion.set_default("train.learning_rate", is_sft ? "2e-5" : "1e-6");
+    conversion.set_default("train.learning_rate", is_sft                   ? "2e-5"
+                                                  : objective.has_scores() ? "1e-4"
+                                                                           : "1e-6");
   const bool is_half =
       conversion.has("train.bf16") || conversion.has("train.fp16") || conversion.has("model.dtype");
   if (!is_half) conversion.set_default("train.bf16", "true");

@@ -39,7 +39,10 @@ struct TrlTrainer {
   std::span<const std::string_view> losses, keys;
 };
 
+constexpr auto kTrlKeysOfReward = std::to_array<std::string_view>({"center_rewards_coefficient"});
+
 constexpr auto kTrlTrainers = std::to_array<TrlTrainer>({
+    {Objective::kReward, "RewardConfig", {}, kTrlKeysOfReward},
     {Objective::kKto, "KTOConfig", kTrlLossesOfKto, kTrlKeysOfKto},
     {Objective::kCpo, "CPOConfig", kTrlLossesOfCpo, kTrlKeysOfCpo},
     {Objective::kDpo, "DPOConfig", kTrlLossesOfDpo, kTrlKeysOfDpo},

@@ -411,13 +411,26 @@ TEST_F(PreferenceTest, StagesOfLlamaFactory) {
                         {"train.beta", "2.0"},
                         {"train.cpo_alpha", "none"},
                         {"train.loss_type", "none"}});
-  for (const char* stage : {"rm", "ppo"})
-    refused(kFactoryHead + fmt::format("stage: {}\n", stage), Tool::kLlamaFactory,
-            {"which is not supported", "train.objective"});
+  refused(kFactoryHead + "stage: ppo\n", Tool::kLlamaFactory,
+          {"which is not supported", "train.objective"});
   refused(kFactoryHead + "stage: dpo\npref_loss: kto_pair\n", Tool::kLlamaFactory,
           {"`kto_pair`, which is not supported", "or stage to kto"});
   refused(kFactoryHead + "stage: dpo\npref_loss: dpop\n", Tool::kLlamaFactory,
           {"the loss dpop, which is not supported"});
+}
+
+TEST_F(PreferenceTest, RewardModels) {
+  EXPECT_EQ(value_of(factory("stage: rm\n"), "train.objective"), "\"reward\"");
+  const Import axolotl =
+      import("base_model: m\nadapter: lora\nreward_model: true\n", Tool::kAxolotl);
+  EXPECT_EQ(value_of(axolotl, "train.objective"), "\"reward\"");
+  refused("base_model: m\nadapter: lora\nreward_model: true\nrl: dpo\n", Tool::kAxolotl,
+          {"name two objectives"});
+  const Import trl = import(
+      "model_name_or_path: m\ndataset_name: d\nuse_peft: true\ncenter_rewards_coefficient: 0.01\n",
+      Tool::kTrl);
+  expect_values(trl,
+                {{"train.objective", "\"reward\""}, {"train.center_rewards_coefficient", "0.01"}});
 }
 
 TEST_F(PreferenceTest, LossesOfLlamaFactory) {

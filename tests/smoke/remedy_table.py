@@ -164,7 +164,7 @@ data.val=val.jsonl train.metric_for_best_model=eval_rouge_l | which needs answer
 data.val=val.jsonl train.metric_for_best_model=eval_token_accuracy | which is not measured | set train.eval_token_accuracy: true | \
     train.eval_token_accuracy=true
 data.format=preference | is preference, but `train.objective` is sft | \
-    for pairs of answers set train.objective to dpo, ipo, cpo, simpo or orpo; for other records remove format | train.objective=dpo data.train=pairs.jsonl ; ~data.format
+    for pairs of answers set train.objective to dpo, ipo, cpo, simpo, orpo or reward; for other records remove format | train.objective=dpo data.train=pairs.jsonl ; ~data.format
 data.format=messages train.objective=dpo data.train=pairs.jsonl | but `train.objective` is dpo | \
     remove format: dpo reads records with "chosen" and "rejected" | ~data.format
 data.train="[{path: pairs.jsonl, format: messages}]" train.objective=dpo | but `train.objective` is dpo | remove format | \
@@ -875,7 +875,7 @@ IMPORTS = [
     ("deepspeed", {"train_batch_siz": 8}, "unknown key", "did you mean `train_batch_size`?", [{"train_batch_siz": None, "train_batch_size": 8}]),
     ("deepspeed", {"train_batch_size": 0}, "; it takes", "write, for example, 32; it becomes train.global_batch_size here",
      [{"train_batch_size": 32}]),
-    ("llama-factory", {"stage": "rm", "finetuning_type": "lora"}, "`rm`, which is not supported", "`train.objective` takes sft, dpo, ipo",
+    ("llama-factory", {"stage": "ppo", "finetuning_type": "lora"}, "`ppo`, which is not supported", "`train.objective` takes sft, dpo, ipo",
      [{"stage": "sft"}, {"stage": "dpo"}, {"stage": "kto"}]),
     ("llama-factory", {"stage": "dpo", "finetuning_type": "lora", "pref_loss": "kto_pair"}, "`kto_pair`, which is not supported",
      "set pref_loss to sigmoid, or stage to kto", [{"pref_loss": "sigmoid"}, {"stage": "kto"}]),
