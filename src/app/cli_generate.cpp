@@ -18,10 +18,25 @@ struct GenerateOptions {
   DivisionFlags division;
   std::filesystem::path worker_request;  ///< of a worker: the launcher's request
   SamplingFlags sampling;
+  int64_t num_answers = 1;
   std::optional<int64_t> batch_size;
   bool chat = false;  ///< only if one of --chat and --no-chat is given
-  bool json = false, as_stored = false;
+  bool logprobs = false, json = false, as_stored = false;
 };
+
+void check_answers(const GenerateOptions& options) {
+  if (options.num_answers > 1 && options.sampling.temperature == 0) {
+    throw ConfigError(
+        fmt::format("-n {}: all answers to a prompt would be the same, the greedy one",
+                    options.num_answers),
+        "-n on the command line", "add --temperature 1, or leave -n out");
+  }
+  if (options.logprobs && !options.prompt.empty() && !options.json &&
+      options.records.output.empty()) {
+    throw ConfigError("--logprobs has no effect on an answer that is printed as text",
+                      "--logprobs on the command line", "add --json or --output");
+  }
+}
 
 void check(GenerateOptions& options, const CLI::App& command) {
   require_at_most_one(command, {"--prompt", "--input"});
@@ -34,6 +49,7 @@ void check(GenerateOptions& options, const CLI::App& command) {
                       "remove --no-chat, or write the system message into the prompt");
   }
   check_sampling_flags(options.sampling);
+  check_answers(options);
   if (!options.records.input.empty())
     require(!options.records.output.empty(), command, "--output with --input");
   check_record_flags(options.records);
@@ -50,7 +66,8 @@ UsedModel use_of(const GenerateOptions& options, const std::string& model) {
           .adapters = adapter_paths({options.adapter}),
           .dtype = options.compute.dtype,
           .as_stored = options.as_stored,
-          .sequences = {.rows = is_prompt ? 1 : options.batch_size.value_or(kUsualBatch),
+          .sequences = {.rows = is_prompt ? std::min(options.num_answers, kUsualBatch)
+                                          : options.batch_size.value_or(kUsualBatch),
                         .tokens = prompt + options.sampling.max_new_tokens,
                         .prompt_tokens = prompt},
           .has_one_copy = is_prompt,
@@ -75,6 +92,8 @@ GenerateRequest request_of(GenerateOptions& options, const CLI::App& command) {
                           .output = if_given(options.records.output),
                           .system = if_given(options.system),
                           .sampling = options.sampling,
+                          .num_answers = options.num_answers,
+                          .logprobs = options.logprobs,
                           .batch_size = options.batch_size,
                           .overwrite = options.records.overwrite,
                           .json = options.json};
@@ -115,6 +134,14 @@ Command add_generate(CLI::App& sftrun) {
       "Whether to apply the chat template to prompts that are strings [yes, if the model has one]");
   add_template_flag(*command, options->template_variables);
   add_sampling_flags(*command, options->sampling);
+  command
+      ->add_option("-n,--num-answers", options->num_answers,
+                   "Answers to each prompt; with --input one line for each, with \"group\" (the "
+                   "record's number) and \"answer_index\"; needs --temperature")
+      ->check(at_least(1, kMaxRows))
+      ->capture_default_str();
+  command->add_flag("--logprobs", options->logprobs,
+                    "Write token ids and log-probabilities, too (docs/inference.md)");
   add_batch_size_flag(*command, options->batch_size);
   add_as_stored_flag(*command, options->as_stored);
   add_compute_flags(*command, options->compute);

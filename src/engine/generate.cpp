@@ -1,6 +1,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -114,14 +115,49 @@ class Prompts {
 };
 
 TextGenerator generator_of(const app::GenerateRequest& request, const data::TextModel& text) {
-  return {text, sampling_options(request.sampling), request.sampling.stop};
+  model::SamplingOptions options = sampling_options(request.sampling);
+  options.keeps_logprobs = request.logprobs;
+  return {text, std::move(options), request.sampling.stop};
 }
 
-Json additions_of(const Answer& answer) {
-  return {{"generated", answer.text},
-          {"generated_tokens", answer.num_tokens},
-          {"finish_reason", answer.finish_reason()}};
+/// The number that JSON writes with as many digits as the value has.
+double shortest(float value) {
+  return std::strtod(fmt::format("{}", value).c_str(), nullptr);
 }
+
+/// Whether tokens are drawn from another distribution than the model's.
+bool is_changed(const app::SamplingRequest& sampling) {
+  return sampling.temperature > 0 &&
+         (sampling.temperature != 1 || sampling.top_p.value_or(1) < 1 || sampling.top_k ||
+          sampling.min_p.value_or(0) > 0 || sampling.repetition_penalty.value_or(1) != 1);
+}
+
+/// What is added to a record: docs/inference.md.
+/// @param index number of the answer, among all answers to all prompts
+Json additions_of(const app::GenerateRequest& request, size_t index,
+                  const std::vector<int32_t>& prompt_ids, const Answer& answer) {
+  Json added = {{"generated", answer.text},
+                {"generated_tokens", answer.num_tokens},
+                {"finish_reason", answer.finish_reason()}};
+  if (const auto n = static_cast<size_t>(request.num_answers); n > 1) {
+    added["group"] = index / n;
+    added["answer_index"] = index % n;
+  }
+  if (!request.logprobs) return added;
+  added["prompt_ids"] = prompt_ids;
+  added["completion_ids"] = answer.token_ids;
+  const auto list = [&](float model::DrawnLogprob::*of) {
+    Json values = Json::array();
+    for (const model::DrawnLogprob& logprob : answer.logprobs)
+      values.push_back(shortest(logprob.*of));
+    return values;
+  };
+  added["logprobs"] = list(&model::DrawnLogprob::model);
+  if (is_changed(request.sampling)) added["sampling_logprobs"] = list(&model::DrawnLogprob::drawn);
+  return added;
+}
+
+constexpr int64_t kUsualBatchSize = 8;
 
 /// --prompt.
 /// @param rank of the ranks that have the model together; null: this process alone has it, and a
@@ -131,31 +167,41 @@ int answer_prompt(const app::GenerateRequest& request, LoadedModel& model, const
   const std::optional<std::string>& output = request.output;
   const bool is_main = rank == nullptr || rank->is_main();
   const bool is_text = !request.json && !output;
-  const bool prints = is_text && is_main && (rank == nullptr || !rank->env().supervised);
+  const auto num_answers = static_cast<size_t>(request.num_answers);
+  const bool prints =
+      is_text && is_main && num_answers == 1 && (rank == nullptr || !rank->env().supervised);
   if (!request.images.empty())
     require_reads_images(model.text, model.checkpoint->arch(), request.model.model, "--image");
   const auto tokens = Prompts(request, model.text).of_text(prompt);
   Printer printer;
-  Answer answer;
-  bool is_taken = false;
-  AnswerHooks hooks{.next_prompt = [&]() -> std::optional<model::Prompt> {
-                      if (!is_main || std::exchange(is_taken, true)) return std::nullopt;
-                      return model::Prompt{0, tokens.ids, 0, tokens.media};
-                    },
-                    .on_answer = [&](size_t, Answer&& finished) { answer = std::move(finished); }};
+  std::vector<Answer> answers(num_answers);
+  uint32_t num_taken = 0;
+  AnswerHooks hooks{
+      .next_prompt = [&]() -> std::optional<model::Prompt> {
+        if (!is_main || num_taken == num_answers) return std::nullopt;
+        const uint32_t draw = num_taken++;
+        return model::Prompt{draw, tokens.ids, 0, tokens.media, draw};
+      },
+      .on_answer = [&](size_t index, Answer&& finished) { answers[index] = std::move(finished); }};
   if (prints) hooks.on_text = [&](std::string_view text) { printer.print(text); };
   if (rank != nullptr) hooks.before_step = [&](size_t) { return rank->stop_exit_code() == 0; };
-  generator_of(request, model.text).run(*model.decoder, 1, hooks, model.copy.get());
+  const auto batch_size = static_cast<size_t>(
+      std::min(request.num_answers, request.batch_size.value_or(kUsualBatchSize)));
+  generator_of(request, model.text).run(*model.decoder, batch_size, hooks, model.copy.get());
   if (const int code = rank != nullptr ? rank->stop_exit_code() : 0) return code;
   if (!is_main) return 0;
   if (prints) {
-    printer.print(answer.text);
+    printer.print(answers[0].text);
     write_standard_output("\n");
     return 0;
   }
-  Json object = {{"prompt", prompt}, {"prompt_tokens", tokens.ids.size()}};
-  object.update(additions_of(answer));
-  const std::string text = is_text ? answer.text + "\n" : object.dump() + "\n";
+  std::string text;
+  for (size_t i = 0; i < num_answers; ++i) {
+    Json object = {{"prompt", prompt}, {"prompt_tokens", tokens.ids.size()}};
+    object.update(additions_of(request, i, tokens.ids, answers[i]));
+    const char* const between = is_text && i > 0 ? "\n" : "";
+    text += fmt::format("{}{}\n", between, is_text ? answers[i].text : object.dump());
+  }
   if (output || rank == nullptr)
     data::write_records(output.value_or("-"), text);
   else
@@ -189,6 +235,8 @@ Json settings_of(const app::GenerateRequest& request, const LoadedModel& model, 
     settings["chat_template_kwargs"] = model.text.render_defaults.kwargs;
   if (model.text.images != nullptr) settings["images"] = model.text.images->fingerprint;
   settings.update(app::json_of(request.sampling));
+  if (request.num_answers > 1) settings["num_answers"] = request.num_answers;
+  if (request.logprobs) settings["logprobs"] = true;
   settings["dtype"] = request.ranks.compute.dtype;
   settings["as_stored"] = request.model.as_stored;
   return settings;
@@ -205,7 +253,9 @@ class FileAnswers {
         output_(request.output.value()),
         prompts_(request, model.text),
         records_(std::move(records)),
-        tokens_(prompts_.of_records(records_)) {
+        tokens_(prompts_.of_records(records_)),
+        num_each_(static_cast<size_t>(request.num_answers)),
+        num_answers_(records_.size() * num_each_) {
     if (rank.is_main()) prompts_.warn_of_idle_variables(records_);
   }
 
@@ -222,8 +272,8 @@ class FileAnswers {
     std::map<size_t, std::string> waiting;
     size_t num_written = 0;
     std::string lines;
-    const int code = answer(all_but({}), 0, [&](size_t record, Answer&& answer) {
-      waiting[record] = line_of(records_[record], additions_of(answer), output_);
+    const int code = answer(all_but({}), 0, [&](size_t index, Answer&& answer) {
+      waiting[index] = line_of(record_of(index), additions(index, answer), output_);
       for (; !waiting.empty() && waiting.begin()->first == num_written; ++num_written) {
         lines += waiting.begin()->second;
         waiting.erase(waiting.begin());
@@ -238,19 +288,19 @@ class FileAnswers {
 
   int write() {
     AnswerParts parts(request_.ranks.folder.value(),
-                      settings_of(request_, model_, prompts_.are_chats(), records_),
-                      records_.size(), request_.overwrite, rank_.comm());
+                      settings_of(request_, model_, prompts_.are_chats(), records_), num_answers_,
+                      request_.overwrite, rank_.comm());
     const size_t num_done = parts.before().size();
     if (num_done > 0 && rank_.is_main())
-      log::info("{} of {} already answered", num_done, counted(records_.size(), "record"));
-    const int code = answer(all_but(parts.before()), num_done, [&](size_t record, Answer&& answer) {
-      parts.add(record, additions_of(answer));
+      log::info("{} of {} already answered", num_done, counted(num_answers_, word()));
+    const int code = answer(all_but(parts.before()), num_done, [&](size_t index, Answer&& answer) {
+      parts.add(index, additions(index, answer));
     });
     parts.close(rank_.comm());
     if (code != 0) {
       if (rank_.is_main())
         log::info("stopped with {} of {} answered; rerun the same command to resume",
-                  parts.read().size(), counted(records_.size(), "record"));
+                  parts.read().size(), counted(num_answers_, word()));
       return code;
     }
     if (rank_.is_main()) {
@@ -260,28 +310,38 @@ class FileAnswers {
     return 0;
   }
 
+  // Answers are numbered record by record: record * num_each_ + number of the answer.
+
+  const char* word() const { return num_each_ > 1 ? "answer" : "record"; }
+  const data::InputRecord& record_of(size_t index) const { return records_[index / num_each_]; }
+  Json additions(size_t index, const Answer& answer) const {
+    return additions_of(request_, index, tokens_[index / num_each_].ids, answer);
+  }
+
   std::vector<size_t> all_but(const std::map<size_t, Json>& answered) const {
     std::vector<size_t> left;
-    for (size_t record = 0; record < records_.size(); ++record)
-      if (!answered.contains(record)) left.push_back(record);
+    for (size_t index = 0; index < num_answers_; ++index)
+      if (!answered.contains(index)) left.push_back(index);
     return left;
   }
 
-  int answer(const std::vector<size_t>& records, size_t num_done,
+  int answer(const std::vector<size_t>& answers, size_t num_done,
              const std::function<void(size_t, Answer&&)>& on_answer) {
     const TextGenerator generator = generator_of(request_, model_.text);
-    return answer_records({.name = "records",
-                           .rank = rank_,
-                           .generator = generator,
-                           .decoder = *model_.decoder,
-                           .copy = model_.copy.get(),
-                           .batch_size = static_cast<size_t>(request_.batch_size.value_or(8)),
-                           .records = records,
-                           .num_done = num_done,
-                           .prompt = [this](size_t record) { return tokens_[record]; },
-                           .on_answer = on_answer,
-                           .place = [this](size_t record) { return records_[record].where; },
-                           .after_errors = after_errors()});
+    return answer_records(
+        {.name = "records",
+         .rank = rank_,
+         .generator = generator,
+         .decoder = *model_.decoder,
+         .copy = model_.copy.get(),
+         .batch_size = static_cast<size_t>(request_.batch_size.value_or(kUsualBatchSize)),
+         .records = answers,
+         .answers_per_record = num_each_,
+         .num_done = num_done,
+         .prompt = [this](size_t index) { return tokens_[index / num_each_]; },
+         .on_answer = on_answer,
+         .place = [this](size_t index) { return record_of(index).where; },
+         .after_errors = after_errors()});
   }
 
   std::string after_errors() const {
@@ -293,15 +353,15 @@ class FileAnswers {
   /// The records in the order of the input.
   void merge(const std::map<size_t, Json>& answers) const {
     AtomicFile file(output_, SpecialFile::kAllowed);
-    for (size_t record = 0; record < records_.size(); ++record) {
-      const auto answer = answers.find(record);
+    for (size_t index = 0; index < num_answers_; ++index) {
+      const auto answer = answers.find(index);
       if (answer == answers.end()) {
-        throw DataError(fmt::format("the answer of record {} is missing", record + 1),
+        throw DataError(fmt::format("an answer of record {} is missing", index / num_each_ + 1),
                         request_.ranks.folder.value(),
                         "its files were removed during the run, or the nodes do not share this "
                         "folder; rerun the command to add the missing answers");
       }
-      file.write(line_of(records_[record], answer->second, output_));
+      file.write(line_of(record_of(index), answer->second, output_));
     }
     file.commit();
   }
@@ -313,6 +373,7 @@ class FileAnswers {
   Prompts prompts_;
   std::vector<data::InputRecord> records_;
   std::vector<data::PromptTokens> tokens_;  // of each record's prompt
+  size_t num_each_, num_answers_;           // of a record, of all records
 };
 
 /// Logits that are not finite come from the base's files, or from the adapter.

@@ -70,7 +70,11 @@ class SharedRun {
     if (place >= shared_.records.size()) return std::nullopt;
     const size_t record = shared_.records[place];
     data::PromptTokens prompt = shared_.prompt(record);
-    return model::Prompt{record, std::move(prompt.ids), record, std::move(prompt.media)};
+    return model::Prompt{.index = record,
+                         .tokens = std::move(prompt.ids),
+                         .stream = record / shared_.answers_per_record,
+                         .media = std::move(prompt.media),
+                         .draw = static_cast<uint32_t>(record % shared_.answers_per_record)};
   }
 
   void take(size_t record, Answer&& answer) {
@@ -118,7 +122,8 @@ class SharedRun {
     shared_.rank.tell(status);
     if (is_end ? !shared_.logs_end : now - last_log_ < kLogS) return;
     last_log_ = now;
-    log::info("{}/{}, {:.0f} tokens/s{}", status.step, counted(all, "record"),
+    log::info("{}/{}, {:.0f} tokens/s{}", status.step,
+              counted(all, shared_.answers_per_record > 1 ? "answer" : "record"),
               *status.tokens_per_second,
               status.eta_s && left > 0
                   ? fmt::format(", {} left", format_duration(std::round(*status.eta_s)))

@@ -21,8 +21,10 @@ struct SharedAnswers {
   layers::CopyRanks* copy = nullptr;  ///< that have the decoder's model together; null: each has it
   size_t batch_size = 1;
   const std::vector<size_t>& records;  ///< to answer, the same on every rank
-  size_t num_done = 0;                 ///< records that were answered before
-  bool logs_end = true;                ///< whether the last report is logged, too
+  /// Above 1: `records` are numbers of answers, record * answers_per_record + number of the answer.
+  size_t answers_per_record = 1;
+  size_t num_done = 0;   ///< of `records` that were answered before
+  bool logs_end = true;  ///< whether the last report is logged, too
   /// The prompt of a record.
   std::function<data::PromptTokens(size_t)> prompt;
   std::function<void(size_t, Answer&&)> on_answer;
@@ -32,7 +34,7 @@ struct SharedAnswers {
 
 /// Answers all records; rank 0 reports progress. All ranks call it, and return when every record is
 /// answered.
-/// The random numbers of an answer depend only on the seed and on its record.
+/// The random numbers of an answer depend only on the seed, its record and its number there.
 /// @return 0, or the exit code of a stop that any rank was asked for
 /// @throws DataError naming the record, for images and features that cannot be read
 int answer_records(const SharedAnswers& shared);

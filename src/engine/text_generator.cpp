@@ -16,13 +16,18 @@ TextGenerator::TextGenerator(const data::TextModel& text, model::SamplingOptions
                               divided.tokens.end());
 }
 
-Answer TextGenerator::answer_of(const model::Generation& generation,
+Answer TextGenerator::answer_of(model::Generation&& generation,
                                 const tokenizer::GeneratedText* text) const {
-  return {.text = text != nullptr
-                      ? text->text()
-                      : text_.tokenizer->decode(generation.tokens, /*skip_special_tokens=*/true),
-          .num_tokens = generation.tokens.size(),
-          .stopped = generation.stopped};
+  Answer answer{.text = text != nullptr ? text->text()
+                                        : text_.tokenizer->decode(generation.tokens,
+                                                                  /*skip_special_tokens=*/true),
+                .num_tokens = generation.tokens.size(),
+                .stopped = generation.stopped};
+  if (!options_.keeps_logprobs) return answer;
+  answer.token_ids = std::move(generation.tokens);
+  if (generation.stop_token) answer.token_ids.push_back(*generation.stop_token);
+  answer.logprobs = std::move(generation.logprobs);
+  return answer;
 }
 
 void TextGenerator::run(model::Decoder& decoder, size_t batch_size, const AnswerHooks& hooks,
@@ -42,7 +47,8 @@ void TextGenerator::run(model::Decoder& decoder, size_t batch_size, const Answer
                        [&](size_t index, model::Generation&& generation) {
                          const auto text = texts.find(index);
                          const bool has_text = text != texts.end();
-                         Answer answer = answer_of(generation, has_text ? &text->second : nullptr);
+                         Answer answer =
+                             answer_of(std::move(generation), has_text ? &text->second : nullptr);
                          if (has_text) texts.erase(text);
                          hooks.on_answer(index, std::move(answer));
                        },

@@ -17,6 +17,10 @@ struct Answer {
   std::string text;  ///< up to the stop text
   size_t num_tokens = 0;
   bool stopped = false;  ///< at a stop token or stop text; false: max_new_tokens reached
+  /// If the options keep log-probabilities: all tokens that were generated, a stop token included,
+  /// and as many log-probabilities.
+  std::vector<int32_t> token_ids = {};
+  std::vector<model::DrawnLogprob> logprobs = {};
   const char* finish_reason() const { return stopped ? "stop" : "length"; }
 };
 
@@ -41,7 +45,7 @@ class TextGenerator {
            layers::CopyRanks* ranks = nullptr) const;
 
  private:
-  Answer answer_of(const model::Generation& generation, const tokenizer::GeneratedText* text) const;
+  Answer answer_of(model::Generation&& generation, const tokenizer::GeneratedText* text) const;
 
   const data::TextModel& text_;
   model::SamplingOptions options_;

@@ -27,6 +27,8 @@ namespace {
 void lead(GenerationBatch& batch, const SamplingOptions& options, const GenerationHooks& hooks) {
   constexpr size_t kMaxTokens = 4096;  // of prompts that are taken before they are read
   const auto shared = std::make_shared<const SamplingOptions>(options);
+  std::optional<size_t> num_logprobs;
+  if (options.keeps_logprobs) num_logprobs = 0;
   bool is_exhausted = false;
   const auto fill = [&] {
     std::vector<SequenceRequest> taken;
@@ -35,7 +37,7 @@ void lead(GenerationBatch& batch, const SamplingOptions& options, const Generati
       is_exhausted = !prompt;
       if (is_exhausted) break;
       tokens += prompt->tokens.size();
-      taken.push_back({std::move(*prompt), shared});
+      taken.push_back({std::move(*prompt), shared, num_logprobs});
     }
     batch.add(std::move(taken));
   };

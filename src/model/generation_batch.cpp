@@ -213,7 +213,12 @@ bool GenerationBatch::accept(CachedSequence& row) {
   if (options.max_new_tokens == 0) return false;
   const auto& stops = options.stop_tokens;
   const bool is_stop = std::find(stops.begin(), stops.end(), row.next) != stops.end();
-  if (!is_stop) result.tokens.push_back(row.next);
+  if (is_stop)
+    result.stop_token = row.next;
+  else
+    result.tokens.push_back(row.next);
+  if (options.keeps_logprobs && row.logprobs)
+    result.logprobs.push_back({row.logprobs->logprob, row.logprobs->drawn});
   NewToken token{row.next, is_stop, std::move(row.logprobs)};
   const bool goes_on =
       !hooks_.on_token || hooks_.on_token(row.request.prompt.index, std::move(token));

@@ -22,11 +22,11 @@ json to_json(const TokenLogprobs& found) {
   json top = json::array();
   for (const TokenLogprobs::Candidate& candidate : found.top)
     top.push_back({candidate.token, candidate.logprob});
-  return {found.logprob, top};
+  return {found.logprob, top, found.drawn};
 }
 
 TokenLogprobs logprobs_of(const json& value) {
-  TokenLogprobs found{.logprob = value[0].get<float>(), .top = {}};
+  TokenLogprobs found{.logprob = value[0].get<float>(), .drawn = value[2].get<float>(), .top = {}};
   for (const json& candidate : value[1])
     found.top.push_back({candidate[0].get<int32_t>(), candidate[1].get<float>()});
   return found;
@@ -97,13 +97,10 @@ json to_json(const SequenceRequest& request) {
   for (const data::SequenceMedia& image : request.prompt.media) images.push_back(to_json(image));
   json num_logprobs;
   if (request.num_logprobs) num_logprobs = *request.num_logprobs;
-  return {{"prompt", request.prompt.index},
-          {"tokens", request.prompt.tokens},
-          {"stream", request.prompt.stream},
-          {"options", to_json(*request.options)},
-          {"num_logprobs", num_logprobs},
-          {"scores_prompt", request.scores_prompt},
-          {"images", images}};
+  return {{"prompt", request.prompt.index},         {"tokens", request.prompt.tokens},
+          {"stream", request.prompt.stream},        {"draw", request.prompt.draw},
+          {"options", to_json(*request.options)},   {"num_logprobs", num_logprobs},
+          {"scores_prompt", request.scores_prompt}, {"images", images}};
 }
 
 SequenceRequest request_of(const json& value) {
@@ -111,6 +108,7 @@ SequenceRequest request_of(const json& value) {
   request.prompt = {value.at("prompt").get<size_t>(),
                     value.at("tokens").get<std::vector<int32_t>>(),
                     value.at("stream").get<uint64_t>()};
+  request.prompt.draw = value.at("draw").get<uint32_t>();
   for (const json& image : value.at("images")) request.prompt.media.push_back(image_of(image));
   request.options = std::make_shared<const SamplingOptions>(options_of(value.at("options")));
   if (!value.at("num_logprobs").is_null())

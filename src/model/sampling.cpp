@@ -31,6 +31,16 @@ void cut_to_min_p(Candidates& candidates, double min_p) {
   candidates = std::move(kept);
 }
 
+/// Uniform in [0, 1), 53 bits. For draw 0 the first number of RandomStream(seed, stream << 32 |
+/// position): answers of before draws were counted stay what they were.
+double unit_at(uint64_t seed, const DrawPlace& place) {
+  const Philox4 block = philox4x32(
+      {0, place.draw, static_cast<uint32_t>(place.position), static_cast<uint32_t>(place.stream)},
+      {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  const uint64_t bits = (uint64_t{block[0]} << 32 | block[1]) >> 11;
+  return static_cast<double>(bits) * 0x1.0p-53;
+}
+
 }  // namespace
 
 void penalize_repetition(std::span<float> logits, std::span<const int32_t> prompt,
@@ -74,20 +84,21 @@ Candidates candidates(std::span<const float> logits, const SamplingOptions& opti
   return result;
 }
 
-int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, uint64_t stream,
-                     uint64_t position) {
+DrawnToken sample_token(std::span<const float> logits, const SamplingOptions& options,
+                        const DrawPlace& place) {
   if (options.temperature <= 0) {
     const auto largest = std::max_element(logits.begin(), logits.end());
-    return static_cast<int32_t>(largest - logits.begin());
+    return {static_cast<int32_t>(largest - logits.begin()), 0};
   }
   const Candidates drawn_from = candidates(logits, options);
-  RandomStream random(options.seed, stream << 32 | position);
-  double left = random.next_unit() * drawn_from.total;
-  for (size_t i = 0; i < drawn_from.tokens.size(); ++i) {
-    left -= drawn_from.weights[i];
-    if (left < 0) return drawn_from.tokens[i];
+  double left = unit_at(options.seed, place) * drawn_from.total;
+  size_t drawn = 0;
+  for (; drawn + 1 < drawn_from.tokens.size(); ++drawn) {
+    left -= drawn_from.weights[drawn];
+    if (left < 0) break;
   }
-  return drawn_from.tokens.back();
+  while (drawn > 0 && drawn_from.weights[drawn] == 0) --drawn;  // rounding has led to the end
+  return {drawn_from.tokens[drawn], std::log(drawn_from.weights[drawn] / drawn_from.total)};
 }
 
 }  // namespace sftrun::model

@@ -28,9 +28,22 @@ struct Candidates {
 /// @param logits fp32 [vocab]   @param options temperature above 0
 Candidates candidates(std::span<const float> logits, const SamplingOptions& options);
 
+/// Names the random number of one token of one answer.
+struct DrawPlace {
+  uint64_t stream = 0;  ///< below 2^32
+  uint32_t draw = 0;
+  uint64_t position = 0;  ///< in the answer, below 2^32
+};
+
+struct DrawnToken {
+  int32_t token = 0;
+  double logprob = 0;  ///< natural logarithm of its share of `candidates`; 0 when temperature is 0
+};
+
 /// Chooses the next token from fp32 logits [vocab]: the largest (the first of equals) when
-/// temperature is 0, else a draw from `candidates`.
-int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, uint64_t stream,
-                     uint64_t position);
+/// temperature is 0, else a draw from `candidates`. The random number is a function of the seed and
+/// the place alone.
+DrawnToken sample_token(std::span<const float> logits, const SamplingOptions& options,
+                        const DrawPlace& place);
 
 }  // namespace sftrun::model

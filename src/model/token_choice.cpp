@@ -17,7 +17,7 @@ namespace sftrun::model {
 namespace {
 
 /// @param logits [vocab]   @return the next token of the sequence
-int32_t choose(const CachedSequence& sequence, const at::Tensor& logits_of_last) {
+DrawnToken choose(const CachedSequence& sequence, const at::Tensor& logits_of_last) {
   const SamplingOptions& options = *sequence.request.options;
   const bool penalizes = options.repetition_penalty != 1;
   const at::Tensor logits = penalizes ? logits_of_last.clone() : logits_of_last;
@@ -26,7 +26,7 @@ int32_t choose(const CachedSequence& sequence, const at::Tensor& logits_of_last)
   const Prompt& prompt = sequence.request.prompt;
   const std::vector<int32_t>& generated = sequence.result.tokens;
   if (penalizes) penalize_repetition(values, prompt.tokens, generated, options.repetition_penalty);
-  return sample_token(values, options, prompt.stream, static_cast<uint64_t>(generated.size()));
+  return sample_token(values, options, {prompt.stream, prompt.draw, generated.size()});
 }
 
 /// In pieces, because the logits of a long prompt need more memory than the model.
@@ -81,17 +81,20 @@ void choose_tokens(const at::Tensor& logits, const std::vector<CachedSequence>& 
                    const std::vector<size_t>& rows, Choices& choices) {
   choices.tokens.resize(rows.size());
   choices.logprobs.resize(rows.size());
+  std::vector<DrawnToken> drawn(rows.size());
   at::parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
     const at::NoGradGuard no_grad;
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
-      choices.tokens[i] = choose(sequences[rows[i]], logits[static_cast<int64_t>(i)]);
+      drawn[i] = choose(sequences[rows[i]], logits[static_cast<int64_t>(i)]);
   });
   for (size_t i = 0; i < rows.size(); ++i) {
+    choices.tokens[i] = drawn[i].token;
     const std::optional<size_t>& wanted = sequences[rows[i]].request.num_logprobs;
     if (!wanted) continue;
     const at::Tensor chosen = at::full({1}, int64_t{choices.tokens[i]}, at::kLong);
     choices.logprobs[i] =
         token_logprobs(logits.narrow(0, static_cast<int64_t>(i), 1), chosen, *wanted)[0];
+    choices.logprobs[i]->drawn = static_cast<float>(drawn[i].logprob);
   }
 }
 

@@ -311,13 +311,16 @@ class CommandLineTest(unittest.TestCase):
                                  "system": None, "chat": False, "max_new_tokens": 8, "temperature": 0.0, "top_p": 0.9,
                                  "top_k": None, "min_p": None, "repetition_penalty": None, "stop": [], "seed": None, "device": "auto",
                                  "chat_template_kwargs": None, "dtype": "bf16", "as_stored": False, "threads": None, "batch_size": None,
-                                 "parallel": None, "folder": None, "places": {}, "subset": "", "split": "", "json": True})
+                                 "parallel": None, "folder": None, "places": {}, "subset": "", "split": "", "num_answers": 1, "logprobs": False, "json": True})
         self.assertTrue(self.request("generate", "--adapter", "adapter", "--prompt", "hi", "--as-stored")["as_stored"])
         self.assertTrue(self.request("generate", "--model", "model", "--prompt", "hi", "--chat")["chat"])
         self.assertEqual(self.request("generate", "--model", "model", "--prompt", "")["prompt"], "")
         asked = self.request("generate", "--model", "model", "--prompt", "a", "--stop", "[END]", "--stop", "a,b\n", "--repetition_penalty=1.2",
                              "--temperature", "1", "--min-p", "0.05")
         self.assertEqual((asked["stop"], asked["repetition_penalty"], asked["min_p"]), (["[END]", "a,b\n"], 1.2, 0.05))
+        asked = self.request("generate", "--model", "model", "--prompt", "a", "-n", "3", "--temperature", "1", "--logprobs", "--json")
+        self.assertEqual((asked["num_answers"], asked["logprobs"]), (3, True))
+        self.expect(USAGE, ["-n 3: all answers to a prompt would be the same"], "generate", "--model", "model", "--prompt", "a", "--num-answers", "3")
         self.expect(USAGE, ["--num-beams 4: beam search is not supported"], "generate", "--model", "model", "--prompt", "a", "--num_beams", "4")
         self.expect(USAGE, ["--stop is empty"], "generate", "--model", "model", "--prompt", "a", "--stop", "")
         self.expect(USAGE, ["`0` is not a number from 0.01 to 100"], "generate", "--model", "model", "--prompt", "a", "--repetition-penalty", "0")

@@ -5,6 +5,7 @@
 
 Standard library only.
 same        any batch size and number of processes gives the same answers in the order of the input, greedy and sampled
+several     -n 4: an answer depends on the seed, its record and its number alone, not on the batch size, the processes, the other records or -n
 killed      after SIGKILL the same command continues: what was answered stays, byte for byte, and an incomplete line is repaired
 stopped     SIGTERM ends after the current step with exit code 75; the same command continues, also with another number of processes
 launched    two launchers as two nodes, and two processes that torchrun would have started, give the same output
@@ -71,6 +72,61 @@ def check_same(program):
             program.expect(f"same: {name}: batch {batch}, {processes} processes", (program.folder / "again.jsonl").read_text() == alone)
     left = [path.name for path in program.folder.iterdir() if path.name.endswith(".parts")]
     program.expect("same: no folder is left", not left, left)
+
+
+def check_several(program):
+    sampled = ["--temperature", 1.2, "--seed", 5]
+    drawn = [*sampled, "--max-new-tokens", 16, "--logprobs"]
+    ask = ["--input", "in.jsonl", "--output", "again.jsonl", "--overwrite", *drawn]
+
+    def lines(*words):
+        program.run(*ask, *words)
+        return [json.loads(line) for line in (program.folder / "again.jsonl").read_text().splitlines()]
+
+    def without_rounding(rows):
+        return [{key: value for key, value in row.items() if not key.endswith("logprobs")} for row in rows]
+
+    alone = lines("-n", 4, "--batch-size", 1)
+    places = [(row["id"], row["group"], row["answer_index"]) for row in alone]
+    program.expect("several: one line for each answer, in order", places == [(i, i, k) for i in range(RECORDS) for k in range(4)], places[:9])
+    texts = {row["generated"] for row in alone[:4]}
+    program.expect("several: the answers to a prompt differ", len(texts) > 1, texts)
+    for batch, processes in ((3, 2), (8, 1)) if program.quick else ((3, 1), (8, 1), (1, 2), (3, 2), (8, 2)):
+        rows = lines("-n", 4, "--batch-size", batch, "--nproc-per-node", processes)
+        program.expect(f"several: batch {batch}, {processes} processes: the same tokens", without_rounding(rows) == without_rounding(alone))
+        apart = max((abs(a - b) for one, two in zip(rows, alone) for a, b in zip(one["logprobs"], two["logprobs"])), default=1)
+        program.expect(f"several: batch {batch}, {processes} processes: the same log-probabilities", apart < 1e-4, apart)
+    two, one = lines("-n", 2, "--batch-size", 8), lines("--batch-size", 8)
+    program.expect("several: -n 2 has the first two of -n 4", without_rounding(two) == [row for row in without_rounding(alone) if row["answer_index"] < 2])
+    first = [row for row in without_rounding(alone) if row["answer_index"] == 0]
+    keys = ("generated", "completion_ids", "finish_reason")
+    program.expect("several: one answer is the first of -n 4", [[row[key] for key in keys] for row in one] == [[row[key] for key in keys] for row in first])
+    program.expect("several: one answer has no group", "group" not in one[0] and "logprobs" in one[0], one[0].keys())
+    input_lines = (program.folder / "in.jsonl").read_text().splitlines(keepends=True)
+    (program.folder / "less.jsonl").write_text("".join(input_lines[:3]))
+    program.run("--input", "less.jsonl", "--output", "less-out.jsonl", *drawn, "-n", 4, "--batch-size", 8)
+    rows = [json.loads(line) for line in (program.folder / "less-out.jsonl").read_text().splitlines()]
+    program.expect("several: records behind do not matter", without_rounding(rows) == without_rounding(alone)[:12])
+    counts = [len(row["completion_ids"]) == len(row["logprobs"]) == len(row["sampling_logprobs"]) for row in alone]
+    program.expect("several: a log-probability for each token", all(counts))
+    stopped = [row for row in alone if row["finish_reason"] == "stop"]
+    longest = [row for row in alone if row["finish_reason"] == "length"]
+    program.expect("several: a stop token is among the tokens", all(len(row["completion_ids"]) == row["generated_tokens"] + 1 for row in stopped), len(stopped))
+    program.expect("several: an answer that was cut has all its tokens", longest and all(len(row["completion_ids"]) == 16 for row in longest), len(longest))
+    output = program.run("--prompt", "1 and", "--temperature", 1.2, "-n", 3, "--json", "--logprobs", "--max-new-tokens", 4)
+    rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    program.expect("several: of --prompt", [row["answer_index"] for row in rows] == [0, 1, 2] and all(len(row["prompt_ids"]) == row["prompt_tokens"] for row in rows), output)
+    said = program.run("--prompt", "x", "-n", 3, code=2)
+    program.expect("several: refused without a temperature", "the greedy one" in said, said)
+    said = program.run("--prompt", "x", "--logprobs", code=2)
+    program.expect("several: log-probabilities are not text", "--logprobs has no effect" in said, said)
+    code, text = interrupted(program, "several.jsonl", signal.SIGTERM, *sampled, "-n", 3, "--max-new-tokens", 48)
+    program.expect("several: a stop keeps answers", code == 75 and f"of {3 * LONG} answers" in text, text)
+    said = program.run("--input", "long.jsonl", "--output", "several.jsonl", *sampled, "-n", 2, "--max-new-tokens", 48, code=2)
+    program.expect("several: another -n is refused", "num_answers was 3, now 2" in said, said)
+    said = program.run("--input", "long.jsonl", "--output", "several.jsonl", *sampled, "-n", 3, "--max-new-tokens", 48)
+    count = len((program.folder / "several.jsonl").read_text().splitlines())
+    program.expect("several: the same command continues", "already answered" in said and count == 3 * LONG, (said, count))
 
 
 def lines_in(parts):
@@ -185,7 +241,7 @@ def main():
         program = Program(arguments.sftrun.resolve(), pathlib.Path(folder), arguments.quick)
         write_records(program.folder / "in.jsonl", RECORDS)
         write_records(program.folder / "long.jsonl", LONG)
-        for check in (check_same, check_launched, check_killed, check_stopped, check_settings, check_refused):
+        for check in (check_same, check_several, check_launched, check_killed, check_stopped, check_settings, check_refused):
             check(program)
     print(f"{program.count - len(program.failures)} of {program.count} checks hold")
     return 1 if program.failures or not program.count else 0

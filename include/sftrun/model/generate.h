@@ -23,11 +23,23 @@ struct SamplingOptions {
   double repetition_penalty = 1;
   uint64_t seed = 0;
   std::vector<int64_t>
-      stop_tokens;  ///< generation stops at the first of these, which is not returned
+      stop_tokens;  ///< generation stops at the first of these, which is not among the tokens
+  bool keeps_logprobs = false;  ///< Generation has `logprobs`
+};
+
+/// Natural logarithms of the probability of a generated token.
+struct DrawnLogprob {
+  float model = 0;  ///< as the model predicts it: at temperature 1, without penalties and cuts
+  /// Of the distribution that it was drawn from: after repetition_penalty, temperature, top_k, top_p
+  /// and min_p. 0 where it was chosen (temperature 0).
+  float drawn = 0;
 };
 
 struct Generation {
   std::vector<int32_t> tokens;
+  std::optional<int32_t> stop_token;  ///< that ended it; nullopt: none did
+  /// If the options say so: of `tokens`, then of the stop token.
+  std::vector<DrawnLogprob> logprobs;
   /// A stop token was generated, or `on_token` ended it; false: max_new_tokens reached.
   bool stopped = false;
 };
@@ -46,6 +58,8 @@ struct Prompt {
   std::vector<int32_t> tokens;                  ///< not empty
   uint64_t stream = 0;                          ///< of its random numbers
   std::vector<data::SequenceMedia> media = {};  ///< in order
+  uint32_t draw =
+      0;  ///< number of the answer among several to one prompt: others have other random numbers
 };
 
 /// Where prompts come from, and where answers go.
@@ -61,7 +75,7 @@ struct GenerationHooks {
 
 /// Generates the continuations of all prompts, up to `batch_size` at the same time. A finished
 /// sequence is replaced at once by the next prompt. A sequence's answer does not depend on the others
-/// (up to rounding); its random numbers depend only on (seed, stream, position).
+/// (up to rounding); its random numbers depend only on (seed, stream, draw, position).
 /// @param ranks that have the decoder's model together, all of which call it; hooks other than
 /// `before_step` are called on their lead only. null: this rank alone has all of it
 /// @throws NotFiniteError

@@ -15,6 +15,7 @@ struct TokenLogprobs {
     float logprob = 0;
   };
   float logprob = 0;           ///< of the token at this position
+  float drawn = 0;             ///< of a generated token: DrawnLogprob::drawn
   std::vector<Candidate> top;  ///< the likeliest tokens, likeliest first
 };
 

@@ -14,11 +14,13 @@ struct GenerateRequest {
   std::optional<std::string> output, system;
   std::optional<bool> chat;  ///< apply the chat template; null: if the model has one
   SamplingRequest sampling;
+  int64_t num_answers = 1;  ///< to each prompt
+  bool logprobs = false;    ///< with token ids and log-probabilities
   std::optional<int64_t> batch_size;
   bool overwrite = false, json = false;
 
-  SFTRUN_FIELDS(model, ranks, prompt, images, records, output, system, chat, sampling, batch_size,
-                overwrite, json)
+  SFTRUN_FIELDS(model, ranks, prompt, images, records, output, system, chat, sampling, num_answers,
+                logprobs, batch_size, overwrite, json)
 };
 
 }  // namespace sftrun::app
