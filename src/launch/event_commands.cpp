@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,8 +12,7 @@
 #include <optional>
 #include <thread>
 
-#include "command_guard.h"
-#include "pipe_write.h"
+#include "guarded_command.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
@@ -24,9 +21,6 @@
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
-#include "sftrun/launch/command_guard.h"
-#include "sftrun/launch/worker_env.h"
-#include "spawn_settings.h"
 #include "unique_fd.h"
 
 namespace sftrun::launch {
@@ -55,24 +49,7 @@ UniqueFd open_log(const std::filesystem::path& run_dir) {
   return UniqueFd(open_for_writing(path, O_WRONLY | O_CREAT | O_APPEND, kMode));
 }
 
-/// The environment without what makes a process a rank.
-std::vector<std::string> variables_of(const Event& event, const std::filesystem::path& run_dir) {
-  Environment environment = current_environment();
-  for (const char* name :
-       {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
-        "MASTER_PORT", "SFTRUN_STATUS_FD", "SFTRUN_ACTIVITY_FD", "SFTRUN_ERROR_FILE"})
-    environment.erase(name);
-  environment["SFTRUN_EVENT"] = event.name;
-  environment["SFTRUN_STEP"] = std::to_string(event.step);
-  environment["SFTRUN_RUN_DIR"] = run_dir.string();
-  std::vector<std::string> variables;
-  for (const auto& [name, value] : environment)
-    variables.push_back(fmt::format("{}={}", name, value));
-  return variables;
-}
-
-/// A command that runs, under its guard (sftrun/launch/command_guard.h), a process of this program: a
-/// fork of this one, which may be large, would do the same at the cost of its memory.
+/// A command that runs, and reads what happened.
 class RunningCommand {
  public:
   RunningCommand(const EventCommandOptions& options, const Event& event, int log) {
@@ -82,92 +59,25 @@ class RunningCommand {
     json.update(event.details);
     const UniqueFd in =
         file_with_line(json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-    auto [own, of_guard] = make_sockets();
-    SpawnSettings settings;
-    settings.block_signals(true);
-    settings.pass(in.get(), STDIN_FILENO);
-    for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) settings.pass(log, stream);
-    settings.pass(of_guard.get(), kGuardSocket);
-    settings.close_from(kGuardSocket + 1);
-    std::vector<std::string> variables = variables_of(event, run_dir);
-    const int error =
-        settings.spawn(options.guard.c_str(), {"sftrun-guard", kCommandGuard, options.command},
-                       c_strings(variables).data(), guard_);
-    if (error != 0) fail_to_start(error, options.guard);
-    socket_ = std::move(own);
+    command_.emplace(options.guard, options.command,
+                     command_environment({{"SFTRUN_EVENT", event.name},
+                                          {"SFTRUN_STEP", std::to_string(event.step)},
+                                          {"SFTRUN_RUN_DIR", run_dir.string()}}),
+                     CommandStreams{.in = in.get(), .out = log, .error = log});
   }
-  /// Kills the command if it runs.
-  ~RunningCommand() {
-    if (guard_ > 0) end(GuardOrder::kKill);
-  }
-  RunningCommand(const RunningCommand&) = delete;
-  RunningCommand& operator=(const RunningCommand&) = delete;
 
   /// Waits a moment for it.
   bool has_ended() {
     constexpr auto kMoment = std::chrono::milliseconds(10);
-    if (guard_ > 0 && wait_for_guard(WNOHANG)) return true;
+    if (command_->has_ended()) return true;
     std::this_thread::sleep_for(kMoment);
     return false;
   }
-
-  /// Ends it, with what it has started.
-  void end(GuardOrder order) {
-    const std::string_view text(reinterpret_cast<const char*>(&order), sizeof order);
-    write_without_sigpipe(socket_.get(), text);  // fails if it has just ended
-    wait_for_guard(0);
-  }
-
-  /// "ended with exit code 3"; "" for success.   @pre it has ended
-  std::string failure() const {
-    if (start_ && start_->error != 0) fail_to_start(start_->error, "/bin/sh");
-    if (!end_) return "was killed: its guard, another process of sftrun, was";
-    if (WIFSIGNALED(end_->wait_status))
-      return fmt::format("was killed by signal {}", WTERMSIG(end_->wait_status));
-    const int code = WEXITSTATUS(end_->wait_status);
-    return code == 0 ? "" : fmt::format("ended with exit code {}", code);
-  }
+  void end(GuardOrder order) { command_->end(order); }
+  std::string failure() const { return command_->failure(); }
 
  private:
-  static std::pair<UniqueFd, UniqueFd> make_sockets() {
-    int ends[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-      const int error = errno;
-      throw DeviceError(std::string("cannot be started: ") + std::strerror(error), "socketpair",
-                        fix_for_descriptors(error));
-    }
-    return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-  }
-
-  [[noreturn]] static void fail_to_start(int error, const std::string& program) {
-    throw DeviceError(std::string("cannot be started: ") + std::strerror(error), program);
-  }
-
-  /// @return whether the guard has ended
-  bool wait_for_guard(int options) {
-    pid_t ended = 0;
-    while ((ended = ::waitpid(guard_, nullptr, options)) < 0 && errno == EINTR) {
-    }
-    if (ended == 0) return false;
-    guard_ = 0;
-    start_ = receive<CommandStart>();
-    if (start_ && start_->error == 0) end_ = receive<CommandEnd>();
-    // The guard was killed. Who made itself a process group of its own is not found any more.
-    if (start_ && start_->error == 0 && !end_) ::kill(-start_->command, SIGKILL);
-    return true;
-  }
-
-  template <class Message>
-  std::optional<Message> receive() const {
-    Message message;
-    const ssize_t bytes = ::recv(socket_.get(), &message, sizeof message, MSG_DONTWAIT);
-    return bytes == sizeof message ? std::optional(message) : std::nullopt;
-  }
-
-  UniqueFd socket_;
-  pid_t guard_ = 0;                    // 0: it has ended
-  std::optional<CommandStart> start_;  // both: once the guard has ended
-  std::optional<CommandEnd> end_;
+  std::optional<GuardedCommand> command_;
 };
 
 }  // namespace
