@@ -138,6 +138,12 @@ class HttpClient::Exchange {
     set(CURLOPT_PROTOCOLS, static_cast<long>(CURLPROTO_HTTP | CURLPROTO_HTTPS));
 #endif
     set(CURLOPT_NOBODY, request_.head ? 1L : 0L);
+    if (request_.body) {
+      set(CURLOPT_POST, 1L);
+      set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request_.body->size()));
+      set(CURLOPT_POSTFIELDS, request_.body->data());  // libcurl does not copy it
+      append(lines_, "Expect:");  // without a round trip before the body
+    }
     set(CURLOPT_NOSIGNAL, 1L);
     // libcurl refuses this after an early failure of a transfer; then the previous size remains.
     curl_easy_setopt(curl, CURLOPT_BUFFERSIZE, kReceiveBytes);

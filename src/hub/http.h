@@ -21,6 +21,7 @@ struct Request {
   bool head = false;                      ///< headers only
   std::vector<std::string> headers = {};  ///< "Range: bytes=10-"
   std::optional<double> max_s = {};       ///< for the whole response; nullopt: while bytes come
+  std::optional<std::string> body = {};   ///< POST; nullopt: GET
 };
 
 struct Response {

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+
+#include "sftrun/hub/settings.h"
+
+/// Requests to a user's own server: JSON in, JSON out.
+namespace sftrun::hub {
+
+struct PostOptions {
+  double timeout_s = 60;     ///< of an attempt, from connecting to the last byte
+  int max_attempts = 3;      ///< at failures that another attempt may fix
+  double first_delay_s = 1;  ///< before the second attempt; doubled each time
+  Secret token = {};         ///< sent as `Authorization: Bearer`, and never shown; empty: none
+  size_t max_response_bytes = size_t{64} << 20;
+  std::function<bool()> should_stop = {};  ///< asked often; true ends the request. Empty: never
+};
+
+/// Sends JSON by POST and returns the body of the response. Certificates and proxies are those of
+/// the environment, as for the hub. No connection, a time-out, a connection that ends early and the
+/// states 408, 425, 429 and 5xx are tried again; what the server asks for (Retry-After) is kept.
+/// Redirects are not followed.
+/// @param what that the user asked for, for errors: "reward `judge`"
+/// @throws CommError naming `what` and the URL   @throws Error (130) if `should_stop` returns true
+std::string post_json(const std::string& url, const std::string& json, const std::string& what,
+                      const PostOptions& options);
+
+}  // namespace sftrun::hub

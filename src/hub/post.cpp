@@ -1,0 +1,102 @@
+#include "sftrun/hub/post.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <span>
+
+#include "http.h"
+#include "retry.h"
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "url.h"
+
+namespace sftrun::hub {
+namespace {
+
+/// The client's settings for a server that is not the hub. No variable of the hub is read but those
+/// of certificates.
+Settings settings_of_server(const std::string& url, const PostOptions& options) {
+  Settings settings;
+  settings.endpoint = origin_of(url);  // the only one that gets the token
+  settings.token = options.token;
+  settings.connect_timeout_s = options.timeout_s;
+  settings.stall_timeout_s = options.timeout_s;
+  for (const char* name : {"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"}) {
+    const char* bundle = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): as settings.cpp
+    if (bundle != nullptr && *bundle != '\0' && settings.ca_bundle.empty())
+      settings.ca_bundle = bundle;
+  }
+  return settings;
+}
+
+class Poster {
+ public:
+  Poster(const std::string& url, const std::string& json, const PostOptions& options)
+      : url_(url),
+        json_(json),
+        options_(options),
+        settings_(settings_of_server(url, options)),
+        client_(settings_, options.should_stop) {}
+
+  /// One attempt.   @throws TransientFailure, CommError
+  std::string send() {
+    std::string body;
+    const Response response =
+        client_.send({.url = url_,
+                      .headers = {"Content-Type: application/json", "Accept: application/json"},
+                      .max_s = options_.timeout_s,
+                      .body = json_},
+                     {.begin = [&](const Response&) { body.clear(); },
+                      .write = [&](std::span<const char> bytes) { take(bytes, body); }},
+                     /*stop_at=*/[](const Response&) { return true; });
+    if (response.ok()) return body;
+    refuse(response);
+  }
+
+ private:
+  void take(std::span<const char> bytes, std::string& body) const {
+    if (body.size() + bytes.size() > options_.max_response_bytes)
+      throw CommError(
+          fmt::format("the response has more than {} bytes", options_.max_response_bytes));
+    body.append(bytes.data(), bytes.size());
+  }
+
+  [[noreturn]] void refuse(const Response& response) const {
+    if (!response.redirect_url.empty())
+      throw CommError(
+          fmt::format("the server redirects to {}", shown_url(response.redirect_url, settings_)));
+    const std::string said = printable(response.error_body, settings_);
+    const std::string what = fmt::format("the server answers with status {}{}{}", response.status,
+                                         said.empty() ? "" : ": ", said);
+    if (!is_transient_status(response.status)) throw CommError(what);
+    throw TransientFailure(what, asked_delay_s(response.header("retry-after"), {}));
+  }
+
+  const std::string& url_;
+  const std::string& json_;
+  const PostOptions& options_;
+  Settings settings_;
+  HttpClient client_;
+};
+
+}  // namespace
+
+std::string post_json(const std::string& url, const std::string& json, const std::string& what,
+                      const PostOptions& options) {
+  const std::string place = fmt::format("{} ({})", what, shown_url(url));
+  const RetryPolicy policy{.max_attempts = options.max_attempts,
+                           .first_delay_s = options.first_delay_s};
+  Poster poster(url, json, options);
+  try {
+    return with_retries(Retries(policy, place, options.should_stop), [&] { return poster.send(); });
+  } catch (const CommError& error) {
+    throw CommError(error.message(), place,
+                    "check that the server runs at this address and what it logs");
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kInterrupted) throw;
+    throw Error(ExitCode::kInterrupted, "the request was interrupted", place);
+  }
+}
+
+}  // namespace sftrun::hub
