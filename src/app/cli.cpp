@@ -710,11 +710,11 @@ void check_extras(const CLI::App& command) {
 namespace {
 
 /// Flags and arguments that name a file or a directory, in all commands.
-constexpr std::array<std::string_view, 16> kPaths = {
-    "config",   "model",       "adapter", "checkpoint", "input",
-    "output",   "predictions", "data",    "arch",       "html",
-    "file",     "run_dirs",    "resume",  "profile",    "accelerate-config",
-    "deepspeed"};
+constexpr std::array<std::string_view, 17> kPaths = {
+    "config",    "model",        "adapter", "checkpoint", "input",
+    "output",    "predictions",  "data",    "arch",       "html",
+    "file",      "run_dirs",     "resume",  "profile",    "accelerate-config",
+    "deepspeed", "reward-config"};
 
 /// What "none" means for a flag.
 std::string none_of(const std::string& command, const std::string& flag) {

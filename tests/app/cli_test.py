@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/data/models/tied-gqa"
 GGUF = ROOT / "tests/data/models/llama3-gguf/model-Q8_0.gguf"
 DONE, USAGE, DATA, FAILED, FAKE_ENGINE_CODE = 0, 2, 3, 5, 42
-COMMANDS = ["train", "generate", "eval", "score", "tokenize", "preview", "merge", "quantize", "bench", "download", "gpu-info",
+COMMANDS = ["train", "generate", "eval", "score", "reward", "tokenize", "preview", "merge", "quantize", "bench", "download", "gpu-info",
             "memory-check", "report", "doctor", "config"]
 RUN_YAML = "model: { name: model }\ndata: { train: train.jsonl }\n"
 ADAPTER_CONFIG = {"peft_type": "LORA", "base_model_name_or_path": "model", "r": 8, "target_modules": ["q_proj"]}

@@ -35,15 +35,17 @@ train: { max_steps: 1 }
 output: { dir: run }
 """
 GOOD_RECORD = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hello there"}]}
+ANSWER = '{"completion": "so 4", "answer": 4}'
 TRAIN = ["train", "--config", "run.yaml", "--device", "cpu", "--nproc-per-node", "1"]
 CHECK = ["config", "check", "--config", "run.yaml"]
 
 GENERATE = ["generate", "--model", "model", "--prompt", "hello", "--device", "cpu"]
 GENERATE_GGUF = [a.replace("model", "model.gguf") if a == "model" else a for a in GENERATE]
+REWARD = ["reward", "--input", "answers.jsonl", "--output", "rewarded.jsonl"]
 SCORE = ["score", "--model", "model", "--input", "train.jsonl", "--output", "scored.jsonl", "--device", "cpu"]
 TOKENIZE = ["tokenize", "--model", "model", "--input", "train.jsonl", "--output", "tokens.jsonl"]
 
-USAGE, DATA = 2, 3
+USAGE, DATA, FAILED = 2, 3, 5
 TIMEOUT = 120  # s, of one command
 
 
@@ -371,11 +373,22 @@ CASES = [
     ("A mistyped path of a model", DATA, lambda folder: (folder / "models/small").mkdir(parents=True),
      [a.replace("model", "models/smal") if a == "model" else a for a in GENERATE]),
     ("A directory of several GGUF files", DATA, two_gguf_files, [a.replace("model", "gguf") if a == "model" else a for a in GENERATE]),
+    ("Several answers without sampling", USAGE, None, [*GENERATE, "-n", "4"]),
     ("Answers into a file that exists", USAGE, write("answers.jsonl", lines(GOOD_RECORD)),
      ["generate", "--model", "model", "--input", "train.jsonl", "--output", "answers.jsonl", "--device", "cpu"]),
     ("A table without a prompt", DATA, write("questions.csv", "question\nwhat?\n"),
      ["generate", "--model", "model", "--input", "questions.csv", "--output", "answers.jsonl", "--device", "cpu"]),
     ("Scoring: model not found", DATA, None, [a.replace("model", "modle") if a == "model" else a for a in SCORE]),
+    ("Rewards", None, None, None),
+    ("Mistakes in a list of rewards", USAGE,
+     all_of(write("answers.jsonl", lines(ANSWER)), write("rewards.yaml", "- numbr\n- {name: length, maximum: 9, marjin: 2}\n- {name: regex}\n")),
+     [*REWARD, "--reward-config", "rewards.yaml"]),
+    ("A reference that a record does not have", DATA, write("answers.jsonl", lines(ANSWER, ANSWER.replace("answer", "solution"))),
+     [*REWARD, "--reward", "number"]),
+    ("A program that dies", FAILED, write("answers.jsonl", lines(ANSWER)),
+     [*REWARD, "--reward", "{name: program, command: echo no judge >&2; exit 3, restarts: 0}"]),
+    ("A program that says no number", DATA, write("answers.jsonl", lines(ANSWER)),
+     [*REWARD, "--reward", "{name: program, command: echo good}"]),
     ("The adapter", None, None, None),
     ("Adapter not found", DATA, None, [*GENERATE, "--adapter", "nowhere"]),
     ("Scoring: adapter not found", DATA, None, [*SCORE, "--adapter", "nowhere"]),

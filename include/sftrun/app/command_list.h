@@ -23,6 +23,7 @@
   ROW(serve)                    \
   ROW(eval)                     \
   ROW(score)                    \
+  ROW(reward)                   \
   ROW(tokenize)                 \
   ROW(preview)                  \
   ROW(merge)                    \

@@ -1,0 +1,57 @@
+#include "sftrun/reward/rewards.h"
+
+#include <cmath>
+
+#include "functions/makers.h"
+#include "sftrun/core/error.h"
+
+namespace sftrun::reward {
+
+Rewards::Rewards(config::RewardSpecs specs, const Surroundings& surroundings)
+    : specs_(std::move(specs)) {
+  for (const config::RewardSpec& spec : specs_)
+    functions_.push_back(kMakers[static_cast<size_t>(spec.reward)](spec, surroundings));
+}
+
+Rewards::~Rewards() = default;
+
+Judgement Rewards::judge(std::span<const Answer> answers) {
+  Judgement judgement{.values = {}, .rewards = std::vector<Value>(answers.size())};
+  if (answers.empty()) {
+    judgement.values.resize(functions_.size());
+    return judgement;
+  }
+  for (size_t f = 0; f < functions_.size(); ++f) {
+    judgement.values.push_back(functions_[f]->values(answers));
+    const std::vector<Value>& values = judgement.values.back();
+    SFTRUN_CHECK_EQ(values.size(), answers.size());
+    for (size_t i = 0; i < answers.size(); ++i) {
+      if (!values[i]) continue;
+      SFTRUN_CHECK(std::isfinite(*values[i]));
+      judgement.rewards[i] = judgement.rewards[i].value_or(0) + specs_[f].weight * *values[i];
+    }
+  }
+  return judgement;
+}
+
+void Rewards::check_record(const nlohmann::ordered_json& record, const std::string& where) const {
+  for (const auto& function : functions_) function->check_record(record, where);
+}
+
+void Rewards::finish() {
+  for (const auto& function : functions_) function->finish();
+}
+
+nlohmann::ordered_json judged_record(const Answer& answer) {
+  nlohmann::ordered_json record = {{"prompt", answer.prompt},
+                                   {"completion", std::string(answer.text)}};
+  for (const auto& [key, value] : answer.record->items()) {
+    if (key == "completion")
+      record["reference_completion"] = value;
+    else if (key != "prompt")
+      record[key] = value;
+  }
+  return record;
+}
+
+}  // namespace sftrun::reward

@@ -1,0 +1,201 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <sstream>
+#include <thread>
+
+#include "reward/answers.h"
+#include "sftrun/core/clock.h"
+#include "sftrun/core/file.h"
+#include "sftrun/core/log.h"
+#include "support/expect_error.h"
+#include "support/temporary_directory.h"
+
+namespace sftrun::reward {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ProgramRewardTest : public ::testing::Test {
+ protected:
+  ProgramRewardTest() { log::configure({.console = log::Level::kOff}); }
+
+  /// @param way of tests/reward/programs/judge.py   @param settings "timeout: 1, restarts: 0"
+  std::unique_ptr<Rewards> judge(const std::string& way, const std::string& settings = "") const {
+    return command("exec python3 " SFTRUN_REWARD_PROGRAMS "/judge.py " + way, settings);
+  }
+  std::unique_ptr<Rewards> command(const std::string& command, const std::string& settings) const {
+    return std::make_unique<Rewards>(
+        test::specs_of("{name: program, label: judge, command: '" + command + "'" +
+                       (settings.empty() ? "" : ", " + settings) + "}"),
+        Surroundings{.should_stop = should_stop_, .guard = SFTRUN_TEST_WORKER});
+  }
+  std::string folder() const { return directory_.path().string(); }
+  ptrdiff_t num_starts() const {
+    ptrdiff_t count = 0;
+    for (const auto& entry : fs::directory_iterator(directory_.path()))
+      count += entry.path().filename().string().starts_with("start-") ? 1 : 0;
+    return count;
+  }
+
+  static std::vector<Value> values(Rewards& rewards, const std::vector<std::string>& texts) {
+    const test::JudgedAnswers judged(test::records_of(texts));
+    return rewards.judge(judged.answers).rewards;
+  }
+
+  test::TemporaryDirectory directory_;
+  std::function<bool()> should_stop_;
+};
+
+TEST_F(ProgramRewardTest, OneProcessAnswersAllBatches) {
+  const auto rewards =
+      command("exec python3 " SFTRUN_REWARD_PROGRAMS "/judge.py dies 1000 " + folder(), "");
+  EXPECT_EQ(values(*rewards, {"a", "bc"}), (std::vector<Value>{1, 2}));
+  EXPECT_EQ(values(*rewards, {"abc\n\"\xC3\xA4"}), (std::vector<Value>{6}));
+  EXPECT_EQ(values(*rewards, {}), (std::vector<Value>{}));
+  std::vector<std::string> many;
+  std::vector<Value> lengths;
+  for (size_t i = 0; i < 900; ++i) {
+    many.emplace_back(i, 'x');
+    lengths.emplace_back(i);
+  }
+  EXPECT_EQ(values(*rewards, many), lengths);
+  rewards->finish();
+  EXPECT_EQ(num_starts(), 1);
+}
+
+TEST_F(ProgramRewardTest, NumbersHaveTheFormsThatProgramsPrint) {
+  EXPECT_EQ(values(*judge("reward"), {"abc", ""}), (std::vector<Value>{3, std::nullopt}));
+  EXPECT_EQ(
+      values(*command("exec " SFTRUN_REWARD_PROGRAMS "/judge.sh", ""), {"hello", "hello hello"}),
+      (std::vector<Value>{0.5, 1.1}));
+  EXPECT_EQ(values(*judge("lies 1e-05"), {"lie"}), (std::vector<Value>{1e-5}));
+  EXPECT_EQ(values(*judge("lies \" -2.5 \""), {"lie"}), (std::vector<Value>{-2.5}));
+}
+
+TEST_F(ProgramRewardTest, LargeRecordsAndErrorsDoNotBlockPipes) {
+  const std::string large(1 << 21, 'x');
+  EXPECT_EQ(values(*judge("noisy"), {large, "a", large}),
+            (std::vector<Value>{1 << 21, 1, 1 << 21}));
+}
+
+TEST_F(ProgramRewardTest, OneThatDiesIsStartedAgain) {
+  EXPECT_EQ(values(*judge("once " + folder()), {"a", "bc", "abc"}), (std::vector<Value>{1, 2, 3}));
+  EXPECT_EQ(num_starts(), 2);
+}
+
+TEST_F(ProgramRewardTest, OneThatKeepsDyingIsNamed) {
+  const auto rewards = judge("dies 2 " + folder(), "restarts: 2");
+  test::expect_error<DeviceError>(
+      [&] {
+        values(*rewards, {"a", "bc", "abc"});
+      },
+      {"the program of the reward judge ended with exit code 3 after 1 of 3 answers",
+       "(the last of 3 attempts)", "\n    Traceback: no such judge", "judge.py dies 2",
+       "(rewards.yaml:1:"});
+  EXPECT_EQ(num_starts(), 3);
+  test::expect_error<DeviceError>(
+      [&] { values(*command("no-such-program", "restarts: 0"), {"a"}); },
+      {"ended with exit code 127 after 0 of 1 answers", "not found", "no-such-program"});
+  test::expect_error<DeviceError>(
+      [&] { values(*command("kill -SEGV $$", "restarts: 0"), {"a"}); },
+      {"was killed by signal 11 after 0 of 1 answers", "nothing to its standard error"});
+  test::expect_error<DeviceError>(
+      [&] {
+        values(*command("head -n 1 >/dev/null; echo 1", "restarts: 0"), {"a", "b"});
+      },
+      {"ended with exit code 0 after 1 of 2 answers"});
+}
+
+TEST_F(ProgramRewardTest, OneThatEndsAfterItsAnswersIsStartedForTheNextBatch) {
+  const auto rewards =
+      command("read -r line; touch \"" + folder() + "/start-$$\"; printf 2", "restarts: 0");
+  EXPECT_EQ(values(*rewards, {"a"}), (std::vector<Value>{2})) << "without a line end";
+  EXPECT_EQ(values(*rewards, {"a"}), (std::vector<Value>{2}));
+  EXPECT_EQ(num_starts(), 2);
+}
+
+bool runs(pid_t pid) {
+  return ::kill(pid, 0) == 0;
+}
+
+TEST_F(ProgramRewardTest, OneThatHangsIsKilledWithItsChildren) {
+  const auto rewards = judge("hangs " + folder(), "timeout: 1.5, restarts: 0");
+  const double begun_s = monotonic_seconds();
+  test::expect_error<DeviceError>(
+      [&] {
+        values(*rewards, {"a", "bc"});
+      },
+      {"gave 1 of 2 answers within 1.5 s, and was killed", "flush standard output"});
+  EXPECT_LT(monotonic_seconds() - begun_s, 15);
+  pid_t program = 0, child = 0;
+  std::istringstream(read_text_file(directory_ / "pids")) >> program >> child;
+  ASSERT_GT(child, 0);
+  EXPECT_FALSE(runs(program));
+  EXPECT_FALSE(runs(child)) << "in a session of its own";
+}
+
+TEST_F(ProgramRewardTest, OneThatClosesItsStreamsIsLate) {
+  test::expect_error<DeviceError>([&] { values(*judge("deaf", "timeout: 1, restarts: 1"), {"a"}); },
+                                  {"gave 0 of 1 answers within 1 s", "(the last of 2 attempts)"});
+}
+
+TEST_F(ProgramRewardTest, SlowAnswersOfOneBatchShareTheTime) {
+  EXPECT_EQ(values(*judge("slow 0.05", "timeout: 20"), {"a", "b", "c"}),
+            (std::vector<Value>{1, 1, 1}));
+}
+
+TEST_F(ProgramRewardTest, LiesAreNamedWithTheirRecord) {
+  for (const std::string lie :
+       {"nan", "inf", "1e999", "good", "[1]", "{}", "1 2", "0x10", "True", "{\"reward\": \"a\"}"}) {
+    const auto rewards = judge(
+        "lies \"" + (lie[0] == '{' && lie.size() > 2 ? "{\\\"reward\\\": \\\"a\\\"}" : lie) + "\"");
+    test::expect_error<DataError>(
+        [&] {
+          values(*rewards, {"a", "lie"});
+        },
+        {"the program of the reward judge answers answers.jsonl:2 with", "judge.py lies"});
+  }
+  test::expect_error<DataError>(
+      [&] {
+        values(*judge("chatty"), {"a", "b"});
+      },
+      {"the program of the reward judge"});
+}
+
+TEST_F(ProgramRewardTest, AnAnswerTooManyIsFoundAtTheNextBatchOrTheEnd) {
+  const auto at_end = judge("late");
+  EXPECT_EQ(values(*at_end, {"last"}), (std::vector<Value>{4}));
+  test::expect_error<DataError>([&] { at_end->finish(); },
+                                {"wrote more than one line", "`one more`"});
+  const auto at_next = judge("late");
+  EXPECT_EQ(values(*at_next, {"last"}), (std::vector<Value>{4}));
+  std::this_thread::sleep_for(std::chrono::milliseconds(800));
+  test::expect_error<DataError>([&] { values(*at_next, {"a"}); }, {"`one more`"});
+}
+
+TEST_F(ProgramRewardTest, AStopEndsTheWait) {
+  std::atomic<int> asked = 0;
+  should_stop_ = [&asked] { return ++asked > 5; };
+  const double begun_s = monotonic_seconds();
+  const auto rewards = judge("slow 100", "timeout: 60");
+  test::expect_error<Error>([&] { values(*rewards, {"a"}); }, {"told to stop"});
+  EXPECT_LT(monotonic_seconds() - begun_s, 20);
+}
+
+TEST_F(ProgramRewardTest, ItIsNoRankAndHasUnbufferedOutput) {
+  ::setenv("RANK", "3", 1);
+  const auto rewards = command(
+      "while read -r line; do if [ -z \"$RANK\" ] && [ \"$PYTHONUNBUFFERED\" = 1 ]; then echo 1; "
+      "else echo 0; fi; done",
+      "");
+  EXPECT_EQ(values(*rewards, {"a"}), (std::vector<Value>{1}));
+  ::unsetenv("RANK");
+}
+
+}  // namespace
+}  // namespace sftrun::reward

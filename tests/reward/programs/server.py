@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""A server of tests: prints its port, and answers {"records": [...]} with {"rewards": [...]}. The first argument says how it behaves.
+
+length     the number of characters of each answer; null for an empty one
+busy N     answers the first N requests with status 503
+vanishes   ends at the second request, without an answer
+slow S     waits S seconds
+short      one reward too few
+text       a text in place of JSON
+nan        NaN
+wrong      status 422 and a reason
+moved      a redirect
+token      401 without the token "secret"
+"""
+
+import http.server
+import json
+import os
+import sys
+import time
+
+way, words = sys.argv[1], sys.argv[2:]
+requests = 0
+
+
+class Judge(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, status, text, headers=()):
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in headers:
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self):
+        global requests
+        requests += 1
+        records = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["records"]
+        rewards = [len(record["completion"]) or None for record in records]
+        if way == "busy" and requests <= int(words[0]):
+            return self.answer(503, "come back later")
+        if way == "vanishes" and requests == 2:
+            os._exit(0)
+        if way == "slow":
+            time.sleep(float(words[0]))
+        if way == "short":
+            rewards.pop()
+        if way == "text":
+            return self.answer(200, "fine")
+        if way == "nan":
+            rewards[0] = float("nan")
+        if way == "wrong":
+            return self.answer(422, "unknown key \"colour\"")
+        if way == "moved":
+            return self.answer(307, "", [("Location", "/other")])
+        if way == "token" and self.headers.get("Authorization") != "Bearer secret":
+            return self.answer(401, "who are you")
+        return self.answer(200, json.dumps({"rewards": rewards}))
+
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge)
+print(server.server_port, flush=True)
+server.serve_forever()
