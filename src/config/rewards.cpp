@@ -25,8 +25,9 @@ using RewardJson = nlohmann::ordered_json;
 constexpr auto kOwnKeys = std::to_array<std::string_view>({"name", "weight", "label"});
 
 std::vector<std::string> reward_names() {
-  std::vector<std::string> names;
-  for (const RewardInfo& info : kRewards) names.emplace_back(info.name);
+  std::vector<std::string> names(kRewards.size());
+  std::transform(kRewards.begin(), kRewards.end(), names.begin(),
+                 [](const RewardInfo& info) { return std::string(info.name); });
   return names;
 }
 

@@ -28,6 +28,7 @@ KINDS = {
     "mixer": (5, {"engine_tests": "MeanToy*"}),
     "quant_format": (5, {"config_tests": "Int4Toy*", "engine_tests": "Int4Toy*:Quant.*"}),
     "record_format": (3, {"config_tests": "QuestionToy*", "data_tests": "QuestionToy*"}),
+    "reward": (3, {"reward_tests": "VowelsToy*"}),
     "cuda_operation": (4, {"engine_tests": "SquareToy*", "cuda_kernel_tests": "*CudaSquareToy*"}),
     "command": (4, {"app_tests": "Requests.*", "program": {
         "count-toy --model tests/data/models/tied-gqa --device cpu --dtype fp32 --json": '"dtype":"fp32"',
