@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "sftrun/layers/batch_context.h"
+#include "sftrun/layers/distillation.h"
 #include "sftrun/layers/layer.h"
 
 /// Two implementations of a decoder layer and of the loss with the same contract.
@@ -33,6 +34,8 @@ struct HeadLoss {
   at::Tensor loss_sum;  ///< scalar in fp64 on the device: sum of row_factor * loss, not scaled
   /// [N, hidden], gradient of grad_scale * sum of (row_factor * loss); set for kInput
   at::Tensor grad_input;
+  /// `distillation_loss`: the two parts of `loss_sum`, likewise, before their shares.
+  at::Tensor divergence_sum, cross_entropy_sum;
 };
 
 /// The loss of the documents of a micro-batch, a function of their scores.
@@ -58,6 +61,10 @@ struct Backend {
   HeadLoss (*head_loss)(const at::Tensor& input, const Head& head, const at::Tensor& labels,
                         const kernels::GradScale& grad_scale, HeadGrad wanted,
                         const BatchContext& rows);
+  /// The same of the loss that `targets` describes.
+  HeadLoss (*distillation_loss)(const at::Tensor& input, const Head& head, const at::Tensor& labels,
+                                const TeacherTargets& targets, const kernels::GradScale& grad_scale,
+                                HeadGrad wanted, const BatchContext& rows);
   /// -log p of each row's label [N] fp32, without gradients; arguments as of `head_loss`.
   at::Tensor (*label_losses)(const at::Tensor& input, const Head& head, const at::Tensor& labels,
                              const BatchContext& rows);
@@ -83,5 +90,10 @@ at::Tensor logits_of(const Head& head, const at::Tensor& hidden);
 /// -log p of each row's label [N] fp32.   @param rows as for `Backend::head_loss`
 at::Tensor label_losses(const Head& head, const at::Tensor& hidden, const at::Tensor& labels,
                         const BatchContext& rows = {});
+/// What a teacher gives its students: of each row the k likeliest tokens and their log-probabilities.
+/// @param num_tokens those behind the first so many, which no tokenizer makes, are of the rest
+/// @param temperature divides the logits   @pre k <= num_tokens <= head.vocab_size
+TeacherTargets top_tokens(const Head& head, const at::Tensor& hidden, int64_t k, int64_t num_tokens,
+                          double temperature);
 
 }  // namespace sftrun::layers

@@ -89,7 +89,11 @@ at::Tensor generate_layer(const Layer& layer, const at::Tensor& x, const Generat
 }
 
 const Backend& fused_backend() {
-  static const Backend backend{"fused", fused_layer_forward, fused_head_loss, fused_label_losses,
+  static const Backend backend{"fused",
+                               fused_layer_forward,
+                               fused_head_loss,
+                               fused_distillation_loss,
+                               fused_label_losses,
                                fused_score_loss};
   return backend;
 }

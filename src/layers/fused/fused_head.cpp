@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <limits>
+
+#include "fused/distilled_rows.h"
 #include "linear/fused_linears.h"
 #include "linear/fused_norms.h"
 #include "sftrun/core/error.h"
@@ -19,6 +22,9 @@ int64_t chunk_rows(const at::Tensor& hidden, int64_t vocab) {
   return std::max(kRowBlock, kChunkElements / vocab / kRowBlock * kRowBlock);
 }
 
+/// Beside a chunk of logits in the compute dtype, the loss of distillation has some in fp32.
+constexpr int64_t kDistillationDivisor = 4;
+
 at::Tensor zero_in_fp64(const at::Tensor& like) {
   return at::zeros({}, like.options().dtype(at::kDouble));
 }
@@ -31,6 +37,11 @@ void add_sum_in_fp64(at::Tensor& sum, const at::Tensor& losses, const at::Tensor
 /// Of one chunk; undefined where there are none.
 at::Tensor rows_of(const at::Tensor& factors, int64_t first, int64_t count) {
   return factors.defined() ? factors.narrow(0, first, count) : at::Tensor();
+}
+
+TeacherTargets rows_of(const TeacherTargets& targets, int64_t first, int64_t count) {
+  return {targets.tokens.narrow(0, first, count), targets.log_probs.narrow(0, first, count),
+          targets.mix};
 }
 
 /// Logits after scaling, before the soft cap.
@@ -122,41 +133,90 @@ at::Tensor losses_and_grad_(at::Tensor& logits, const Head& head, const at::Tens
   return rows.losses;
 }
 
-}  // namespace
+/// The loss of a head over chunks of rows, so that the full logits are never stored.
+struct HeadPass {
+  const at::Tensor& input;
+  const Head& head;
+  const kernels::GradScale& grad_scale;
+  HeadGrad wanted;
+  const BatchContext& rows;
+  /// Logits in a chunk are fewer by this factor, for losses that need more memory beside them.
+  int64_t divisor = 1;
 
-HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
-                         const kernels::GradScale& grad_scale, HeadGrad wanted,
-                         const BatchContext& rows) {
+  /// @param of_chunk (logits, first row, number of rows, scale with factors of these rows, whether
+  /// gradients are wanted) adds to its sums, and overwrites the logits with their gradient
+  /// @return `HeadLoss::grad_input`
+  template <class OfChunk>
+  at::Tensor run(const OfChunk& of_chunk) const;
+};
+
+template <class OfChunk>
+at::Tensor HeadPass::run(const OfChunk& of_chunk) const {
   SFTRUN_CHECK(rows.adapters || wanted == HeadGrad::kNone);
   const at::NoGradGuard no_grad;
   const Linear linear = with_lengths(head.linear, rows);
-  const int64_t num_rows = input.size(0), step = chunk_rows(input, linear.matrix().size(0));
+  const int64_t num_rows = input.size(0),
+                step = std::max<int64_t>(1, chunk_rows(input, linear.matrix().size(0)) / divisor);
   const Normed in = normed(input, head.norm);
   const bool needs_d_normed = wanted == HeadGrad::kInput || head.norm.parameter != nullptr;
   at::Tensor d_normed =
       wanted != HeadGrad::kNone && needs_d_normed ? at::empty_like(input) : at::Tensor();
-  HeadLoss result{zero_in_fp64(input), {}};
   for (int64_t first = 0; first < num_rows; first += step) {
     const int64_t count = std::min(step, num_rows - first);
-    const at::Tensor chunk = in.y.narrow(0, first, count),
-                     chunk_labels = labels.narrow(0, first, count);
+    const at::Tensor chunk = in.y.narrow(0, first, count);
     const BatchContext keys = dropout_rows(rows, first, count);
     const at::Tensor factors = rows_of(grad_scale.row_factors, first, count);
     LowRank low;
     at::Tensor logits = raw_logits(head, linear, chunk, keys, &low);
     if (wanted == HeadGrad::kNone) {
-      add_sum_in_fp64(result.loss_sum, losses_of(logits, head, chunk_labels), factors);
+      of_chunk(logits, first, count, kernels::GradScale(1, {}, factors), false);
       continue;
     }
     const kernels::GradScale scale(grad_scale.value * head.logit_scale, grad_scale.factor, factors);
-    add_sum_in_fp64(result.loss_sum, losses_and_grad_(logits, head, chunk_labels, scale), factors);
+    of_chunk(logits, first, count, scale, true);
     const at::Tensor d =
         linears_backward({logits}, chunk, low, {&linear}, keys, d_normed.defined());
     if (d.defined()) d_normed.narrow(0, first, count).copy_(d);
   }
-  if (d_normed.defined())
-    result.grad_input =
-        norm_backward(d_normed, input, head.norm, in.rstd, {}, wanted == HeadGrad::kInput);
+  return d_normed.defined()
+             ? norm_backward(d_normed, input, head.norm, in.rstd, {}, wanted == HeadGrad::kInput)
+             : at::Tensor();
+}
+
+}  // namespace
+
+HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
+                         const kernels::GradScale& grad_scale, HeadGrad wanted,
+                         const BatchContext& rows) {
+  HeadLoss result{zero_in_fp64(input), {}, {}, {}};
+  result.grad_input = HeadPass{input, head, grad_scale, wanted, rows}.run(
+      [&](at::Tensor& logits, int64_t first, int64_t count, const kernels::GradScale& scale,
+          bool has_grad) {
+        const at::Tensor of_chunk = labels.narrow(0, first, count);
+        add_sum_in_fp64(result.loss_sum,
+                        has_grad ? losses_and_grad_(logits, head, of_chunk, scale)
+                                 : losses_of(logits, head, of_chunk),
+                        scale.row_factors);
+      });
+  return result;
+}
+
+HeadLoss fused_distillation_loss(const at::Tensor& input, const Head& head,
+                                 const at::Tensor& labels, const TeacherTargets& targets,
+                                 const kernels::GradScale& grad_scale, HeadGrad wanted,
+                                 const BatchContext& rows) {
+  HeadLoss result{zero_in_fp64(input), {}, zero_in_fp64(input), zero_in_fp64(input)};
+  result.grad_input = HeadPass{input, head, grad_scale, wanted, rows, kDistillationDivisor}.run(
+      [&](at::Tensor& logits, int64_t first, int64_t count, const kernels::GradScale& scale,
+          bool has_grad) {
+        const DistilledRows losses = distilled_rows_(
+            logits, head, labels.narrow(0, first, count), rows_of(targets, first, count),
+            has_grad ? std::optional(scale) : std::nullopt);
+        add_sum_in_fp64(result.divergence_sum, losses.divergence, scale.row_factors);
+        add_sum_in_fp64(result.cross_entropy_sum, losses.cross_entropy, scale.row_factors);
+      });
+  result.loss_sum = targets.mix.alpha * result.divergence_sum +
+                    (1 - targets.mix.alpha) * result.cross_entropy_sum;
   return result;
 }
 
@@ -187,6 +247,39 @@ at::Tensor logits_of(const Head& head, const at::Tensor& hidden) {
   at::Tensor logits = raw_logits(head, head.linear, normed(hidden, head.norm).y, {});
   if (head.linear.ranks != nullptr) logits = logits_of_all_ranks(logits, head);
   return head.softcap > 0 ? logits.div_(head.softcap).tanh_().mul_(head.softcap) : logits;
+}
+
+namespace {
+
+/// @param logits [n, vocab] of all ranks, after the soft cap
+TeacherTargets top_tokens_of(const at::Tensor& logits, int64_t k, int64_t num_tokens,
+                             double temperature) {
+  at::Tensor values = logits.to(at::kFloat);
+  if (temperature != 1) values = values / temperature;
+  const at::Tensor total = values.logsumexp(1, /*keepdim=*/true);
+  const auto [top, tokens] = values.narrow(1, 0, num_tokens).topk(k, 1);
+  const at::Tensor rest =
+      values.scatter(1, tokens, -std::numeric_limits<double>::infinity()).logsumexp(1, true);
+  return {tokens.to(at::kInt), at::cat({top, rest}, 1).sub_(total), {.temperature = temperature}};
+}
+
+}  // namespace
+
+TeacherTargets top_tokens(const Head& head, const at::Tensor& hidden, int64_t k, int64_t num_tokens,
+                          double temperature) {
+  const at::NoGradGuard no_grad;
+  const int64_t step =
+      std::max<int64_t>(1, chunk_rows(hidden, head.linear.matrix().size(0)) / kDistillationDivisor);
+  std::vector<at::Tensor> tokens = {at::empty({0, k}, hidden.options().dtype(at::kInt))},
+                          log_probs = {at::empty({0, k + 1}, hidden.options().dtype(at::kFloat))};
+  for (int64_t first = 0; first < hidden.size(0); first += step) {
+    const int64_t count = std::min(step, hidden.size(0) - first);
+    const TeacherTargets of_chunk =
+        top_tokens_of(logits_of(head, hidden.narrow(0, first, count)), k, num_tokens, temperature);
+    tokens.push_back(of_chunk.tokens);
+    log_probs.push_back(of_chunk.log_probs);
+  }
+  return {at::cat(tokens), at::cat(log_probs), {.temperature = temperature}};
 }
 
 at::Tensor label_losses(const Head& head, const at::Tensor& hidden, const at::Tensor& labels,

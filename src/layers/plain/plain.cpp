@@ -2,6 +2,10 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
+#include <functional>
+#include <utility>
+
 #include "linear/plain_linears.h"
 #include "sftrun/core/error.h"
 #include "sftrun/layers/backend.h"
@@ -249,36 +253,84 @@ at::Tensor plain_layer_forward(const Layer& layer, const at::Tensor& x, const Ba
 
 constexpr int64_t kHeadRows = 256;  // in a chunk
 
-/// -log p of each label of a chunk, summed, or [rows] fp32.
-at::Tensor losses_of_chunk(const at::Tensor& normed, const Head& head, const at::Tensor& labels,
-                           const BatchContext& rows, at::Reduction::Reduction reduction) {
+/// Logits of a chunk in fp32.
+at::Tensor logits_of_chunk(const at::Tensor& normed, const Head& head, const BatchContext& rows) {
   at::Tensor logits = linears(normed, {&head.linear}, rows)[0];
   if (head.logit_scale != 1) logits = logits * head.logit_scale;
   if (head.softcap > 0) logits = at::tanh(logits / head.softcap) * head.softcap;
-  return at::cross_entropy_loss(logits.to(at::kFloat), labels.to(at::kLong), {}, reduction);
+  return logits.to(at::kFloat);
 }
 
-HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
-                   const kernels::GradScale& grad_scale, HeadGrad wanted,
-                   const BatchContext& batch) {
+/// -log p of each label of a chunk, summed, or [rows] fp32.
+at::Tensor losses_of_chunk(const at::Tensor& normed, const Head& head, const at::Tensor& labels,
+                           const BatchContext& rows, at::Reduction::Reduction reduction) {
+  return at::cross_entropy_loss(logits_of_chunk(normed, head, rows), labels.to(at::kLong), {},
+                                reduction);
+}
+
+/// KL(a || b) of each row, from log-probabilities [rows, classes].
+at::Tensor kl_divergence(const at::Tensor& a, const at::Tensor& b) {
+  return at::kl_div(b, a, at::Reduction::None, /*log_target=*/true).sum(1);
+}
+
+/// The losses of a chunk [rows] fp32: the divergence as in TRL's GKDTrainer, and the cross-entropy.
+std::pair<at::Tensor, at::Tensor> distilled_chunk(const at::Tensor& logits,
+                                                  const at::Tensor& labels,
+                                                  const TeacherTargets& targets) {
+  constexpr double kLogOfZero = -1e4;  // 0 * -inf is not a number
+  const double beta = targets.mix.beta;
+  const at::Tensor log_probs = at::log_softmax(logits / targets.mix.temperature, 1),
+                   tokens = targets.tokens.to(at::kLong),
+                   teacher = targets.log_probs.clamp_min(kLogOfZero);
+  at::Tensor classes = log_probs.gather(1, tokens);
+  if (tokens.size(1) < logits.size(1)) {
+    const at::Tensor is_top = at::zeros_like(logits, at::kBool).scatter(1, tokens, true);
+    const at::Tensor rest = log_probs.masked_fill(is_top, -INFINITY).logsumexp(1, true);
+    classes = at::cat({classes, rest.clamp_min(kLogOfZero)}, 1);
+  }
+  const at::Tensor known = teacher.narrow(1, 0, classes.size(1));
+  at::Tensor divergence;
+  if (beta == 0) {
+    divergence = kl_divergence(known, classes);
+  } else if (beta == 1) {
+    divergence = kl_divergence(classes, known);
+  } else {
+    const at::Tensor mixture = at::logsumexp(
+        at::stack({classes + std::log1p(-beta), known + std::log(beta)}), at::IntArrayRef{0});
+    divergence =
+        beta * kl_divergence(known, mixture) + (1 - beta) * kl_divergence(classes, mixture);
+  }
+  return {divergence.masked_fill(labels < 0, 0),
+          at::cross_entropy_loss(logits, labels.to(at::kLong), {}, at::Reduction::None)};
+}
+
+/// Sum of factor * loss in fp64.   @param losses [rows], or their sum, which has no factors
+at::Tensor sum_by(const at::Tensor& losses, const at::Tensor& factors) {
+  const at::Tensor in_fp64 = losses.detach().to(at::kDouble);
+  return factors.defined() ? (in_fp64 * factors).sum() : in_fp64.sum();
+}
+
+/// Final norm and head over chunks of rows.
+/// @param losses_of (normed rows, first row, number of rows): [rows] or their sum, with a graph
+HeadLoss head_loss_by(
+    const at::Tensor& input, const Head& head, const kernels::GradScale& grad_scale,
+    HeadGrad wanted, const BatchContext& batch,
+    const std::function<at::Tensor(const at::Tensor&, int64_t, int64_t)>& losses_of) {
   SFTRUN_CHECK(batch.adapters || wanted == HeadGrad::kNone);
   const at::Tensor& row_factors = grad_scale.row_factors;
-  const auto reduction = row_factors.defined() ? at::Reduction::None : at::Reduction::Sum;
   const at::AutoGradMode grad_mode(wanted != HeadGrad::kNone);
   const at::Tensor rows = input.detach().requires_grad_(wanted == HeadGrad::kInput);
   const at::Tensor normed = rms_norm(rows, head.norm);
-  HeadLoss result{at::zeros({}, input.options().dtype(at::kDouble)), {}};
+  HeadLoss result{at::zeros({}, input.options().dtype(at::kDouble)), {}, {}, {}};
   at::Tensor d_normed = normed.requires_grad() ? at::empty_like(normed) : at::Tensor();
   for (int64_t first = 0; first < input.size(0); first += kHeadRows) {
     const int64_t count = std::min(kHeadRows, input.size(0) - first);
     const at::Tensor chunk =
         normed.narrow(0, first, count).detach().requires_grad_(d_normed.defined());
-    const at::Tensor loss = losses_of_chunk(chunk, head, labels.narrow(0, first, count),
-                                            dropout_rows(batch, first, count), reduction);
+    const at::Tensor loss = losses_of(chunk, first, count);
     const at::Tensor factors =
         row_factors.defined() ? row_factors.narrow(0, first, count) : at::Tensor();
-    const at::Tensor in_fp64 = loss.detach().to(at::kDouble);
-    result.loss_sum.add_(factors.defined() ? (in_fp64 * factors).sum() : in_fp64.sum());
+    result.loss_sum.add_(sum_by(loss, factors));
     if (!loss.requires_grad()) continue;
     at::Tensor d_loss = at::full_like(loss, grad_scale.value);
     if (factors.defined()) d_loss = d_loss * factors;
@@ -288,6 +340,43 @@ HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& 
   }
   if (d_normed.defined()) torch::autograd::backward({normed}, {d_normed});
   if (wanted == HeadGrad::kInput) result.grad_input = rows.grad();
+  return result;
+}
+
+HeadLoss head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
+                   const kernels::GradScale& grad_scale, HeadGrad wanted,
+                   const BatchContext& batch) {
+  const auto reduction =
+      grad_scale.row_factors.defined() ? at::Reduction::None : at::Reduction::Sum;
+  return head_loss_by(input, head, grad_scale, wanted, batch,
+                      [&](const at::Tensor& normed, int64_t first, int64_t count) {
+                        return losses_of_chunk(normed, head, labels.narrow(0, first, count),
+                                               dropout_rows(batch, first, count), reduction);
+                      });
+}
+
+HeadLoss distillation_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
+                           const TeacherTargets& targets, const kernels::GradScale& grad_scale,
+                           HeadGrad wanted, const BatchContext& batch) {
+  const double alpha = targets.mix.alpha;
+  at::Tensor divergence_sum = at::zeros({}, input.options().dtype(at::kDouble)),
+             cross_entropy_sum = at::zeros_like(divergence_sum);
+  HeadLoss result = head_loss_by(
+      input, head, grad_scale, wanted, batch,
+      [&](const at::Tensor& normed, int64_t first, int64_t count) {
+        const TeacherTargets of_chunk{targets.tokens.narrow(0, first, count),
+                                      targets.log_probs.narrow(0, first, count), targets.mix};
+        const auto [divergence, cross_entropy] =
+            distilled_chunk(logits_of_chunk(normed, head, dropout_rows(batch, first, count)),
+                            labels.narrow(0, first, count), of_chunk);
+        const at::Tensor& all = grad_scale.row_factors;
+        const at::Tensor factors = all.defined() ? all.narrow(0, first, count) : all;
+        divergence_sum.add_(sum_by(divergence, factors));
+        cross_entropy_sum.add_(sum_by(cross_entropy, factors));
+        return alpha * divergence + (1 - alpha) * cross_entropy;
+      });
+  result.divergence_sum = divergence_sum;
+  result.cross_entropy_sum = cross_entropy_sum;
   return result;
 }
 
@@ -320,9 +409,13 @@ HeadLoss plain_score_loss(const at::Tensor& input, const Head& head, const Score
 }  // namespace
 
 const Backend& plain_backend() {
-  static const Backend backend{"plain",          plain_layer_forward,
-                               head_loss,        plain_label_losses,
-                               plain_score_loss, /*reads_masters=*/true};
+  static const Backend backend{"plain",
+                               plain_layer_forward,
+                               head_loss,
+                               distillation_loss,
+                               plain_label_losses,
+                               plain_score_loss,
+                               /*reads_masters=*/true};
   return backend;
 }
 
