@@ -11,6 +11,7 @@
 #include "packing.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/rng.h"
+#include "sftrun/data/teacher_scores.h"
 #include "shuffle.h"
 
 namespace sftrun::data {
@@ -367,6 +368,8 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
   const std::vector<double>* reference = examples.reference_logps();
   const std::vector<double>* advantages = examples.advantages();
   if (reference != nullptr) batch.reference_logps.emplace();
+  const TeacherScores* teacher = examples.teacher().get();
+  if (teacher != nullptr) batch.teacher.emplace().k = teacher->description().k;
   int64_t counted = 0, key = 0;  // bins, and their documents
   for (const int64_t place : places) {
     SFTRUN_CHECK(place >= counted && place < std::ssize(global_batch));
@@ -393,6 +396,9 @@ Batch make_batch(const ExampleStore& examples, const std::vector<Bin>& global_ba
         batch.reference_logps->push_back(is_lost ? 0 : reference->at(static_cast<size_t>(index)));
       if (advantages != nullptr)
         append_sample(*example.stored, advantages->at(static_cast<size_t>(index)), batch);
+      if (teacher != nullptr && !is_lost)
+        teacher->append(key_of_example(examples, index), example.stored->label_tokens,
+                        *batch.teacher);
       batch.max_seqlen = std::max(batch.max_seqlen, length);
       const int64_t label_tokens = is_lost ? 0 : int64_t{example.stored->label_tokens};
       append_values(is_lost ? LabelValues() : examples.values_of(index), batch.label_tokens,

@@ -457,6 +457,7 @@ ExampleStore ExampleStore::select(const std::vector<int64_t>& indices) const {
   }
   ExampleStore store = *this;
   store.reference_logps_ = store.advantages_ = nullptr;
+  store.teacher_ = nullptr;
   store.num_selected_ = static_cast<int64_t>(selected->size());
   store.selected_ = std::move(selected);
   return store;

@@ -62,6 +62,9 @@ class Dataset {
   void set_reference_logps(std::vector<double> logps) {
     examples_.set_reference_logps(std::move(logps));
   }
+  void set_teacher(std::shared_ptr<const TeacherScores> teacher) {
+    examples_.set_teacher(std::move(teacher));
+  }
   const std::vector<DatasetPart>& parts() const { return parts_; }
   const DatasetStats& stats() const { return stats_; }
   /// Of the files and the settings for reading them, not of tokenizer and template.

@@ -76,6 +76,14 @@ struct RowSpan {
   bool operator==(const RowSpan&) const = default;
 };
 
+/// What a teacher says of label tokens, of one after the other (data/teacher_scores.h).
+struct TeacherRows {
+  int64_t k = 0;
+  std::vector<int32_t> tokens;  ///< [rows * k]
+  std::vector<float>
+      log_probs;  ///< [rows * (k + 1)]: of `tokens`, then of all other tokens together
+};
+
 /// Several documents concatenated; no padding. Documents do not attend to each other.
 struct Batch {
   std::vector<int32_t> tokens, labels;  ///< [T]
@@ -107,6 +115,7 @@ struct Batch {
   /// answer was cut short. Empty: they are not sampled.
   std::vector<double> advantages, scores;
   std::vector<uint8_t> is_cut_short;
+  std::optional<TeacherRows> teacher;  ///< of the rows with a label, if the examples have one
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   /// Sum of the labels' weights.
   double label_weight() const;

@@ -19,6 +19,8 @@
 /// ranks of a machine share one copy.
 namespace sftrun::data {
 
+class TeacherScores;
+
 /// A token; its highest bit says whether it has a label.
 using MarkedToken = uint32_t;
 inline constexpr MarkedToken kLabelBit = MarkedToken{1} << 31;
@@ -122,6 +124,10 @@ class ExampleStore {
   void set_advantages(std::vector<double> advantages);
   /// null: there are none
   const std::vector<double>* advantages() const { return advantages_.get(); }
+  /// Attaches what a teacher says of all examples' labels. Copied, and left out, as the values above.
+  /// @pre it has scored every example
+  void set_teacher(std::shared_ptr<const TeacherScores> teacher) { teacher_ = std::move(teacher); }
+  const std::shared_ptr<const TeacherScores>& teacher() const { return teacher_; }  ///< or null
   /// Concatenates stores.
   static ExampleStore concatenate(const std::vector<ExampleStore>& stores);
   /// The examples at `indices`, in this order.
@@ -148,6 +154,7 @@ class ExampleStore {
   int64_t num_selected_ = 0;
   std::shared_ptr<const std::vector<double>> reference_logps_,
       advantages_;  // of each example; null: none
+  std::shared_ptr<const TeacherScores> teacher_;
 };
 
 /// Writes a store's file example by example; the file appears when it is finished. Layout,
