@@ -30,6 +30,7 @@
 #include "sftrun/core/units.h"
 #include "sftrun/core/verbosity.h"
 #include "sftrun/data/small_data.h"
+#include "sftrun/data/teacher_scores.h"
 #include "sftrun/data/text_model.h"
 #include "sftrun/foreign/load.h"
 #include "sftrun/launch/error_file.h"
@@ -68,10 +69,23 @@ void list_changes(const Json& before, const Json& after, const std::string& pref
   }
 }
 
+/// Scores are found here, before a model is loaded.
+void require_teacher(const config::LoadedConfig& loaded) {
+  const config::TrainConfig& train = loaded.config.train;
+  if (!train.objective_info().needs_teacher || data::TeacherScores::are_in(train.teacher)) return;
+  throw DataError(
+      fmt::format("`train.teacher` is {}, and no teacher's scores are there", train.teacher),
+      loaded.place_of("train.teacher"),
+      fmt::format("let a teacher score the run's data: sftrun score --config run.yaml --model "
+                  "TEACHER --topk 64 --output {} (docs/distillation.md)",
+                  train.teacher));
+}
+
 /// Before a model is downloaded.
 void require_files_of_run(const config::LoadedConfig& loaded) {
   config::require_files(loaded);
   data::require_chat_template(loaded);
+  require_teacher(loaded);
 }
 
 /// Replaces init_from by the path of the adapter.

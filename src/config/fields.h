@@ -394,6 +394,26 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
             "precomputed: once, before the first step; they are kept beside the tokenized data "
             "(data.cache_dir).",
         "precomputed");
+  field(train.teacher, "teacher", any(), kCompared,
+        readers_of_setting("train.teacher") +
+            ": folder in which `sftrun score --topk` has written the teacher's log-probabilities "
+            "of this run's examples (docs/distillation.md).",
+        "teacher");
+  field(train.kd_alpha, "kd_alpha", between(0, 1), kSame,
+        readers_of_setting("train.kd_alpha") +
+            ": share of the divergence in the loss; the rest is the cross-entropy of the labels.",
+        "0.9");
+  field(train.kd_beta, "kd_beta", between(0, 1), kSame,
+        readers_of_setting("train.kd_beta") +
+            ": the divergence. 0: KL(teacher || student), 1: KL(student || teacher), between: the "
+            "generalised Jensen-Shannon divergence of arXiv:2306.13649, as `beta` of TRL's "
+            "GKDTrainer.",
+        "0.5");
+  field(train.kd_temperature, "kd_temperature", above(0), kSame,
+        readers_of_setting("train.kd_temperature") +
+            ": divides the logits of teacher and student in the divergence, as `temperature` of "
+            "TRL's GKDTrainer. The teacher's scores must have been written with it.",
+        "2.0");
 }
 
 template <class Visitor>

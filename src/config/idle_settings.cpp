@@ -247,6 +247,13 @@ IdleRules rules_of_objectives() {
                                 ? std::string(" with train.sampling_correction off")
                                 : std::string();
                    }});
+  rules.push_back({{"train.teacher", "train.kd_beta", "train.kd_temperature"},
+                   [](const RunConfig& run, const RunFacts&) {
+                     return run.train.objective_info().needs_teacher && run.train.kd_alpha == 0
+                                ? std::string(
+                                      " with train.kd_alpha 0: the loss is the cross-entropy alone")
+                                : std::string();
+                   }});
   rules.push_back({{"train.f_alpha_divergence_coef"}, [](const RunConfig& run, const RunFacts&) {
                      return run.train.f_divergence == FDivergence::kAlpha
                                 ? std::string()
@@ -429,7 +436,8 @@ std::string why_no_graphs(const RunConfig& run, const RunFacts& facts) {
   if (facts.on_gpu == false) return " on a CPU";
   if (run.tuning.backend != TuningBackend::kFused)
     return fmt::format(" with tuning.backend {}", word_of(run.tuning.backend));
-  if (run.train.objective_info().is_of_documents()) return with_objective(run);
+  const ObjectiveInfo& objective = run.train.objective_info();
+  if (objective.is_of_documents() || objective.needs_teacher) return with_objective(run);
   if (parallel.offload.activations == Offload::kCpu) return " with parallel.offload.activations";
   if (parallel.fetch == Fetch::kPerStep) return " with parallel.fetch per_step";
   const std::string setting = sums_by_unit(parallel, facts);

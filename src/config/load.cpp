@@ -32,6 +32,7 @@ void rebase_paths(RunConfig& config, const std::filesystem::path& directory) {
     *path = rebased(*path, directory);
   if (config.train.reference_model() == ReferenceModel::kPath)
     config.train.reference = rebased(config.train.reference, directory);
+  config.train.teacher = rebased(config.train.teacher, directory);
   for (std::vector<DataSource>* sources : {&config.data.train, &config.data.val}) {
     for (DataSource& source : *sources) {
       source.path = rebased(source.path, directory);

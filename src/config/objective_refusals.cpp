@@ -28,6 +28,9 @@ bool needs_reference(const ObjectiveInfo& objective) {
 bool is_of_documents(const ObjectiveInfo& objective) {
   return objective.is_of_documents();
 }
+bool needs_teacher(const ObjectiveInfo& objective) {
+  return objective.needs_teacher;
+}
 bool takes_whole_answers(const ObjectiveInfo& objective) {
   return !objective.reads_answers();
 }
@@ -139,6 +142,18 @@ constexpr auto kRefusalsOfObjectives = std::to_array<RefusalRow>({
      .applies = [](const RunConfig& run) { return run.train.router_aux_loss_coef.value_or(0) > 0; },
      .message = "`train.objective` is {objective}, and its loss has no load-balancing term",
      .fix = "set train.router_aux_loss_coef to 0"},
+    {.key = "train.teacher",
+     .concerns = needs_teacher,
+     .applies = [](const RunConfig& run) { return run.train.teacher.empty(); },
+     .message = "`train.objective` is {objective}, and `train.teacher` names no teacher's scores",
+     .fix = "write train.teacher: teacher, and let a teacher score the run's data: sftrun score "
+            "--config run.yaml --model TEACHER --topk 64 --output teacher (docs/distillation.md)"},
+    {.key = "data.streaming",
+     .concerns = needs_teacher,
+     .applies = [](const RunConfig& run) { return run.data.streaming; },
+     .message = "`train.objective` is {objective}, whose teacher has scored examples that are "
+                "known before the first step, and with `data.streaming` they are not",
+     .fix = "remove data.streaming"},
     {.key = "data.thinking",
      .concerns = takes_whole_answers,
      .applies = [](const RunConfig& run) { return run.data.thinking == Thinking::kSplit; },

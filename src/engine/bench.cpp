@@ -62,7 +62,7 @@ BenchConfig bench_config(const app::BenchRequest& request) {
       "tuning.lora.target_modules=[q_proj, k_proj, v_proj, o_proj]"};
   overrides.insert(overrides.end(), request.overrides.begin(), request.overrides.end());
   BenchConfig bench{foreign::config_from_overrides(overrides).config, request.compute.dtype};
-  if (bench.run.train.objective_info().is_of_documents()) {
+  if (!bench.run.train.objective_info().is_cross_entropy) {
     const auto measured = config::objective_names(&config::ObjectiveInfo::is_cross_entropy);
     throw ConfigError(fmt::format("bench measures train.objective {} only", join(measured, ", ")),
                       "train.objective", "remove it");

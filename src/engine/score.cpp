@@ -20,6 +20,7 @@
 #include "sftrun/data/record_error.h"
 #include "sftrun/data/sequence.h"
 #include "sftrun/model/stage.h"
+#include "teacher.h"
 
 namespace sftrun::engine {
 namespace {
@@ -316,6 +317,7 @@ void report(const Summary& summary) {
 }
 
 int score_records(const app::ScoreRequest& request, Rank& rank) {
+  if (request.teacher) return score_as_teacher(request, rank);
   CommandRanks ranks(request.ranks, rank);
   if (const int code = ranks.connect()) return code;
   std::vector<data::InputRecord> inputs;

@@ -31,6 +31,7 @@
 #include "sftrun/weights/projectors.h"
 #include "sftrun/weights/score_head.h"
 #include "sftrun/weights/weights_summary.h"
+#include "teacher.h"
 #include "training.h"
 #include "training_answers.h"
 #include "weight_hashing.h"
@@ -113,8 +114,11 @@ int prepare_and_train(const app::WorkerRequest& request, PreparedRun& run, Rank&
   std::optional<train::TrainState> saved;
   if (run.resume_from) saved = train::read_train_state(*run.resume_from);
   const train::TrainState* state = saved ? &*saved : nullptr;
-  run.rendered_at_unix_s =
-      train::rendering_time(state, static_cast<int64_t>(unix_seconds()), rank.comm());
+  std::optional<int64_t> of_teacher;
+  const auto read_time = [&] { of_teacher = rendering_time_of_teacher(config.train); };
+  if (const int code = rank.before_training(read_time)) return code;
+  run.rendered_at_unix_s = train::rendering_time(
+      state, of_teacher.value_or(static_cast<int64_t>(unix_seconds())), rank.comm());
   const train::BatchRequest batches = batch_request(request);
   run.asks_for_batch = batches.asks_for_batch();
   const auto tokenize = [&] { prepare_data(run, state, batches, rank); };
@@ -127,6 +131,7 @@ int prepare_and_train(const app::WorkerRequest& request, PreparedRun& run, Rank&
     train::add_start(run.identity, weights::adapter_hash(start));
   train::require_same_on_all_ranks(run.identity, config, rank.comm(),
                                    rank.env().local_world_size == rank.env().world_size);
+  if (const int code = rank.before_training([&] { attach_teacher(run); })) return code;
   if (run.resume_from) {
     train::require_resumable(*run.resume_from, *saved, run.identity, resume);
     train::require_length(*run.resume_from, *saved, config, run.data.train_or_null(), resume);

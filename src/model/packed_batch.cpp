@@ -149,6 +149,29 @@ void add_labels(Staging& staging, const LabelledRows& labelled, const BatchOptio
   if (options.kinds.any()) staging.add_copy<int64_t>(labelled.kinds, packed.label_kinds);
 }
 
+/// The teacher's rows, padded up to `count` rows.
+data::TeacherRows padded_teacher(const data::Batch& batch, const BatchOptions& options,
+                                 int64_t count) {
+  if (!options.distillation) return {};
+  SFTRUN_CHECK(batch.teacher.has_value());
+  data::TeacherRows rows = *batch.teacher;
+  const auto size = static_cast<size_t>(count), k = static_cast<size_t>(rows.k);
+  SFTRUN_CHECK(rows.tokens.size() <= size * k && rows.log_probs.size() <= size * (k + 1));
+  rows.tokens.resize(size * k, 0);
+  rows.log_probs.resize(size * (k + 1), 0);
+  return rows;
+}
+
+/// @param rows must outlive `staging.send`
+void add_teacher(Staging& staging, const data::TeacherRows& rows, const BatchOptions& options,
+                 PackedBatch& packed) {
+  if (!options.distillation) return;
+  layers::TeacherTargets& targets = packed.teacher.emplace();
+  targets.mix = *options.distillation;
+  staging.add_copy<int32_t>(rows.tokens, targets.tokens);
+  staging.add_copy<float>(rows.log_probs, targets.log_probs);
+}
+
 /// cu_seqlens, padded up to `count` documents with empty ones.
 void add_documents(Staging& staging, const data::Batch& batch, int64_t count, at::Tensor& to) {
   SFTRUN_CHECK(static_cast<int64_t>(batch.cu_seqlens.size()) <= count + 1);
@@ -232,6 +255,8 @@ void send(const data::Batch& batch, const RopePositions& on_axes, RopeCache& rop
   // Labels of prompts, which have no values, are between those of answers.
   SFTRUN_CHECK(!options.kinds.prompts_of_chosen || batch.values.empty());
   add_label_values(staging, batch.values, labelled, packed);
+  const data::TeacherRows teacher = padded_teacher(batch, options, sizes.labels);
+  add_teacher(staging, teacher, options, packed);
   if (!batch.is_desirable.empty())
     staging.add_copy<uint8_t>(batch.is_desirable, packed.is_desirable);
   if (target.device.is_cuda()) {
@@ -250,6 +275,10 @@ void send(const data::Batch& batch, const RopePositions& on_axes, RopeCache& rop
   for (size_t i = 0; i < rope_rows.size(); ++i)
     add_rope_rows(staging, rope_rows[i], device_rows[i]);
   packed.staged = staging.send();
+  if (packed.teacher) {
+    packed.teacher->tokens = packed.teacher->tokens.view({sizes.labels, teacher.k});
+    packed.teacher->log_probs = packed.teacher->log_probs.view({sizes.labels, teacher.k + 1});
+  }
   if (packed.is_desirable.defined()) packed.is_desirable = packed.is_desirable.to(at::kBool);
   if (target.device.is_cuda()) context.token_keys_device = context.token_keys_device.view({-1, 2});
   if (target.cuts_chunks) {

@@ -29,6 +29,7 @@ std::string why_not(Decoder& decoder, const PassGraphs::Options& options) {
   if (decoder.batch_target().cuts_chunks)
     return "this model's delta nets cut documents by their lengths";
   if (options.needs_two_passes) return "the objective runs the head twice";
+  if (options.has_teacher) return "micro-batches have what a teacher says of their labels";
   if (options.has_aux_loss) return "the routers' auxiliary loss counts every token";
   if (options.communicates_in_passes)
     return "the ranks communicate during the passes, as full training on several GPUs does";

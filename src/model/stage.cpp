@@ -240,6 +240,19 @@ at::Tensor Stage::label_losses(const MicroBatchRun& run) const {
   return losses;
 }
 
+std::optional<layers::TeacherTargets> Stage::top_tokens(const MicroBatchRun& run, int64_t k,
+                                                        int64_t num_tokens,
+                                                        double temperature) const {
+  if (!has_head()) return std::nullopt;
+  const at::NoGradGuard no_grad;
+  const ValuesOfRun values(hooks_, run);
+  std::optional<layers::TeacherTargets> targets;
+  with_unit(decoder_.head_unit(), UnitPass::kForward, [&] {
+    if (!run.is_empty()) targets = model::top_tokens(decoder_, run, k, num_tokens, temperature);
+  });
+  return targets;
+}
+
 at::Tensor Stage::correct_weight(const MicroBatchRun& run) const {
   const at::NoGradGuard no_grad;
   const ValuesOfRun values(hooks_, run);

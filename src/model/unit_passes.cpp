@@ -222,9 +222,15 @@ at::Tensor head_loss(Decoder& decoder, MicroBatchRun& run) {
       run.trains
           ? kernels::GradScale{run.options.grad_scale, batch.grad_factor, row_factors_of(run)}
           : kernels::GradScale{1.0, {}, row_factors_of(run)};
+  const at::Tensor input = hidden.index_select(0, batch.label_rows);
+  const layers::Backend& backend = decoder.backend();
   const layers::HeadLoss result =
-      decoder.backend().head_loss(hidden.index_select(0, batch.label_rows), decoder.head(),
-                                  batch.labels, scale, wanted, head_rows(decoder, run));
+      batch.teacher ? backend.distillation_loss(input, decoder.head(), batch.labels, *batch.teacher,
+                                                scale, wanted, head_rows(decoder, run))
+                    : backend.head_loss(input, decoder.head(), batch.labels, scale, wanted,
+                                        head_rows(decoder, run));
+  run.divergence_sum = result.divergence_sum;
+  run.cross_entropy_sum = result.cross_entropy_sum;
   if (wanted == layers::HeadGrad::kInput) set_gradient(decoder, run, hidden, result.grad_input);
   return result.loss_sum;
 }
@@ -232,6 +238,12 @@ at::Tensor head_loss(Decoder& decoder, MicroBatchRun& run) {
 at::Tensor losses_of_labels(Decoder& decoder, const MicroBatchRun& run) {
   return decoder.backend().label_losses(run.hidden.index_select(0, run.batch.label_rows),
                                         decoder.head(), run.batch.labels, head_rows(decoder, run));
+}
+
+layers::TeacherTargets top_tokens(Decoder& decoder, const MicroBatchRun& run, int64_t k,
+                                  int64_t num_tokens, double temperature) {
+  return layers::top_tokens(decoder.head(), run.hidden.index_select(0, run.batch.label_rows), k,
+                            num_tokens, temperature);
 }
 
 void add_correct(Decoder& decoder, const MicroBatchRun& run, at::Tensor& sum) {

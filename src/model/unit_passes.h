@@ -35,6 +35,9 @@ void embedding_backward(Decoder& decoder, MicroBatchRun& run);
 at::Tensor head_loss(Decoder& decoder, MicroBatchRun& run);
 /// -log p of the label of each labelled row [N] fp32, without gradients.
 at::Tensor losses_of_labels(Decoder& decoder, const MicroBatchRun& run);
+/// What the model, as a teacher, says of each labelled row.
+layers::TeacherTargets top_tokens(Decoder& decoder, const MicroBatchRun& run, int64_t k,
+                                  int64_t num_tokens, double temperature);
 /// Adds to `sum`, an fp64 scalar on the device, the weights of labels that are the most likely token.
 void add_correct(Decoder& decoder, const MicroBatchRun& run, at::Tensor& sum);
 

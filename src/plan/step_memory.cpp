@@ -49,10 +49,18 @@ int64_t angle_bytes(const spec::ArchSpec& arch, int64_t positions) {
   return positions * std::ssize(arch.ropes) * arch.head_dim * kFp32;
 }
 
-/// Tokens, labels, dropout keys and positions, and the angles of each position.
+/// What a teacher says of a label: numbers and log-probabilities of the usual k tokens. The k of its
+/// files is not known here.
+int64_t teacher_bytes_of_label(const StepContext& step) {
+  constexpr int64_t kUsualTokens = 64;
+  return step.config.train.objective_info().needs_teacher ? (2 * kUsualTokens + 1) * kFp32 : 0;
+}
+
+/// Tokens, labels, dropout keys and positions, what a teacher says, and the angles of each position.
 int64_t batch_bytes(const StepContext& step) {
   constexpr int64_t kOfToken = 64;
-  return step.shape.tokens * kOfToken + angle_bytes(step.arch, step.shape.tokens);
+  return step.shape.tokens * (kOfToken + teacher_bytes_of_label(step)) +
+         angle_bytes(step.arch, step.shape.tokens);
 }
 
 /// On a GPU products read whole matrices: quantised ones are unpacked.
@@ -129,7 +137,7 @@ bool is_captured(const spec::ArchSpec& arch, const StepContext& step) {
   const bool chooses_by_lengths = config.model.attention == config::AttentionChoice::kCudnn ||
                                   config.model.attention == config::AttentionChoice::kMeasure;
   if (config.tuning.backend != config::TuningBackend::kFused || chooses_by_lengths ||
-      config.train.objective_info().is_of_documents() ||
+      !config.train.objective_info().is_cross_entropy ||
       config.parallel.offload.activations == config::Offload::kCpu)
     return false;
   const config::Axes& axes = config.parallel.axes;

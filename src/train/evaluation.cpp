@@ -49,6 +49,17 @@ namespace {
 /// between two of them.
 constexpr int64_t kBatchesOfStage = 4;
 
+/// Of an objective that predicts labels.   @param correct how many were right; null: not counted
+std::vector<ObjectiveMetric> terms_of(const model::MicroBatchRun& run, const at::Tensor& loss,
+                                      const Objective& objective,
+                                      const at::Tensor* correct = nullptr) {
+  std::vector<ObjectiveMetric> terms = {{"loss", loss}};
+  if (correct != nullptr) terms.push_back({"token_accuracy", *correct});
+  for (ObjectiveMetric& metric : head_metrics(run, loss, objective))
+    terms.push_back(std::move(metric));
+  return terms;
+}
+
 /// Adds a micro-batch's terms to `sums`: its loss, then the objective's metrics.
 void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
                const Objective& objective, const GlobalBatch& global_batch, bool counts_correct,
@@ -57,11 +68,13 @@ void add_terms(const model::Stage& stage, const model::PackedBatch& batch,
     model::MicroBatchRun run(batch);
     stage.forward(run);
     const at::Tensor correct = stage.correct_weight(run);
-    add_metrics({{"loss", stage.loss(run)}, {"token_accuracy", correct}}, sums);
+    add_metrics(terms_of(run, stage.loss(run), objective, &correct), sums);
     return;
   }
   if (!objective.info().is_of_documents()) {
-    add_metrics({{"loss", stage.loss(batch)}}, sums);
+    model::MicroBatchRun run(batch);
+    stage.forward(run);
+    add_metrics(terms_of(run, stage.loss(run), objective), sums);
     return;
   }
   model::MicroBatchRun run(batch);

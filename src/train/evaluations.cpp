@@ -14,6 +14,13 @@
 namespace sftrun::train {
 namespace {
 
+/// The mean cross-entropy of the labels.   @pre the objective predicts them
+double cross_entropy_of(const EvalResult& result, const config::ObjectiveInfo& objective) {
+  for (const auto& [name, mean] : result.metrics)
+    if (name == objective.cross_entropy_metric()) return mean;
+  return result.loss;
+}
+
 [[noreturn]] void throw_not_loadable(const std::filesystem::path& checkpoint,
                                      const DataError& error) {
   throw DataError(
@@ -144,7 +151,8 @@ observe::EvalMetrics Evaluations::metrics_of(const EvalResult& result,
   m.eval_loss = result.loss;
   m.objective = result.metrics;
   m.losses = result.losses;
-  if (objective_.info().is_cross_entropy) m.eval_perplexity = std::exp(result.loss);
+  if (objective_.info().predicts_labels())
+    m.eval_perplexity = std::exp(cross_entropy_of(result, objective_.info()));
   m.answers = answers.scores;
   m.eval_seconds = result.seconds;
   return m;

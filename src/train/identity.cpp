@@ -168,7 +168,7 @@ void add_weights(Json& identity, const NamedFingerprints& files) {
 }
 
 namespace {
-constexpr const char *kStart = "start", *kReference = "reference";
+constexpr const char *kStart = "start", *kReference = "reference", *kTeacher = "teacher";
 }
 
 void add_start(Json& identity, const std::string& hash) {
@@ -177,6 +177,10 @@ void add_start(Json& identity, const std::string& hash) {
 
 void add_reference(Json& identity, const std::string& fingerprint) {
   identity[kReference] = fingerprint;
+}
+
+void add_teacher(Json& identity, const std::string& hash) {
+  identity[kTeacher] = hash;
 }
 
 namespace {
@@ -263,6 +267,13 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
         fmt::format("the model of train.reference has changed (its hash was {}, is now {})",
                     shown(saved, kReference), shown(now, kReference)));
     differences.restored.emplace_back("give train.reference the model that the run began with");
+  }
+  if (saved.contains(kTeacher) && now.contains(kTeacher) && differs(kTeacher)) {
+    differences.all.push_back(fmt::format(
+        "the scores of train.teacher are of another teacher, or were written with other "
+        "settings (their hash was {}, is now {})",
+        shown(saved, kTeacher), shown(now, kTeacher)));
+    differences.restored.emplace_back("give train.teacher the scores that the run began with");
   }
   if (differs("tokenizer")) {
     differences.all.push_back(fmt::format("the tokenizer differs (its hash was {}, is now {})",

@@ -19,6 +19,7 @@ model::PassGraphs::Options graph_options(const parallel::Strategy& strategy,
   return {.use = copies_inputs ? model::GraphUse::kOff : graph_use(config.cuda_graphs),
           .has_aux_loss = config.router_aux_loss_coef.value_or(0) > 0,
           .needs_two_passes = objective.info().is_of_documents(),
+          .has_teacher = objective.info().needs_teacher,
           .communicates_in_passes = strategy.communicates_in_passes()};
 }
 
@@ -46,7 +47,7 @@ class StageSchedule final : public MicroBatchSchedule {
                                        .aux = work.aux_grad_scale ? &aux : nullptr,
                                        .completes_gradients = i + 1 == work.num_micro_batches,
                                        .activity = work.activity};
-      if (passes_ && !objective_.info().is_of_documents()) {
+      if (passes_ && objective_.info().is_cross_entropy) {
         sums.losses.push_back(
             passes_->forward_backward(batch, work.randomness, is_pinned_, options));
       } else {
@@ -95,6 +96,7 @@ class StageSchedule final : public MicroBatchSchedule {
   void forward_one_pass(model::MicroBatchRun& run, StepSums& sums) const {
     stage_.forward(run);
     sums.losses.push_back(stage_.loss(run));
+    add_metrics(head_metrics(run, sums.losses.back(), objective_), sums);
   }
 
   /// The head has the gradient of the scores at once.
@@ -150,7 +152,8 @@ class UnitSchedule final : public MicroBatchSchedule {
       const data::Batch batch = work.micro_batch(i);
       aux.push_back({.grad_scale = work.aux_grad_scale.value_or(0)});
       batches.push_back(model::prepare_batch(batch, decoder.rope(), decoder.batch_target(),
-                                             work.randomness, {.is_pinned = is_pinned_}));
+                                             work.randomness,
+                                             batch_options(objective_, is_pinned_)));
       owned.push_back(std::make_unique<model::MicroBatchRun>(
           batches.back(), model::PassOptions{.grad_scale = work.grad_scale,
                                              .aux = work.aux_grad_scale ? &aux.back() : nullptr,
@@ -161,6 +164,8 @@ class UnitSchedule final : public MicroBatchSchedule {
     }
     stage_.forward(runs);
     sums.losses = stage_.losses(runs);
+    for (size_t i = 0; i < runs.size(); ++i)
+      add_metrics(head_metrics(*runs[i], sums.losses[i], objective_), sums);
     stage_.backward(runs);
     if (work.aux_grad_scale)
       for (const model::AuxLoss& of_batch : aux) sums.aux_losses.push_back(of_batch.value);
@@ -174,6 +179,14 @@ class UnitSchedule final : public MicroBatchSchedule {
 };
 
 }  // namespace
+
+std::vector<ObjectiveMetric> head_metrics(const model::MicroBatchRun& run, const at::Tensor& loss,
+                                          const Objective& objective) {
+  if (!objective.info().needs_teacher) return {};
+  const auto of = [&](const at::Tensor& sum) { return sum.defined() ? sum : at::zeros_like(loss); };
+  return {{"kd_loss", of(run.divergence_sum)},
+          {std::string(config::kCrossEntropyMetric), of(run.cross_entropy_sum)}};
+}
 
 void add_metrics(const std::vector<ObjectiveMetric>& metrics, StepSums& sums) {
   if (sums.metrics.empty()) {
@@ -295,7 +308,8 @@ at::Tensor log_ratio_sum(const model::Stage& stage, const model::PackedBatch& ba
 model::BatchOptions batch_options(const Objective& objective, bool is_pinned) {
   return {.is_pinned = is_pinned,
           .with_documents = objective.info().needs_sums(),
-          .kinds = objective.label_kinds()};
+          .kinds = objective.label_kinds(),
+          .distillation = objective.distillation()};
 }
 
 BatchCounts counts_of(const data::Batch& batch) {

@@ -433,6 +433,7 @@ class CommandLineTest(unittest.TestCase):
         ("generate --model model --input train.jsonl --output new.jsonl --json", None, "--json has no effect with --output"),
         ("score --model model --input train.jsonl --output - --overwrite", None, "--overwrite has no effect with --output -"),
         ("score --model model --input train.jsonl --output new.jsonl --as-stored", "--adapter adapter", "--as-stored has no effect without --adapter"),
+        ("score --model model --input train.jsonl --output new.jsonl --temperature 2", "--topk 4", "--temperature has no effect without --topk"),
         ("serve --model model --as-stored", "--adapter adapter", "--as-stored has no effect without --adapter"),
         ("merge --adapter adapter --output new --sample 0 --data train.jsonl", None, "--data has no effect with --sample 0"),
         ("eval --config run.yaml data.val=train.jsonl --adapter adapter --overwrite", "--predictions new.jsonl",
@@ -535,10 +536,26 @@ class CommandLineTest(unittest.TestCase):
         self.assertIn("sftrun-score-", asked.pop("folder"))
         self.assertEqual(asked, {"model": "model", "adapter": None, "input": "train.jsonl", "output": "out.jsonl",
                                  "chat_template_kwargs": None, "device": "auto", "dtype": "auto", "as_stored": False, "threads": 2,
-                                 "parallel": None, "places": {}, "subset": "", "split": "", "json": False})
+                                 "parallel": None, "places": {}, "subset": "", "split": "", "json": False, "teacher": None})
         words = ["score", "--model", "model", "--input", "-", "--json"]
         self.assertTrue(self.request(*words, "--output", "out.jsonl")["json"])
         self.expect(USAGE, ["--json and --output - both write to standard output"], *words, "--output", "-")
+
+    def test_teachers(self):
+        words = ["score", "--model", "model", "--output", "scores"]
+        asked = self.request(*words, "--topk", "8", "--config", "run.yaml", "data.seed=3", "--temperature", "2", "--overwrite")
+        teacher = asked["teacher"]
+        self.assertEqual({key: teacher[key] for key in ("topk", "temperature", "overwrite")}, {"topk": 8, "temperature": 2.0, "overwrite": True})
+        self.assertEqual(teacher["config"]["data"]["seed"], 3)
+        self.assertEqual(asked["output"], "scores")
+        asked = self.request(*words, "--topk", "4", "--input", "train.jsonl")
+        self.assertEqual((asked["teacher"]["student"], asked["teacher"]["temperature"]), (asked["model"], 1.0))
+        self.expect(USAGE, ["--config and --input cannot be used together"], *words, "--topk", "8", "--config", "run.yaml", "--input", "train.jsonl")
+        self.expect(USAGE, ["requires --config or --input"], *words, "--topk", "8")
+        self.expect(USAGE, ["--config is for --topk"], *words, "--config", "run.yaml", "--input", "train.jsonl")
+        self.expect(USAGE, ["train.jsonl is not a folder, and --topk writes one"], "score", "--model", "model", "--topk", "8", "--config", "run.yaml",
+                    "--output", "train.jsonl")
+        self.expect(USAGE, ["train.objective dpo reads other examples"], *words, "--topk", "8", "--config", "run.yaml", "train.objective=dpo")
 
     def test_divided_models(self):
         for words in (["generate", "--model", "model", "--prompt", "a"], ["score", "--model", "model", "--input", "train.jsonl", "--output", "out.jsonl"],

@@ -30,20 +30,33 @@ TEST(Objectives, DropoutWouldChangeWhatIsComparedWithTheReference) {
     EXPECT_FALSE(info.needs_reference && info.has_dropout) << info.name;
 }
 
+/// The settings without which a configuration with this objective is refused, and the objective.
+std::vector<std::string> least_settings(const ObjectiveInfo& info) {
+  std::vector<std::string> settings = {fmt::format("train.objective={}", info.name)};
+  if (info.needs_teacher) settings.emplace_back("train.teacher=scores");
+  return settings;
+}
+
+std::vector<std::string> with(std::vector<std::string> settings,
+                              const std::vector<std::string>& more) {
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
 /// The YAML knows every row, a run can be judged by each of its metrics, and its settings have an
 /// effect with it alone.
 TEST_F(ObjectivesTest, ConfigurationsReadTheRows) {
   for (const ObjectiveInfo& info : kObjectives) {
     SCOPED_TRACE(info.name);
-    const std::string objective = fmt::format("train.objective={}", info.name);
-    EXPECT_EQ(load("", {objective}).config.train.objective, info.objective);
+    const std::vector<std::string> least = least_settings(info);
+    EXPECT_EQ(load("", least).config.train.objective, info.objective);
     for (const std::string_view metric : info.metrics) {
       const std::string judged = fmt::format("train.metric_for_best_model=eval_{}", metric);
-      EXPECT_NO_THROW(load("", {objective, "data.val=v.jsonl", judged})) << metric;
+      EXPECT_NO_THROW(load("", with(least, {"data.val=v.jsonl", judged}))) << metric;
     }
     for (const ObjectiveInfo& other : kObjectives) {
       const auto warnings =
-          load("", {fmt::format("train.objective={}", other.name), "train.beta=0.25"}).warnings;
+          load("", with(least_settings(other), {"train.beta=0.25"})).warnings;
       EXPECT_EQ(warnings.empty(), other.reads("train.beta")) << other.name;
     }
   }
@@ -65,8 +78,8 @@ TEST_F(ObjectivesTest, NoiseNeedsAnObjectiveWithDropout) {
   int refusing = 0;
   for (const ObjectiveInfo& info : kObjectives) {
     SCOPED_TRACE(info.name);
-    const std::vector<std::string> noisy = {fmt::format("train.objective={}", info.name),
-                                            "train.neftune_noise_alpha=5"};
+    const std::vector<std::string> noisy =
+        with(least_settings(info), {"train.neftune_noise_alpha=5"});
     if (info.has_dropout) {
       EXPECT_NO_THROW(load("", noisy));
       continue;
@@ -75,6 +88,19 @@ TEST_F(ObjectivesTest, NoiseNeedsAnObjectiveWithDropout) {
     test::expect_error<ConfigError>([&] { load("", noisy); }, {"`train.neftune_noise_alpha`"});
   }
   EXPECT_GE(refusing, 1);
+}
+
+TEST_F(ObjectivesTest, ATeacherHasScoredExamplesThatAreKnown) {
+  test::expect_error<ConfigError>([&] { load("", {"train.objective=distill"}); },
+                                  {"`train.teacher` names no teacher's scores", "--topk 64"});
+  test::expect_error<ConfigError>(
+      [&] {
+        load("", {"train.objective=distill", "train.teacher=t", "data.streaming=true",
+                  "train.max_steps=3"});
+      },
+      {"`data.streaming`", "teacher"});
+  EXPECT_TRUE(objective_info(Objective::kDistill).predicts_labels());
+  EXPECT_EQ(objective_info(Objective::kDistill).cross_entropy_metric(), "ce_loss");
 }
 
 TEST(Objectives, AConfigurationTakesOneName) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <iterator>
 #include <ostream>
@@ -108,6 +109,7 @@ class Planned {
         .bytes.at(config::Checkpointing::kNone);
   }
   Decoder& decoder() { return *decoder_; }
+  config::RunConfig& config() { return config_; }
 
   PackedBatch batch() {
     data::Example example;
@@ -246,6 +248,31 @@ TEST_P(EndBytes, AreThoseOfTheHead) {
   const int64_t hidden = model.step().rows(kHidden);  // the layer's output exists already
   test::expect_planned(plan::block_row("head").training(model.step(), -1).in_forward,
                        loss.peak() + hidden, {0.03, 0.03}, "head");
+}
+
+/// Chunks of logits in fp32 beside those in the compute dtype.
+TEST_P(EndBytes, AreThoseOfTheHeadWithATeacher) {
+  constexpr int64_t kTop = 8;
+  spec::ArchSpec arch = narrow_arch();
+  arch.vocab_size = 8192;
+  for (const double temperature : {1.0, 2.0}) {
+    Planned model(arch, std::get<1>(GetParam()), std::get<0>(GetParam()));
+    model.config().train.objective = config::Objective::kDistill;
+    model.config().train.kd_temperature = temperature;
+    PackedBatch batch = model.batch();
+    const int64_t rows = batch.labels.numel();
+    batch.teacher = {.tokens = at::arange(kTop, at::kInt).expand({rows, kTop}).contiguous(),
+                     .log_probs = at::full({rows, kTop + 1}, -std::log(kTop + 1.0)),
+                     .mix = {.temperature = temperature}};
+    const Stage stage(model.decoder());
+    MicroBatchRun run(batch, {.grad_scale = 1.0});
+    stage.forward(run);
+    const MemorySince loss;
+    stage.loss(run);
+    const int64_t hidden = model.step().rows(kHidden);  // the layer's output exists already
+    test::expect_planned(plan::block_row("head").training(model.step(), -1).in_forward,
+                         loss.peak() + hidden, {0.03, 0.35}, "head");
+  }
 }
 
 TEST_P(EndBytes, AreThoseOfTheEmbedding) {

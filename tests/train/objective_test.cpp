@@ -11,6 +11,7 @@
 
 #include "../../src/train/objectives/pairs.h"
 #include "sftrun/data/example.h"
+#include "sftrun/train/micro_batch_schedule.h"
 #include "support/tensors.h"
 
 namespace sftrun::train {
@@ -243,6 +244,29 @@ TEST(Sft, CountsLabelTokensInOnePass) {
   EXPECT_FALSE(objective.info().needs_sums());
   EXPECT_FALSE(objective.info().needs_reference);
   EXPECT_EQ(objective.count_terms({.documents = 5, .label_tokens = 12}), 12);
+}
+
+TEST(Distill, MixesLossesOfLabelTokensInOnePass) {
+  config::TrainConfig config;
+  EXPECT_FALSE(Objective(config).distillation());
+  config.objective = config::Objective::kDistill;
+  config.kd_alpha = 0.25, config.kd_beta = 0.5, config.kd_temperature = 2;
+  const Objective objective(config);
+  EXPECT_FALSE(objective.info().needs_sums());
+  EXPECT_EQ(objective.count_terms({.documents = 5, .label_tokens = 12}), 12);
+  ASSERT_TRUE(objective.distillation());
+  EXPECT_EQ(objective.distillation()->alpha, 0.25);
+  EXPECT_EQ(objective.distillation()->beta, 0.5);
+  EXPECT_EQ(objective.distillation()->temperature, 2);
+  // Where another stage has the head, or there is nothing, the parts of the loss are zeros.
+  const model::PackedBatch nothing;
+  const model::MicroBatchRun run(nothing);
+  for (const ObjectiveMetric& metric : head_metrics(run, at::zeros({}, at::kDouble), objective)) {
+    EXPECT_EQ(metric.sum.item<double>(), 0);
+    EXPECT_TRUE(objective.info().has_metric(metric.name));
+  }
+  EXPECT_EQ(head_metrics(run, at::zeros({}, at::kDouble), objective).size(),
+            objective.info().metrics.size());
 }
 
 /// Names of metrics, and a loss of 0 without documents.

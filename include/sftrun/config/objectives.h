@@ -28,6 +28,7 @@ enum class Objective : uint8_t {
   kKto,
   kReward,
   kClassify,
+  kDistill,
   kGrpo
 };
 
@@ -49,16 +50,20 @@ struct ShownMetric {
   std::string_view word;    ///< in the log
 };
 
+/// Of an objective whose loss has a cross-entropy and other parts.
+inline constexpr std::string_view kCrossEntropyMetric = "ce_loss";
+
 struct ObjectiveInfo {
   Objective objective;
   std::string_view name;         ///< in configurations and messages, and the tag of a model card
   std::string_view description;  ///< for help texts
   ExampleForm form = ExampleForm::kAnswer;
   LossTerms terms = LossTerms::kLabelTokens;
-  /// The loss is the cross-entropy of the labels: it has a perplexity, and each label is right or
-  /// wrong. The gradient of a row is known before the forward pass: one pass. Else gradients depend
-  /// on sums over documents, and the head runs twice.
+  /// The loss is the cross-entropy of the labels.
   bool is_cross_entropy = false;
+  /// The loss compares the model's probabilities of each label token with a teacher's, which are read
+  /// from files (`train.teacher`).
+  bool needs_teacher = false;
   /// Log-probabilities are compared with those of a reference model (reference_model.h), unless
   /// `train.beta` is 0.
   bool needs_reference = false;
@@ -105,9 +110,17 @@ struct ObjectiveInfo {
     return false;
   }
   constexpr bool has_scores() const { return head != HeadKind::kLanguage; }
-  constexpr bool needs_sums() const { return !is_cross_entropy && !has_scores(); }
+  /// Gradients depend on sums over documents, or on other rows, and the head runs twice. Else the
+  /// gradient of a row is a function of this row: one pass.
+  constexpr bool needs_sums() const { return !is_cross_entropy && !needs_teacher && !has_scores(); }
   /// The gradient of a micro-batch's rows depends on what its forward pass gives.
-  constexpr bool is_of_documents() const { return !is_cross_entropy; }
+  constexpr bool is_of_documents() const { return needs_sums() || has_scores(); }
+  /// The labels are predicted one by one: each is right or wrong, and their cross-entropy, the loss
+  /// or the metric of this name, has a perplexity.
+  constexpr bool predicts_labels() const { return !is_of_documents(); }
+  constexpr std::string_view cross_entropy_metric() const {
+    return needs_teacher ? kCrossEntropyMetric : std::string_view("loss");
+  }
   /// Token sequences of an example. They lie in the same micro-batch, one after the other.
   constexpr int64_t sequences() const { return reads_pairs() ? 2 : 1; }
   constexpr const char* example_word() const { return reads_pairs() ? "pair" : "example"; }
@@ -145,6 +158,9 @@ inline constexpr auto kRewardSettings =
 inline constexpr auto kClassifySettings =
     std::to_array<std::string_view>({"data.classes", "train.problem_type"});
 
+inline constexpr auto kDistillSettings = std::to_array<std::string_view>(
+    {"data.loss_on", "train.teacher", "train.kd_alpha", "train.kd_beta", "train.kd_temperature"});
+
 /// As in TRL's DPOTrainer, CPOTrainer, ORPOTrainer and KTOTrainer.
 inline constexpr auto kPairMetrics =
     std::to_array<std::string_view>({"rewards/accuracies", "rewards/margins", "rewards/chosen",
@@ -173,6 +189,8 @@ inline constexpr auto kRewardMetrics =
     std::to_array<std::string_view>({"accuracy", "margin", "mean_reward"});
 inline constexpr auto kClassifyMetrics =
     std::to_array<std::string_view>({"accuracy", "f1_macro", "f1_micro"});
+inline constexpr auto kDistillMetrics =
+    std::to_array<std::string_view>({"kd_loss", kCrossEntropyMetric});
 
 inline constexpr auto kDpoLosses = std::to_array<PreferenceLoss>(
     {PreferenceLoss::kSigmoid, PreferenceLoss::kHinge, PreferenceLoss::kRobust,
@@ -277,6 +295,16 @@ inline constexpr auto kObjectives = std::to_array<ObjectiveInfo>({
      .settings = kClassifySettings,
      .metrics = kClassifyMetrics,
      .shown = {.metric = "accuracy", .word = "accuracy"}},
+    {.objective = Objective::kDistill,
+     .name = "distill",
+     .description = "divergence from a teacher's probabilities of the labelled tokens, and their "
+                    "cross-entropy (docs/distillation.md)",
+     .needs_teacher = true,
+     .has_dropout = true,
+     .has_aux_loss = true,
+     .settings = kDistillSettings,
+     .metrics = kDistillMetrics,
+     .shown = {.metric = "kd_loss", .word = "divergence"}},
     {.objective = Objective::kGrpo,
      .name = "grpo",
      .description = "group relative policy optimization over sampled answers and their rewards "
@@ -291,7 +319,7 @@ inline constexpr auto kObjectives = std::to_array<ObjectiveInfo>({
      .beta = 0},
 });
 /// Names that other tools have, and this version has not.
-inline constexpr auto kOtherObjectives = std::to_array<std::string_view>({"embed", "distill"});
+inline constexpr auto kOtherObjectives = std::to_array<std::string_view>({"embed"});
 
 constexpr const ObjectiveInfo& objective_info(Objective objective) {
   return kObjectives[static_cast<size_t>(objective)];

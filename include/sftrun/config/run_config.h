@@ -243,6 +243,8 @@ struct TrainConfig {
   ProblemType problem_type = ProblemType::kAuto;  ///< of `classify`; resolved: not kAuto
   std::string reference = "start";  ///< "start", "base", or the path of a model or an adapter
   ReferenceLogps reference_logps = ReferenceLogps::kOnline;
+  std::string teacher;  ///< folder of its scores (data/teacher_scores.h); empty: none
+  double kd_alpha = 0.5, kd_beta = 0, kd_temperature = 1;  ///< layers::Distillation
   double epochs = 3;
   std::optional<int64_t> max_steps;
   AutoInt batch_size, grad_accum, global_batch_size;

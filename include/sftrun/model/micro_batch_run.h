@@ -75,6 +75,8 @@ struct MicroBatchRun {
   layers::BatchContext context;
   /// Output of the last unit that ran [T, hidden].
   at::Tensor hidden;
+  /// Of the head's loss, fp64 scalars; undefined without a teacher, or before it ran.
+  at::Tensor divergence_sum, cross_entropy_sum;
   /// Gradient of the output of the unit that runs its backward pass next.
   at::Tensor grad;
   /// Per layer of the model: its saved state, or with gradient checkpointing its input.

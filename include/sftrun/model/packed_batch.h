@@ -11,6 +11,7 @@
 
 #include "sftrun/data/example.h"
 #include "sftrun/layers/batch_context.h"
+#include "sftrun/layers/distillation.h"
 #include "sftrun/model/batch_sizes.h"
 #include "sftrun/model/packed_images.h"
 #include "sftrun/model/rope_cache.h"
@@ -39,6 +40,7 @@ struct PackedBatch {
   at::Tensor reference_logps;
   /// Of sampled answers: [documents] fp64, fp64 and bool; undefined: they are not sampled.
   at::Tensor advantages, scores, is_cut_short;
+  std::optional<layers::TeacherTargets> teacher;  ///< of the N rows; set if asked for
   at::Tensor grad_factor;           ///< [1] fp32: multiplies the loss's gradient; undefined: 1
   std::optional<BatchSizes> sizes;  ///< sizes that the batch was padded to
   std::optional<PackedImages> images;
@@ -92,6 +94,8 @@ struct BatchOptions {
   std::optional<double> grad_factor = {};  ///< `PackedBatch::grad_factor`
   bool with_documents = false;             ///< sets `PackedBatch::label_documents`
   LabelKinds kinds = {};                   ///< sets `PackedBatch::label_kinds`
+  /// Sets `PackedBatch::teacher`.   @pre the batch has the teacher's rows, or no tokens
+  std::optional<layers::Distillation> distillation = {};
   /// Pad to these sizes with unlabelled tokens, rows without a label and empty documents.
   std::optional<BatchSizes> sizes = {};
 };

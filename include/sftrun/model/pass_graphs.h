@@ -28,6 +28,7 @@ class PassGraphs {
     GraphUse use = GraphUse::kWhereItPays;
     bool has_aux_loss = false;
     bool needs_two_passes = false;  ///< gradients depend on a first pass (`Objective::needs_sums`)
+    bool has_teacher = false;       ///< of micro-batches
     /// Ranks communicate during a pass, which a graph does not allow.
     bool communicates_in_passes = false;
   };

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sftrun/layers/unit.h"
@@ -52,6 +53,10 @@ class Stage {
   /// -log p of the label of each labelled row [N] fp32, without gradients; zeros if another stage has
   /// the head. `loss` may follow.
   at::Tensor label_losses(const MicroBatchRun& run) const;
+  /// What the model says of each labelled row as a teacher (`layers::top_tokens`); nullopt if another
+  /// stage has the head, or the micro-batch is empty. Without gradients.
+  std::optional<layers::TeacherTargets> top_tokens(const MicroBatchRun& run, int64_t k,
+                                                   int64_t num_tokens, double temperature) const;
   /// The weights of the labels that are the most likely token, summed: fp64 scalar on the device; 0 if
   /// another stage has the head. The logits of a few rows are in memory at a time.
   at::Tensor correct_weight(const MicroBatchRun& run) const;

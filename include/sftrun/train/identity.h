@@ -46,6 +46,9 @@ void add_start(nlohmann::ordered_json& identity, const std::string& hash);
 /// @param fingerprint of its weights and configuration
 void add_reference(nlohmann::ordered_json& identity, const std::string& fingerprint);
 
+/// Notes the teacher of distillation.   @param hash data::TeacherDescription::hash
+void add_teacher(nlohmann::ordered_json& identity, const std::string& hash);
+
 /// Notes that steps are dealt by the costs of their images (data::deal_by_cost, plan::SequenceCost).
 void add_deal_by_cost(nlohmann::ordered_json& identity);
 /// Whether a run does so, that began with this identity. Those of earlier versions deal in order.

@@ -68,6 +68,11 @@ std::unique_ptr<MicroBatchSchedule> make_schedule(model::Decoder& decoder,
 
 /// What an objective counts its terms from.
 BatchCounts counts_of(const data::Batch& batch);
+/// The parts of a loss that the head has computed; zeros where another stage has the head, or the
+/// micro-batch is empty. None of an objective whose loss is of one part.
+/// @param loss of `Stage::loss`
+std::vector<ObjectiveMetric> head_metrics(const model::MicroBatchRun& run, const at::Tensor& loss,
+                                          const Objective& objective);
 /// Adds the metrics of a micro-batch.
 void add_metrics(const std::vector<ObjectiveMetric>& metrics, StepSums& sums);
 /// The forward pass of `run`, that of the reference model if the objective reads it, and the

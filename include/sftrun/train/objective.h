@@ -95,8 +95,9 @@ struct GlobalBatch {
 };
 
 /// The objective of `train.objective`: its row, and what computes it. Where the row's `needs_sums` is
-/// false, each labelled row's cross-entropy is a term, its weight 1, and one pass suffices. Else a
-/// first pass gives sums over documents, `evaluate` the weights, a second pass the gradients.
+/// false, each labelled row's cross-entropy is a term, or its mixture with a divergence from a teacher,
+/// with the weight 1, and one pass suffices. Else a first pass gives sums over documents, `evaluate`
+/// the weights, a second pass the gradients.
 class Objective {
  public:
   explicit Objective(config::TrainConfig config) : config_(std::move(config)) {}
@@ -123,6 +124,8 @@ class Objective {
   /// "f1_macro" and "f1_micro" (as scikit-learn has them, with 0 for 0 / 0) of such values; empty: of none.
   std::vector<std::pair<std::string, double>> metrics_of(const std::vector<double>& confusion,
                                                          int64_t num_labels) const;
+  /// How a teacher's and the labels' losses are mixed; nullopt: there is no teacher.
+  std::optional<layers::Distillation> distillation() const;
 
   /// Labels whose sums are apart from those of answers.
   model::LabelKinds label_kinds() const;

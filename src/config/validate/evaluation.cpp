@@ -98,7 +98,7 @@ std::string nearest_metric(const std::string& metric, std::vector<std::string> k
 std::vector<std::string> best_metrics(const Checks& checks) {
   const ObjectiveInfo& objective = checks.run().train.objective_info();
   std::vector<std::string> names = {"eval_loss"};
-  if (objective.is_cross_entropy)
+  if (objective.predicts_labels())
     names.insert(names.end(), {"eval_perplexity", "eval_token_accuracy"});
   if (objective.reads_answers())
     names.insert(names.end(), {"eval_rouge_l", "eval_rouge1", "eval_rouge2", "eval_exact_match"});

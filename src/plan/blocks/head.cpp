@@ -5,6 +5,10 @@
 namespace sftrun::plan::head {
 namespace {
 
+bool distills(const StepContext& step) {
+  return step.config.train.objective_info().needs_teacher;
+}
+
 /// Rows whose logits exist at the same time (`chunk_rows` in fused_head.cpp).
 int64_t logit_rows(const StepContext& step) {
   constexpr int64_t kRowBlock = 64;
@@ -12,7 +16,15 @@ int64_t logit_rows(const StepContext& step) {
   const int64_t rows =
       step.shape.on_gpu ? std::max<int64_t>(1024, (int64_t{256} << 20) / vocab)
                         : std::max(kRowBlock, (int64_t{32} << 20) / vocab / kRowBlock * kRowBlock);
-  return std::min(step.shape.tokens, rows);
+  return std::min(step.shape.tokens, distills(step) ? std::max<int64_t>(1, rows / 4) : rows);
+}
+
+/// Beside a chunk of logits, those in fp32 with what reductions need (distilled_rows.cpp).
+int64_t distillation_bytes(const StepContext& step) {
+  if (!distills(step)) return 0;
+  const int64_t tensors =
+      2 + (step.config.train.kd_temperature != 1 ? 1 : 0) + (step.arch.final_softcap > 0 ? 1 : 0);
+  return tensors * logit_rows(step) * step.arch.vocab_size * kFp32;
 }
 
 /// On a GPU products read whole matrices: a quantised head is unpacked for its own.
@@ -33,7 +45,7 @@ int64_t bytes_on_gpu(const StepContext& step) {
                         std::max(rows * hidden * element, step.trains_head ? kFp32 * matrix : 0) +
                         (is_unpacked(step) ? matrix * element : 0);
   const int64_t norm = norm_backward(step) - step.rows(hidden);
-  return step.rows(4 * hidden) + std::max(chunk, norm);
+  return step.rows(4 * hidden) + std::max(chunk + distillation_bytes(step), norm);
 }
 
 /// Hidden states, those of labelled rows, normed, and their gradients of the head and of the norm.
@@ -44,7 +56,8 @@ int64_t bytes_on_cpu(const StepContext& step) {
   // gradient of the head.
   const bool copies = step.trains_head && step.shape.element_bytes == kFp32;
   return step.rows(5 * step.arch.hidden_size) + logits * step.shape.element_bytes +
-         matrix_gradient_on_cpu(step, matrix, step.trains_head) + (copies ? kFp32 * logits : 0);
+         std::max(distillation_bytes(step), matrix_gradient_on_cpu(step, matrix, step.trains_head) +
+                                                (copies ? kFp32 * logits : 0));
 }
 
 /// Hidden states, and their gradients, of which few rows are not zero. A head of scores has few rows.

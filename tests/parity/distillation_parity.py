@@ -1,0 +1,361 @@
+"""Distillation beside plain torch, on a CPU in fp32.
+
+    python tests/parity/distillation_parity.py --sftrun build/bin/sftrun [--only training processes nearer scores]
+
+training   5 steps of full training of a tiny Llama whose teacher is another one: loss, divergence, cross-entropy and gradient norm are those of
+           the formulas over k + 1 classes (k tokens and the rest) of the teacher's logits by transformers; with k = vocabulary of the whole
+           distributions, by TRL's GKDTrainer.generalized_jsd_loss
+processes  1 and 2 processes x accumulation 1 and 2, packed or not, by every strategy of 2 processes: the same losses
+nearer     a student that learns from its teacher is nearer to it on other texts (KL divergence) than one that learns from the texts alone
+scores     2 processes score as one; other records and other orders; an interrupted or extended folder; what is refused
+
+--quick leaves out some settings and strategies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import Sftrun, Verdicts, training_metrics  # noqa: I001  (sets sys.path)
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+
+import torch
+import yaml
+from dpo_parity import make_tokenizer, words, write_jsonl
+from reference_training import encode_record
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from trl.experimental.gkd import GKDTrainer
+
+STEPS, BATCH, LEARNING_RATE, MAX_GRAD_NORM = 5, 4, 1e-3, 0.5
+LOSS, GRAD_NORM, SAME = 1e-5, 1e-4, 1e-6
+RECORDS, EOS_ID = 24, 1
+NEARER_STEPS, NEARER_RECORDS = 120, 160
+
+
+@dataclass(frozen=True)
+class Case:
+    alpha: float
+    beta: float
+    temperature: float
+    k: int  # 0: the vocabulary
+
+    @property
+    def name(self) -> str:
+        return f"alpha {self.alpha}, beta {self.beta}, temperature {self.temperature}, k {self.k or 'vocabulary'}"
+
+    @property
+    def settings(self) -> dict:
+        return {"kd_alpha": self.alpha, "kd_beta": self.beta, "kd_temperature": self.temperature}
+
+
+CASES = [
+    Case(0.5, 0, 1, 8), Case(0.7, 0.5, 2, 8), Case(1, 1, 1, 0),
+    Case(1, 0, 1, 1), Case(0.9, 1, 1, 8), Case(0.9, 0.1, 1, 8), Case(0.9, 0.9, 2.5, 0), Case(0.6, 0, 2, 0), Case(0, 0, 1, 8),
+]  # fmt: skip
+QUICK = 3
+
+
+# ---- Models, records, runs
+
+
+def make_llama(directory: Path, seed: int, hidden: int) -> Path:
+    torch.manual_seed(seed)
+    tokenizer = make_tokenizer(adds_bos=True, splits_words=True)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.15, bos_token_id=0, eos_token_id=EOS_ID,
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def text_records(seed: int, count: int) -> list[dict]:
+    rng = random.Random(seed)
+    return [{"prompt": words(rng, 6), "completion": " " + words(rng, 8)} for _ in range(count)]
+
+
+class Place:
+    """A folder with a teacher, a student and their records."""
+
+    def __init__(self, folder: Path, sftrun: Sftrun):
+        self.folder, self.sftrun = folder, sftrun
+        self.teacher = make_llama(folder / "teacher-model", seed=3, hidden=48)
+        self.student = make_llama(folder / "student", seed=5, hidden=32)
+        self.vocabulary = LlamaConfig.from_pretrained(self.student).vocab_size
+        self.records = text_records(1, RECORDS)
+        self.data = write_jsonl(folder / "train.jsonl", self.records)
+
+    def run(self, name: str, scores: Path, settings: dict, data: dict | None = None) -> Path:
+        path = self.folder / f"{name}.yaml"
+        train = {
+            "objective": "distill", "teacher": str(scores), "max_steps": STEPS, "batch_size": BATCH, "grad_accum": 1,
+            "learning_rate": LEARNING_RATE, "scheduler": "constant", "warmup_steps": 0, "max_grad_norm": MAX_GRAD_NORM, "save_every": "0",
+        }  # fmt: skip
+        run = {
+            "model": {"name": str(self.student), "max_seq_len": 256, "dtype": "fp32"},
+            "tuning": {"mode": "full"},
+            "data": {"train": str(self.data), "shuffle": False, "packing": False, "cache_dir": "none", **(data or {})},
+            "train": {**train, **settings},
+            "output": {"tensorboard": False},
+        }
+        path.write_text(yaml.safe_dump(run))
+        return path
+
+    def score(self, run: Path, scores: Path, k: int, *more: str, processes: int = 1) -> str:
+        launch = ["--device", "cpu", "--nproc-per-node", str(processes), "--dtype", "fp32"]
+        model = [] if "--model" in more else ["--model", str(self.teacher)]
+        where = ["--config", str(run), *model, "--topk", str(k), "--output", str(scores)]
+        return self.sftrun.run("score", *where, *launch, *more)
+
+
+# ---- The reference
+
+
+def kl(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Sum over classes of a (log a - log b); of a class without probability 0."""
+    return torch.where(a > 0, a * (a.clamp_min(1e-300).log() - b.clamp_min(1e-300).log()), 0).sum()
+
+
+def divergence(teacher: torch.Tensor, student: torch.Tensor, case: Case) -> torch.Tensor:
+    """@param teacher, student: logits [rows, vocabulary]"""
+    if case.k == 0:
+        return GKDTrainer.generalized_jsd_loss(
+            student, teacher, beta=case.beta, temperature=case.temperature, reduction="sum"
+        )
+    p, q = (torch.softmax(logits.double() / case.temperature, 1) for logits in (student, teacher))
+    top = q.topk(case.k, 1).indices
+    is_top = torch.zeros_like(q, dtype=torch.bool).scatter(1, top, True)
+    p, q = (torch.cat([x.gather(1, top), torch.where(is_top, 0, x).sum(1, keepdim=True)], 1) for x in (p, q))
+    if case.beta == 0:
+        return kl(q, p)
+    if case.beta == 1:
+        return kl(p, q)
+    mixture = case.beta * q + (1 - case.beta) * p
+    return case.beta * kl(q, mixture) + (1 - case.beta) * kl(p, mixture)
+
+
+def documents_of(records: list[dict]) -> list:
+    tokenizer = make_tokenizer(adds_bos=True, splits_words=True).backend_tokenizer
+    return [encode_record(record, tokenizer, EOS_ID) for record in records]
+
+
+def labelled_logits(model, document) -> tuple[torch.Tensor, torch.Tensor]:
+    """@return logits [rows, vocabulary] and labels [rows]"""
+    labels = torch.tensor(document.labels[1:])
+    rows = labels != -100
+    return model(input_ids=torch.tensor([document.tokens])).logits[0, :-1][rows], labels[rows]
+
+
+def train_reference(place: Place, case: Case) -> list[dict]:
+    teacher = AutoModelForCausalLM.from_pretrained(place.teacher, dtype=torch.float32)
+    student = AutoModelForCausalLM.from_pretrained(place.student, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(student.parameters(), lr=LEARNING_RATE, weight_decay=0)
+    documents = documents_of(place.records)
+    metrics = []
+    for step in range(STEPS):
+        batch = [documents[(step * BATCH + i) % len(documents)] for i in range(BATCH)]
+        divergences, cross_entropies, count = 0.0, 0.0, 0
+        for document in batch:
+            logits, labels = labelled_logits(student, document)
+            with torch.no_grad():
+                target, _ = labelled_logits(teacher, document)
+            divergences = divergences + divergence(target, logits, case)
+            cross_entropies = cross_entropies + torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+            count += len(labels)
+        loss = (case.alpha * divergences + (1 - case.alpha) * cross_entropies) / count
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(student.parameters(), MAX_GRAD_NORM)
+        optimizer.step()
+        metrics.append({
+            "loss": loss.item(), "kd_loss": divergences.item() / count, "ce_loss": cross_entropies.item() / count, "grad_norm": norm.item(),
+        })  # fmt: skip
+    return metrics
+
+
+def largest_difference(ours: list[dict], reference: list[dict], key: str) -> float:
+    assert len(ours) == len(reference), (len(ours), len(reference))
+    return max(abs(a[key] - b[key]) / (1e-2 + abs(b[key])) for a, b in zip(ours, reference))
+
+
+# ---- Checks
+
+
+def check_training(place: Place, verdicts: Verdicts, quick: bool) -> None:
+    for number, case in enumerate(CASES[:QUICK] if quick else CASES):
+        scores = place.folder / f"scores-{case.k}-{case.temperature}"
+        run = place.run(f"training-{number}", scores, case.settings)
+        if not scores.exists():
+            place.score(run, scores, case.k or place.vocabulary)
+        reference = train_reference(place, case)
+        for backend in ["fused"] if quick and number else ["fused", "bnb"]:
+            ours = place.sftrun.train(run, place.folder / f"training-{number}-{backend}", tuning__backend=backend)
+            for key in ("loss", "kd_loss", "ce_loss"):
+                verdicts.below(f"{case.name}, {backend}: {key}", largest_difference(ours, reference, key), LOSS)
+            verdicts.below(f"{case.name}, {backend}: grad_norm", largest_difference(ours, reference, "grad_norm"), GRAD_NORM)
+
+
+def check_processes(place: Place, verdicts: Verdicts, quick: bool) -> None:
+    case = Case(0.6, 0.3, 1.5, 8)
+    scores = place.folder / "scores-of-processes"
+    run = place.run("processes", scores, case.settings)
+    place.score(run, scores, case.k, processes=2)
+    shares = [(1, 2), (2, 1), (2, 2)]
+    strategies = ["fsdp", "pipeline", "tensor"] if quick else ["fsdp", "zero1", "zero2", "zero3", "pipeline", "tensor"]
+    for packing in (False, True):
+        def train(name: str, processes: int, accumulation: int, parts: int, packing: bool = packing, **more) -> list[dict]:
+            sizes = {"train__batch_size": BATCH // (parts * accumulation), "train__grad_accum": accumulation}
+            bins = {"data__bin_tokens": 96} if packing else {}
+            output = place.folder / f"processes-{packing}-{name}"
+            return place.sftrun.train(run, output, processes, data__packing=packing, **sizes, **bins, **more)
+
+        one = train("1-1", 1, 1, 1)
+        for processes, accumulation in shares[2:] if quick else shares:
+            other = train(f"{processes}-{accumulation}", processes, accumulation, processes)
+            for key in ("loss", "kd_loss", "ce_loss"):
+                what = f"{processes} processes, accumulation {accumulation}{', packed' if packing else ''}: {key}"
+                verdicts.below(what, largest_difference(other, one, key), SAME)
+        for strategy in strategies if packing else strategies[:0 if quick else None]:
+            parts = 1 if strategy in ("pipeline", "tensor") else 2
+            other = train(strategy, 2, 2, parts, parallel__strategy=strategy)
+            for key in ("loss", "kd_loss", "ce_loss"):
+                verdicts.below(f"{strategy}{', packed' if packing else ''}: {key}", largest_difference(other, one, key), SAME)
+
+
+def held_out_divergence(place: Place, model: Path, documents: list) -> float:
+    """Mean KL(teacher || model) of the label tokens."""
+    teacher = AutoModelForCausalLM.from_pretrained(place.teacher, dtype=torch.float32)
+    student = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for document in documents:
+            target, labels = labelled_logits(teacher, document)
+            logits, _ = labelled_logits(student, document)
+            total += GKDTrainer.generalized_jsd_loss(logits, target, beta=0, reduction="sum").item()
+            count += len(labels)
+    return total / count
+
+
+def check_nearer(place: Place, verdicts: Verdicts, quick: bool) -> None:
+    data = write_jsonl(place.folder / "nearer.jsonl", text_records(7, NEARER_RECORDS))
+    held_out = documents_of(text_records(8, 30))
+    scores = place.folder / "scores-nearer"
+    settings = {"kd_alpha": 1.0, "max_steps": NEARER_STEPS, "batch_size": 16, "learning_rate": 5e-3}
+    of_data = {"train": str(data), "val_split": 0.1}
+    run = place.run("nearer", scores, settings, of_data)
+    place.score(run, scores, 32)
+    ours = place.sftrun.train(run, place.folder / "nearer")
+    place.sftrun.train(run, place.folder / "alone", train__objective="sft")
+    start, distilled, alone = (
+        held_out_divergence(place, model, held_out)
+        for model in (place.student, place.folder / "nearer" / "model", place.folder / "alone" / "model")
+    )
+    detail = f"at first {start:.3f}, distilled {distilled:.3f}, cross-entropy alone {alone:.3f}"
+    verdicts.expect("the divergence on other texts is at most half of that without a teacher", distilled < 0.5 * alone, detail)
+    verdicts.expect("the divergence falls", ours[-1]["kd_loss"] < 0.5 * ours[0]["kd_loss"], f"{ours[0]['kd_loss']:.3f}, {ours[-1]['kd_loss']:.3f}")
+    lines = [json.loads(line) for line in (place.folder / "nearer" / "metrics.jsonl").read_text().splitlines()]
+    evaluation = [line for line in lines if "eval_loss" in line][-1]
+    verdicts.below("eval_loss is eval_kd_loss with kd_alpha 1", abs(evaluation["eval_loss"] - evaluation["eval_kd_loss"]), 1e-6)
+    perplexity = torch.tensor(evaluation["eval_ce_loss"], dtype=torch.float64).exp().item()
+    verdicts.below("eval_perplexity is of eval_ce_loss", abs(evaluation["eval_perplexity"] / perplexity - 1), 1e-6)
+
+
+def refused(place: Place, command: list[str], *texts: str) -> str:
+    """@return "" if the command fails with all texts in its message, else what it said"""
+    result = subprocess.run([place.sftrun.path, *command], capture_output=True, text=True)
+    said = result.stdout + result.stderr
+    return "" if result.returncode != 0 and all(text in said for text in texts) else f"exit {result.returncode}: {said[-800:]}"
+
+
+def check_scores(place: Place, verdicts: Verdicts, quick: bool) -> None:
+    case = Case(0.6, 0, 1, 8)
+    one, two = place.folder / "scores-by-one", place.folder / "scores-by-two"
+    run = place.run("scores", one, case.settings)
+    place.score(run, one, case.k)
+    place.score(run, two, case.k, processes=2)
+    expected = place.sftrun.train(run, place.folder / "by-one")
+    same = place.sftrun.train(run, place.folder / "by-two", train__teacher=two)
+    verdicts.below("scores of two processes", largest_difference(same, expected, "loss"), SAME)
+
+    def files(folder: Path) -> dict:
+        return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+
+    before = files(one)
+    said = place.score(run, one, case.k, "--json")
+    verdicts.expect("what was scored is not scored again", files(one) == before and json.loads(said)["examples"] == 0, said[-200:])
+
+    some = place.folder / "scores-of-some"
+    fewer = write_jsonl(place.folder / "fewer.jsonl", place.records[5:15])
+    place.score(run, some, case.k, f"data.train={fewer}")
+    train = ["train", "--config", str(run), "--device", "cpu", f"train.teacher={some}", f"output.dir={place.folder / 'missing'}"]
+    why = refused(place, train, f"the teacher has not scored {RECORDS - 10} of {RECORDS} examples of data.train", "train.jsonl:1", "--topk 8")
+    verdicts.expect("examples that are not scored are refused", not why, why)
+    place.score(run, some, case.k)
+    extended = place.sftrun.train(run, place.folder / "extended", train__teacher=some)
+    verdicts.below("scores in several files", largest_difference(extended, expected, "loss"), SAME)
+
+    gguf = place.folder / "teacher.gguf"
+    place.sftrun.run("merge", "--model", str(place.teacher), "--output", str(gguf), "--dtype", "f32")
+    divided = [[name, "--strategy", name] for name in ("tensor", "pipeline", "fsdp")]
+    for name, *more in [["GGUF", "--model", str(gguf)], *(divided[:1] if quick else divided)]:
+        other = place.folder / f"scores-by-{name}"
+        processes = 1 if name == "GGUF" else 2
+        place.score(run, other, case.k, *more, processes=processes)
+        metrics = place.sftrun.train(run, place.folder / f"by-{name}", train__teacher=other)
+        verdicts.below(f"scores of {name}", largest_difference(metrics, expected, "loss"), LOSS)
+
+    order = write_jsonl(place.folder / "order.jsonl", place.records[::-1])
+    place.sftrun.train(run, place.folder / "order", data__train=order, data__shuffle=True, data__val_split=0.2)
+    verdicts.expect("another order and a validation split", True)
+
+    why = refused(place, [*train, "train.kd_temperature=2"], "`train.kd_temperature` is 2", "were written with 1")
+    verdicts.expect("another temperature is refused", not why, why)
+    why = refused(place, [*train, "train.teacher=nowhere"], "no teacher's scores are there", "sftrun score --config")
+    verdicts.expect("a folder without scores is refused", not why, why)
+    score = ["score", "--config", str(run), "--topk", "4", "--output", str(one), "--device", "cpu", "--dtype", "fp32"]
+    why = refused(place, [*score, "--model", str(place.teacher)], "has scores by", "k 8", "k 4", "--overwrite")
+    verdicts.expect("another k into the same folder is refused", not why, why)
+    other = place.folder / "other-tokens"
+    shutil.copytree(place.teacher, other)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second = (next(token for token, number in vocabulary.items() if number == wanted) for wanted in (10, 11))
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    why = refused(place, [*score[:-4], "--overwrite", "--device", "cpu", "--model", str(other)], "other tokens than the model: number 10")
+    verdicts.expect("a teacher with other tokens is refused", not why, why)
+
+
+CHECKS = {"training": check_training, "processes": check_processes, "nearer": check_nearer, "scores": check_scores}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sftrun", required=True)
+    parser.add_argument("--only", nargs="+", choices=CHECKS, default=list(CHECKS))
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+    verdicts = Verdicts()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder), Sftrun(str(Path(arguments.sftrun).resolve())))
+        for name in arguments.only:
+            CHECKS[name](place, verdicts, arguments.quick)
+    return verdicts.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
