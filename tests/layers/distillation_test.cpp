@@ -223,7 +223,7 @@ TEST(Distillation, IsZeroForTheTeacherItself) {
     rows.targets = top_tokens(rows.head, rows.hidden, 8, 301, 1);
     rows.targets.mix = {.alpha = 1, .beta = beta};
     const HeadLoss made = rows.of(fused_backend(), 1);
-    EXPECT_NEAR(made.divergence_sum.item<double>(), 0, 1e-9);
+    EXPECT_NEAR(made.divergence_sum.item<double>(), 0, 1e-5);
     EXPECT_LT(made.grad_input.abs().max().item<double>(), 1e-5);
   }
 }

@@ -253,7 +253,7 @@ TEST(Distill, MixesLossesOfLabelTokensInOnePass) {
   config.kd_alpha = 0.25, config.kd_beta = 0.5, config.kd_temperature = 2;
   const Objective objective(config);
   EXPECT_FALSE(objective.info().needs_sums());
-  EXPECT_EQ(objective.count_terms({.documents = 5, .label_tokens = 12}), 12);
+  EXPECT_EQ(objective.count_terms({.documents = 5, .label_tokens = 12, .label_weight = 12}), 12);
   ASSERT_TRUE(objective.distillation());
   EXPECT_EQ(objective.distillation()->alpha, 0.25);
   EXPECT_EQ(objective.distillation()->beta, 0.5);
