@@ -158,40 +158,39 @@ Command add_score(CLI::App& sftrun) {
   command->add_flag("--json", options->json,
                     "Print a summary as one JSON object: tokens, mean log-probability, perplexity");
   add_ranks_flags(*command, options->launch, options->division, options->worker_request);
-  return {command,
-          [options, command] {
-            if (!options->worker_request.empty())
-              return run_as_worker(read_json_file<ScoreRequest>(options->worker_request));
-            check(*options, *command);
-            find_adapter(options->adapter);
-            const bool is_teacher = options->topk.has_value();
-            ScoreRequest request{
-                .model = {.model = checked_model(*command, options->model, options->adapter),
-                          .adapter = if_given(options->adapter),
-                          .as_stored = options->as_stored,
-                          .chat_template_kwargs = if_given(options->template_variables)},
-                .ranks = {.compute = options->compute},
-                .records = input_request(options->records),
-                .output = options->records.output,
-                .json = options->json};
-            if (is_teacher)
-              request.teacher =
-                  teacher_request(*options, request.model.model, request.ranks.places);
-            options->launch.device = options->compute.device;
-            choose_division(use_of(*options, request.model.model), options->launch,
-                            options->division);
-            put_division(options->division, options->launch, request.ranks);
-            return run_on_devices(
-                request, {.launch = options->launch,
-                          .has_temporary_folder = is_teacher || !is_stream(options->records)});
-          },
-          /*other_words=*/{},
-          /*idle_rules=*/
-          {idle::overwrite_of_stream(),
-           idle::as_stored_of_model(),
-           {{"--temperature"}, idle::without("--topk")},
-           {{"--chat-template-kwargs"},
-            idle::with("--topk", ": data.chat_template_kwargs of the run counts")}}};
+  return {
+      command,
+      [options, command] {
+        if (!options->worker_request.empty())
+          return run_as_worker(read_json_file<ScoreRequest>(options->worker_request));
+        check(*options, *command);
+        find_adapter(options->adapter);
+        const bool is_teacher = options->topk.has_value();
+        ScoreRequest request{
+            .model = {.model = checked_model(*command, options->model, options->adapter),
+                      .adapter = if_given(options->adapter),
+                      .as_stored = options->as_stored,
+                      .chat_template_kwargs = if_given(options->template_variables)},
+            .ranks = {.compute = options->compute},
+            .records = input_request(options->records),
+            .output = options->records.output,
+            .json = options->json};
+        if (is_teacher)
+          request.teacher = teacher_request(*options, request.model.model, request.ranks.places);
+        options->launch.device = options->compute.device;
+        choose_division(use_of(*options, request.model.model), options->launch, options->division);
+        put_division(options->division, options->launch, request.ranks);
+        return run_on_devices(request,
+                              {.launch = options->launch,
+                               .has_temporary_folder = is_teacher || !is_stream(options->records)});
+      },
+      /*other_words=*/{},
+      /*idle_rules=*/
+      {idle::overwrite_of_stream(),
+       idle::as_stored_of_model(),
+       {{"--temperature"}, idle::without("--topk")},
+       {{"--chat-template-kwargs"},
+        idle::with("--topk", ": data.chat_template_kwargs of the run counts")}}};
 }
 
 }  // namespace sftrun::app

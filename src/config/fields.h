@@ -361,7 +361,7 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
   field(train.sampling_correction, "sampling_correction", any(), kSame,
         readers_of_setting("train.sampling_correction") +
             ": what is done where another engine sampled the answers, and records have its "
-            "log-probabilities (`sampled_logprobs`) beside those of the model: the loss of a token "
+            "log-probabilities (`sampling_logprobs`) beside those of the model: the loss of a token "
             "is "
             "multiplied by the ratio of the two, of the token or of its whole answer, up to "
             "sampling_correction_max (truncate), or by 0 above it (mask). off: nothing.",

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char *kPromptIds = "prompt_ids", *kCompletionIds = "completion_ids",
                      *kMask = "completion_mask", *kLogps = "logprobs",
-                     *kSampledLogps = "sampled_logprobs";
+                     *kSampledLogps = "sampling_logprobs";
 
 bool is_list(const Json& record, const char* key) {
   const Json* value = value_of(record, key);

@@ -20,7 +20,7 @@ Sequence sequence_of_ids(const Json& record, const TextModel& model, const Seque
 
 /// Takes reward, group, log-probabilities and the end of an answer from its record.
 /// Log-probabilities are natural logarithms, one for each token of "completion_ids": "logprobs" of the
-/// model as it sampled; where "sampled_logprobs" are there, too, those are the engine's own.
+/// model as it sampled; where "sampling_logprobs" are there, too, those are the engine's own.
 /// @throws DataError for values of the wrong type
 void set_sample(Sequence& sequence, const Json& record, const std::string& where);
 

@@ -142,7 +142,7 @@ class HttpClient::Exchange {
       set(CURLOPT_POST, 1L);
       set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request_.body->size()));
       set(CURLOPT_POSTFIELDS, request_.body->data());  // libcurl does not copy it
-      append(lines_, "Expect:");  // without a round trip before the body
+      append(lines_, "Expect:");                       // without a round trip before the body
     }
     set(CURLOPT_NOSIGNAL, 1L);
     // libcurl refuses this after an early failure of a transfer; then the previous size remains.

@@ -27,8 +27,7 @@ void hold_out_validation_data(RunData& data, const config::RunConfig& config) {
 
 /// Sampled answers get their advantages from the rewards of their groups.
 /// @throws DataError if no reward of the training data says anything
-void attach_advantages(data::Dataset& data, const config::TrainConfig& config,
-                       bool is_validation) {
+void attach_advantages(data::Dataset& data, const config::TrainConfig& config, bool is_validation) {
   const char* key = is_validation ? "data.val" : "data.train";
   if (!config.objective_info().reads_samples()) return;
   data::Advantages advantages = data::advantages_of(data.examples(), config.scale_rewards);

@@ -55,8 +55,7 @@ TEST_F(ObjectivesTest, ConfigurationsReadTheRows) {
       EXPECT_NO_THROW(load("", with(least, {"data.val=v.jsonl", judged}))) << metric;
     }
     for (const ObjectiveInfo& other : kObjectives) {
-      const auto warnings =
-          load("", with(least_settings(other), {"train.beta=0.25"})).warnings;
+      const auto warnings = load("", with(least_settings(other), {"train.beta=0.25"})).warnings;
       EXPECT_EQ(warnings.empty(), other.reads("train.beta")) << other.name;
     }
   }

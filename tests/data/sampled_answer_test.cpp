@@ -25,7 +25,7 @@ Json of_ids() {
 TEST(SampledAnswers, IdsAreTakenAsTheyAre) {
   Json record = of_ids();
   record.update({{"logprobs", {-0.5, nullptr, -2}},
-                 {"sampled_logprobs", {-0.25, -1, 0}},
+                 {"sampling_logprobs", {-0.25, -1, 0}},
                  {"completion_mask", {1, 0, 1}},
                  {"finish_reason", "length"}});
   const Sequence sequence = sampled_of(record);

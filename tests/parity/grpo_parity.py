@@ -68,7 +68,7 @@ def sampled_records(rng: random.Random, model, tokenizer) -> list[dict]:
             records.append({
                 "prompt_ids": prompt, "completion_ids": completion, "group": group,
                 "logprobs": [min(0.0, value + rng.gauss(0, 0.3)) for value in now],
-                "sampled_logprobs": [min(0.0, value + rng.gauss(0, 0.4)) for value in now],
+                "sampling_logprobs": [min(0.0, value + rng.gauss(0, 0.4)) for value in now],
                 "reward": rng.choice([0, 1, rng.random()]),
                 "finish_reason": rng.choice(["stop", "stop", "length"]),
             })
@@ -76,7 +76,7 @@ def sampled_records(rng: random.Random, model, tokenizer) -> list[dict]:
 
 
 def records_for(settings: dict, records: list[dict]) -> list[dict]:
-    left_out = ([] if settings["has_old"] else ["logprobs"]) + (["sampled_logprobs"] if settings["sampling_correction"] == "off" else [])
+    left_out = ([] if settings["has_old"] else ["logprobs"]) + (["sampling_logprobs"] if settings["sampling_correction"] == "off" else [])
     return [{key: value for key, value in record.items() if key not in left_out} for record in records]
 
 
@@ -90,7 +90,7 @@ def answers_in(batch: list[Document]) -> dict:
     return {
         "lengths": [len(record["completion_ids"]) for record in records],
         "old": [record["logprobs"] for record in records],
-        "sampled": [record["sampled_logprobs"] for record in records],
+        "sampled": [record["sampling_logprobs"] for record in records],
         "advantages": [document.inputs["advantage"] for document in batch],
         "is_cut_short": [record["finish_reason"] == "length" for record in records],
     }

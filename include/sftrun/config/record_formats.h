@@ -89,7 +89,7 @@ inline constexpr auto kRecordFormats = std::to_array<RecordFormatInfo>({
     {.format = RecordFormat::kSampled,
      .name = "sampled",
      .columns = {"prompt_ids", "completion_ids"},
-     .optional = {"reward", "advantage", "group", "logprobs", "sampled_logprobs", "completion_mask",
+     .optional = {"reward", "advantage", "group", "logprobs", "sampling_logprobs", "completion_mask",
                   "finish_reason"},
      .is_sampled = true},
 });

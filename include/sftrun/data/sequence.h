@@ -70,7 +70,7 @@ struct Sequence {
   std::vector<Part> parts;           ///< in order, covering `text`; only when asked for
   std::vector<SequenceMedia> media;  ///< in order
   Judgement judgement = Judgement::kNone;
-  std::vector<float> targets;      ///< as Example::targets
+  std::vector<float> targets;     ///< as Example::targets
   int64_t num_prompt_tokens = 0;  ///< of a compared, judged or sampled answer: tokens before it
   double score = 0;               ///< of a sampled answer
   ScoreKind score_kind = ScoreKind::kNone;

@@ -19,8 +19,8 @@ namespace {
 using Evaluate = ObjectiveTerms (*)(const DocumentSums& sums, const config::TrainConfig& config,
                                     const BatchCounts& totals);
 // to_array: a missing entry is an error of the compiler.
-constexpr std::array<Evaluate, config::kObjectives.size()> kEvaluate =
-    std::to_array<Evaluate>({nullptr, dpo, dpo, cpo, simpo, orpo, kto, nullptr, nullptr, nullptr, grpo});
+constexpr std::array<Evaluate, config::kObjectives.size()> kEvaluate = std::to_array<Evaluate>(
+    {nullptr, dpo, dpo, cpo, simpo, orpo, kto, nullptr, nullptr, nullptr, grpo});
 
 /// The same of rows with a head of scores.
 struct ScoreEntry {
