@@ -318,6 +318,16 @@ def check_scores(place: Place, verdicts: Verdicts, quick: bool) -> None:
         metrics = place.sftrun.train(run, place.folder / f"by-{name}", train__teacher=other)
         verdicts.below(f"scores of {name}", largest_difference(metrics, expected, "loss"), LOSS)
 
+    resumed = place.folder / "resumed"
+    place.sftrun.train(run, resumed, train__max_steps=3)
+    four = place.folder / "scores-of-four"
+    place.score(run, four, 4)
+    train_on = ["train", "--config", str(run), "--device", "cpu", f"output.dir={resumed}", f"train.teacher={four}"]
+    why = refused(place, train_on, "the scores of train.teacher are of another teacher")
+    verdicts.expect("a resumed run with other scores is refused", not why, why)
+    continued = place.sftrun.train(run, resumed)
+    verdicts.expect("a resumed run has the same losses", [x["loss"] for x in continued] == [x["loss"] for x in expected])
+
     order = write_jsonl(place.folder / "order.jsonl", place.records[::-1])
     place.sftrun.train(run, place.folder / "order", data__train=order, data__shuffle=True, data__val_split=0.2)
     verdicts.expect("another order and a validation split", True)
