@@ -24,7 +24,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 from preferences_learnt import HELD_OUT, NUMBERS, write_model
 
-ROUNDS, PROMPTS, ANSWERS, LEAST = 5, 160, 8, 0.9
+ROUNDS, PROMPTS, ANSWERS, LEAST = 12, 160, 8, 0.9
 # Whole points for the right word alone, half a point for beginning with it, a little for a word at all.
 JUDGE = """
 import json, sys
@@ -61,7 +61,7 @@ def question(number: int) -> dict:
 def held_out_share(program: Path, folder: Path, model: Path, questions: Path) -> float:
     answers = folder / "held-out-answers.jsonl"
     answers.unlink(missing_ok=True)
-    sftrun(program, "generate", "--model", model, "--input", questions, "--output", answers, "--max-new-tokens", 6, "--device", "cpu")
+    sftrun(program, "generate", "--model", model, "--input", questions, "--output", answers, "--max-new-tokens", 3, "--device", "cpu")
     return sum(record["generated"].strip() == record["answer"] for record in read_jsonl(answers)) / HELD_OUT
 
 
@@ -70,7 +70,7 @@ def one_round(program: Path, folder: Path, model: Path, numbers: list[int], loss
     folder.mkdir()
     questions = write_jsonl(folder / "questions.jsonl", [question(number) for number in numbers])
     sftrun(program, "generate", "--model", model, "--input", questions, "--output", folder / "answers.jsonl", "-n", ANSWERS, "--logprobs", "--temperature", 1,
-           "--max-new-tokens", 6, "--seed", numbers[0], "--device", "cpu", "--nproc-per-node", processes)
+           "--max-new-tokens", 3, "--seed", numbers[0], "--device", "cpu", "--nproc-per-node", processes)
     (folder / "judge.py").write_text(JUDGE)
     rewards = [{"name": "program", "label": "judge", "command": f"{sys.executable} {folder / 'judge.py'}"}, {"name": "program", "label": "short", "command": SHORT, "weight": 0.01}]
     config = folder / "rewards.yaml"
@@ -80,7 +80,7 @@ def one_round(program: Path, folder: Path, model: Path, numbers: list[int], loss
         "model": {"name": str(model), "max_seq_len": 64, "dtype": "fp32"},
         "tuning": {"mode": "full"},
         "data": {"train": str(folder / "rewarded.jsonl"), "cache_dir": "none", "seed": numbers[0]},
-        "train": {"objective": "grpo", "loss_type": loss, "epochs": 1, "global_batch_size": 8, "learning_rate": 2e-3, "scheduler": "constant", "warmup_steps": 0, "save_every": "0"},
+        "train": {"objective": "grpo", "loss_type": loss, "epochs": 1, "global_batch_size": 4, "learning_rate": 3e-3, "scheduler": "constant", "warmup_steps": 0, "save_every": "0"},
         "output": {"dir": str(folder / "run"), "tensorboard": False},
     }
     (folder / "run.yaml").write_text(json.dumps(run))

@@ -181,7 +181,7 @@ TEST(Grpo, UnknownLogProbabilitiesAreOnPolicy) {
   const BatchCounts totals = counts_of_case(one);
   GrpoAnswers known(one, 0, num_answers(one)), unknown = known;
   unknown.sums.rows.old_logps = at::full_like(known.sums.rows.policy, NAN);
-  known.sums.rows.old_logps = {};
+  known.sums.rows.old_logps = at::Tensor();
   EXPECT_TRUE(at::equal(objective.evaluate(known.sums, totals).weights.rows,
                         objective.evaluate(unknown.sums, totals).weights.rows));
 }

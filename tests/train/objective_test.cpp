@@ -243,7 +243,7 @@ TEST(Sft, CountsLabelTokensInOnePass) {
   const Objective objective{config::TrainConfig{}};
   EXPECT_FALSE(objective.info().needs_sums());
   EXPECT_FALSE(objective.info().needs_reference);
-  EXPECT_EQ(objective.count_terms({.documents = 5, .label_tokens = 12}), 12);
+  EXPECT_EQ(objective.count_terms({.documents = 5, .label_tokens = 12, .label_weight = 7.5}), 7.5);
 }
 
 TEST(Distill, MixesLossesOfLabelTokensInOnePass) {
