@@ -178,9 +178,14 @@ def preference(scratch: Path, name: str = "pairs") -> dict:
     return {"train.objective": "dpo", "data.train": str(scratch / f"{name}.jsonl"), "data.format": "auto"}
 
 
+def classified(scratch: Path) -> dict:
+    return {"train.objective": "classify", "data.train": str(scratch / "classes.jsonl"), "data.format": "auto"}
+
+
 def write_inputs(scratch: Path) -> None:
     for name, records in {"texts": texts(40, 60, 1), "long-texts": texts(40, 400, 3), "held-out": texts(7, 60, 2), "chats": chats(24),
-                          "pairs": pairs(24, 4), "held-out-pairs": pairs(5, 5)}.items():
+                          "pairs": pairs(24, 4), "held-out-pairs": pairs(5, 5),
+                          "classes": [{**record, "label": len(record["text"]) % 3} for record in texts(40, 60, 6)]}.items():
         (scratch / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     write_wide_model(scratch / "models/wide")
     for family in [*family_names(), "gpt_oss_mxfp4"]:
@@ -252,6 +257,8 @@ def cases(scratch: Path) -> list[Case]:
     add("LoRA+, NEFTune", {**lora(), "train.loraplus_lr_ratio": 16, "train.neftune_noise_alpha": 5})
     for name, settings in {"": lora(), ", dropout, recomputed": {**dropout, **checkpointing}, ", unpacked, bnb": {**lora(), **unpacked, **bnb}}.items():
         add(f"DPO{name}", {**preference(scratch), **settings})
+    add("reward", {**preference(scratch), "train.objective": "reward", **lora()})
+    add("classify, full, recomputed", {**classified(scratch), "tuning.mode": "full", **checkpointing})
     add("LoRA, grouped by length", {**lora(), **unpacked, "data.group_by_length": True})
     add("LoRA, streamed", {**lora(), "data.streaming": True, "data.shuffle_buffer": 16})
     add("LoRA, accumulated, evaluated",
@@ -268,6 +275,7 @@ def cases(scratch: Path) -> list[Case]:
         add(f"two ranks, {name}", settings, processes=2)
     experts = expert_parameters(text_config("qwen3_moe"))
     add("two ranks, DPO", {**preference(scratch), **dropout}, processes=2)
+    add("two ranks, classify", {**classified(scratch), **dropout}, processes=2)
     add("two ranks, experts", {**lora(target_parameters=experts), **unpacked}, scratch / "models/qwen3_moe", processes=2)
 
     for name, settings in {"LoRA, dropout": dropout, "full, adafactor": {"tuning.mode": "full", "train.optimizer": "adafactor"},
