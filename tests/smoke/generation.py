@@ -96,6 +96,11 @@ def check_several(program):
         program.expect(f"several: batch {batch}, {processes} processes: the same tokens", without_rounding(rows) == without_rounding(alone))
         apart = max((abs(a - b) for one, two in zip(rows, alone) for a, b in zip(one["logprobs"], two["logprobs"])), default=1)
         program.expect(f"several: batch {batch}, {processes} processes: the same log-probabilities", apart < 1e-4, apart)
+    rows = lines("-n", 4, "--batch-size", 8, "--nproc-per-node", 2, "--strategy", "tensor")
+    program.expect("several: a divided model: the same tokens", without_rounding(rows) == without_rounding(alone))
+    for key in ("logprobs", "sampling_logprobs"):
+        apart = max(abs(a - b) for one, two in zip(rows, alone) for a, b in zip(one[key], two[key]))
+        program.expect(f"several: a divided model: the same {key}", apart < 1e-4, apart)
     two, one = lines("-n", 2, "--batch-size", 8), lines("--batch-size", 8)
     program.expect("several: -n 2 has the first two of -n 4", without_rounding(two) == [row for row in without_rounding(alone) if row["answer_index"] < 2])
     first = [row for row in without_rounding(alone) if row["answer_index"] == 0]
