@@ -247,7 +247,20 @@ class ClassCollector {
 
 }  // namespace
 
+namespace {
+
+void require_distinct(const std::vector<std::string>& classes) {
+  const std::set<std::string> distinct(classes.begin(), classes.end());
+  if (distinct.size() == classes.size() && classes.size() != 1) return;
+  throw ConfigError(
+      classes.size() == 1 ? "`data.classes` has one class" : "`data.classes` has a name twice",
+      "data.classes", "name each class once, and two at least");
+}
+
+}  // namespace
+
 FoundClasses find_classes(const config::RunConfig& config, const std::vector<std::string>& known) {
+  require_distinct(config.data.classes);
   if (!config.data.classes.empty() && config.train.problem_type != ProblemType::kAuto)
     return {config.data.classes, config.train.problem_type};
   ClassCollector collector;

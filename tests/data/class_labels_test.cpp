@@ -178,6 +178,12 @@ TEST_F(FoundClassesTest, AreOfOneKind) {
                                 {"no \"label\" or \"labels\""});
 }
 
+TEST_F(FoundClassesTest, OfTheConfigurationAreDistinct) {
+  config_.data.classes = {"a", "b", "a"};
+  test::expect_error<ConfigError>([&] { find("{\"text\": \"x\", \"label\": 1}\n"); },
+                                  {"has a name twice"});
+}
+
 /// Through the store and a batch.
 TEST_F(FoundClassesTest, ReachTheBatch) {
   const auto path = dir_ / "b.jsonl";
