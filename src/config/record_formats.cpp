@@ -28,9 +28,12 @@ std::vector<std::string> record_columns() {
 }
 
 std::vector<std::string> optional_columns() {
-  std::vector<std::string> names = names_in({&RecordFormatInfo::optional});
+  std::vector<std::string> names;
+  for (const RecordFormatInfo& info : kRecordFormats)
+    if (!info.is_sampled) names.insert(names.end(), info.optional.begin(), info.optional.end());
   names.insert(names.end(), kMediaColumns.begin(), kMediaColumns.end());
   std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
 }
 

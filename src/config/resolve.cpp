@@ -138,6 +138,7 @@ void resolve_momentum(TrainConfig& train) {
 
 void resolve_schedule(RunConfig& config) {
   TrainConfig& train = config.train;
+  if (train.objective_info().reads("train.beta")) train.beta = train.resolved_beta();
   if (!train.learning_rate) {
     train.learning_rate = config.tuning.trains_adapter() ? kLoraLearningRate : kFullLearningRate;
   }

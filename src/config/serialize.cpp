@@ -76,10 +76,12 @@ bool is_of_other_objectives(std::string_view key, const RunConfig& config) {
 }  // namespace
 
 Json identity_settings(const RunConfig& given) {
-  RunConfig config = with_losses_as_unset(given), copy;
+  RunConfig config = with_losses_as_unset(given), copy, initial;
+  // A checkpoint may come from a version whose default was the same number for all objectives.
+  for (RunConfig* each : {&config, &initial}) each->train.beta = each->train.resolved_beta();
   // A paged optimizer computes the same, in another memory.
   config.train.optimizer = on_device(config.train.optimizer);
-  const Json defaults = to_json(RunConfig{});
+  const Json defaults = to_json(initial);
   Json settings = Json::object();
   for (const Field& field : bind_copy(config, copy).fields) {
     if (field.on_resume != OnResume::kSame && field.on_resume != OnResume::kLength) continue;

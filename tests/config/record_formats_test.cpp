@@ -28,19 +28,35 @@ TEST(RecordFormatRows, NumbersStay) {
 TEST(RecordFormatRows, ColumnsAreThoseOfAllFormats) {
   const std::vector<std::string> columns = record_columns();
   EXPECT_EQ((std::set<std::string>(columns.begin(), columns.end())),
-            (std::set<std::string>{"messages",      "conversations",    "prompt",
-                                   "completion",    "instruction",      "input",
-                                   "output",        "system",           "text",
-                                   "tools",         "chosen",           "rejected",
-                                   "images",        "videos",           "features",
-                                   "label",         "prompt_ids",       "completion_ids",
-                                   "reward",        "advantage",        "group",
-                                   "logprobs",      "sampling_logprobs", "completion_mask",
-                                   "finish_reason", "labels",           "margin"}));
+            (std::set<std::string>{"messages",
+                                   "conversations",
+                                   "prompt",
+                                   "completion",
+                                   "instruction",
+                                   "input",
+                                   "output",
+                                   "system",
+                                   "text",
+                                   "tools",
+                                   "chosen",
+                                   "rejected",
+                                   "images",
+                                   "videos",
+                                   "features",
+                                   "label",
+                                   "prompt_ids",
+                                   "completion_ids",
+                                   "reward",
+                                   "advantage",
+                                   "group",
+                                   "logprobs",
+                                   "sampling_logprobs",
+                                   "completion_mask",
+                                   "finish_reason",
+                                   "labels",
+                                   "margin"}));
   EXPECT_EQ(optional_columns(),
-            (std::vector<std::string>{"advantage", "completion_mask", "features", "finish_reason",
-                                      "group", "images", "input", "logprobs", "reward",
-                                      "sampling_logprobs", "system", "tools", "videos"}));
+            (std::vector<std::string>{"features", "images", "input", "system", "tools", "videos"}));
   EXPECT_EQ(columns_of_turns(), (std::vector<std::string>{"messages", "conversations", "prompt",
                                                           "completion", "chosen", "rejected"}));
 }

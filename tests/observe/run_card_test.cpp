@@ -104,6 +104,7 @@ TEST(RunCard, NamesTheObjective) {
     EXPECT_NE(to_markdown(card_of_run(config, {}, {})).find(tag), std::string::npos) << tag;
   }
   config.train.objective = config::Objective::kDpo;
+  config.train.beta = config.train.resolved_beta();
   const ModelCard card = card_of_run(config, {}, {});
   EXPECT_EQ(settings_of(card).at("train.objective"), "dpo");
   EXPECT_EQ(settings_of(card).at("train.beta"), "0.1");

@@ -120,7 +120,7 @@ inline constexpr const char* kMarginColumn = "margin";
 
 /// All columns that `data.fields` can name.
 std::vector<std::string> record_columns();
-/// Those of them that records may lack, in alphabetical order.
+/// Those of them that records may lack, in alphabetical order; without what sampled answers have.
 std::vector<std::string> optional_columns();
 /// Columns that may hold turns.
 std::vector<std::string> columns_of_turns();

@@ -167,7 +167,7 @@ ObjectiveTerms grpo(const DocumentSums& sums, const config::TrainConfig& config,
   add_clipped(ratios.detach(), advantages, config,
               [&](const char* name, const at::Tensor& clipped) {
                 if (of_answers)
-                  result.metrics.push_back({name, by_answer.means(clipped).sum()});
+                  result.metrics.push_back({name, by_answer.means(clipped * counts).sum()});
                 else
                   metrics.add(name, clipped * counts);
               });
