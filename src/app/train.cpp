@@ -72,7 +72,10 @@ void list_changes(const Json& before, const Json& after, const std::string& pref
 /// Scores are found here, before a model is loaded.
 void require_teacher(const config::LoadedConfig& loaded) {
   const config::TrainConfig& train = loaded.config.train;
-  if (!train.objective_info().needs_teacher || data::TeacherScores::are_in(train.teacher)) return;
+  if (!train.objective_info().needs_teacher) return;
+  if (data::TeacherScores::are_in(train.teacher))
+    return data::require_temperature(data::TeacherScores(train.teacher).description(),
+                                     train.kd_temperature, loaded.place_of("train.kd_temperature"));
   throw DataError(
       fmt::format("`train.teacher` is {}, and no teacher's scores are there", train.teacher),
       loaded.place_of("train.teacher"),

@@ -358,14 +358,15 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
         "The length that `loss_type: dr_grpo` divides the sum over an answer's tokens by: the most "
         "tokens that answers may have.",
         "1024");
-  field(train.sampling_correction, "sampling_correction", any(), kSame,
-        readers_of_setting("train.sampling_correction") +
-            ": what is done where another engine sampled the answers, and records have its "
-            "log-probabilities (`sampling_logprobs`) beside those of the model: the loss of a token "
-            "is "
-            "multiplied by the ratio of the two, of the token or of its whole answer, up to "
-            "sampling_correction_max (truncate), or by 0 above it (mask). off: nothing.",
-        "token_truncate");
+  field(
+      train.sampling_correction, "sampling_correction", any(), kSame,
+      readers_of_setting("train.sampling_correction") +
+          ": what is done where another engine sampled the answers, and records have its "
+          "log-probabilities (`sampling_logprobs`) beside those of the model: the loss of a token "
+          "is "
+          "multiplied by the ratio of the two, of the token or of its whole answer, up to "
+          "sampling_correction_max (truncate), or by 0 above it (mask). off: nothing.",
+      "token_truncate");
   field(train.sampling_correction_max, "sampling_correction_max", above(0), kSame,
         "The largest ratio of `train.sampling_correction`.", "2");
   field(train.center_rewards_coefficient, "center_rewards_coefficient", at_least(0), kSame,
@@ -386,7 +387,7 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
           ": the reference model. start: the model as the run starts, with the adapter of "
           "tuning.lora.init_from. base: the base model, with adapters switched off. Else another "
           "model (a folder or a GGUF file) or an adapter of this one, which is loaded alone before "
-          "the run's own, for the log-probabilities of all answers; not with kto.",
+          "the run's own, for the log-probabilities of all answers; not with kto and grpo.",
       "base");
   field(train.reference_logps, "reference_logps", any(), kSame,
         readers_of_setting("train.reference_logps") +

@@ -104,10 +104,23 @@ constexpr auto kRefusalsOfObjectives = std::to_array<RefusalRow>({
      .fix = "set train.reference_logps to online, or remove data.streaming"},
     {.key = "train.reference",
      .concerns = [](const ObjectiveInfo& objective) { return objective.reads_samples(); },
-     .applies = [](const RunConfig& run) { return precomputes_reference(run.train); },
+     .applies =
+         [](const RunConfig& run) {
+           return run.train.needs_reference() &&
+                  run.train.reference_model() == ReferenceModel::kPath;
+         },
      .message = "`train.objective` is {objective}, which compares single tokens with the reference "
                 "model, and log-probabilities of another model are sums over answers",
      .fix = "set train.reference to start or base"},
+    {.key = "train.reference_logps",
+     .concerns = [](const ObjectiveInfo& objective) { return objective.reads_samples(); },
+     .applies =
+         [](const RunConfig& run) {
+           return run.train.reference_logps == ReferenceLogps::kPrecomputed;
+         },
+     .message = "`train.objective` is {objective}, which compares single tokens with the reference "
+                "model, and log-probabilities computed before are sums over answers",
+     .fix = "set train.reference_logps to online, or remove it"},
     {.key = "data.streaming",
      .concerns = [](const ObjectiveInfo& objective) { return objective.reads_samples(); },
      .applies = [](const RunConfig& run) { return run.data.streaming; },

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -46,12 +47,14 @@ std::string fix_of_name(const std::string& name) {
                       : fmt::format("did you mean `{}`?", near);
 }
 
-/// "a whole number from 1"
-std::string takes(const RewardSetting& setting) {
+/// "a whole number from 1"; its maximum only where `value` is above it
+std::string takes(const RewardSetting& setting, const Value& value) {
+  const bool is_above = std::strtod(value.text.c_str(), nullptr) > setting.max;
   const auto from = [&](const char* what) {
     if (setting.min == std::numeric_limits<double>::lowest())
       return fmt::format("{} up to {:g}", what, setting.max);
-    return fmt::format("{} {} {:g}", what, setting.above_min ? "above" : "from", setting.min);
+    return fmt::format("{} {} {:g}{}", what, setting.above_min ? "above" : "from", setting.min,
+                       is_above ? fmt::format(" up to {}", setting.max) : "");
   };
   using enum RewardSetting::Type;
   switch (setting.type) {
@@ -187,7 +190,7 @@ class RewardsReader {
       report(info, key, value, complaint, "a number other than 0");
     } else if (const RewardSetting* setting = find_setting(info, key.text)) {
       RewardJson taken = read_setting(*setting, value, complaint);
-      report(info, key, value, complaint, takes(*setting));
+      report(info, key, value, complaint, takes(*setting, value));
       if (!complaint) spec.settings[key.text] = std::move(taken);
     } else {
       refuse_key(info, key);
@@ -249,6 +252,10 @@ class RewardsReader {
                         spec.label, excerpt(text), problem),
             find(item, "pattern")->mark, "write it as for Python's re");
     }
+    if (const auto command = spec.settings.find("command");
+        command != spec.settings.end() && trim(command->get_ref<const std::string&>()).empty())
+      add(fmt::format("`command` of the reward {} is empty", spec.label),
+          find(item, "command")->mark, "write the program that judges: python3 judge.py");
     if (const auto url = spec.settings.find("url"); url != spec.settings.end()) {
       const std::string text = ascii_lower(url->get<std::string>());
       if (!text.starts_with("http://") && !text.starts_with("https://"))

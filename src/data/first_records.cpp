@@ -224,6 +224,8 @@ bool leaves_template_unused(const config::RunConfig& config, const TextModel& mo
   const auto uses_it = [&](const config::DataSource& source) {
     SourceRecords records(config, source, SplitRole::kTrain);
     const auto block = records.next();
+    if (config::is_format(records.format().format, &config::RecordFormatInfo::is_sampled))
+      return true;  // its ids may be of a rendered prompt
     for (size_t i = 0; block && i < block->count; ++i) {
       try {
         return is_rendered(records.parse(*block, i).record, records.format().format,

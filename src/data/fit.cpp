@@ -10,8 +10,9 @@ namespace sftrun::data {
 namespace {
 
 /// Whether one of the first `count` tokens has a label. The very first token has none, because
-/// nothing predicts it.
+/// nothing predicts it. Where the whole sequence is to give something, any token will do.
 bool has_target(const Sequence& sequence, int64_t count) {
+  if (!sequence.targets.empty()) return count > 0 && !sequence.ids.empty();
   const auto end =
       sequence.mask.begin() + std::min<int64_t>(count, static_cast<int64_t>(sequence.mask.size()));
   return end - sequence.mask.begin() > 1 && std::find(sequence.mask.begin() + 1, end, 1) != end;

@@ -159,6 +159,14 @@ DetectedFormat detect_format(const Json& record, const std::string& where,
   if (auto format = format_of_keys(record, reader.form)) return *format;
   if (reader.reads_pairs()) refuse_without_pair(record, reader, where);
   if (is_preference(record)) refuse_preference(record, where);
+  if (has_sampled_ids(record))
+    throw RecordError(
+        "the record is a sampled answer (\"prompt_ids\" and \"completion_ids\")", where,
+        fmt::format(
+            "set train.objective: {}, and give it a \"reward\" (docs/grpo.md); or leave only "
+            "its texts",
+            config::first_objective_for(config::ExampleForm::kSampled)),
+        "leave only its texts");
   refuse_token_ids(record, where);
   throw DataError(fmt::format("the record has no known format; its keys: {}", keys_of(record)),
                   where, advise_fields(record));

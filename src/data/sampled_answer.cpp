@@ -18,14 +18,46 @@ constexpr const char *kPromptIds = "prompt_ids", *kCompletionIds = "completion_i
                      *kMask = "completion_mask", *kLogps = "logprobs",
                      *kSampledLogps = "sampling_logprobs";
 
+/// Cells of tables, and columns that data.fields names, may be texts.
+bool is_list_as_text(const Json& value) {
+  return value.is_string() && trim(value.get_ref<const std::string&>()).starts_with('[');
+}
+
 bool is_list(const Json& record, const char* key) {
   const Json* value = value_of(record, key);
-  return value != nullptr && value->is_array();
+  return value != nullptr && (value->is_array() || is_list_as_text(*value));
+}
+
+/// The record with lists in place of their texts; a text that is no JSON stays.
+Json with_lists(Json record) {
+  for (const char* key : {kPromptIds, kCompletionIds, kMask, kLogps, kSampledLogps}) {
+    const Json* value = value_of(record, key);
+    if (value == nullptr || !is_list_as_text(*value)) continue;
+    Json list = parse_json_text(trim(value->get_ref<const std::string&>()));
+    if (list.is_array()) record[key] = std::move(list);
+  }
+  return record;
+}
+
+constexpr const char* kIdsOrTexts =
+    "write \"prompt_ids\" and \"completion_ids\" in every record of a data set, or in none";
+
+/// @throws DataError naming what the record has instead
+void require_ids(const Json& record, const char* key, const std::string& where) {
+  const Json* value = value_of(record, key);
+  if (value != nullptr && value->is_array()) return;
+  throw DataError(
+      value == nullptr
+          ? fmt::format("the record has no \"{}\", as the first record of its data set has", key)
+          : fmt::format("\"{}\" must be a list of token ids, not {}", key,
+                        excerpt(to_json_text(*value))),
+      where, kIdsOrTexts);
 }
 
 /// Appends token ids that the model has.
 void append_ids(const Json& record, const char* key, const TextModel& model,
                 const std::string& where, std::vector<tokenizer::TokenId>& ids) {
+  require_ids(record, key, where);
   const int64_t size = model.tokenizer->vocab_size();
   for (size_t i = 0; i < record[key].size(); ++i) {
     const Json& id = record[key][i];
@@ -62,7 +94,7 @@ void set_mask(Sequence& sequence, const Json& record, const std::string& where) 
   sequence.mask.assign(sequence.ids.size(), 0);
   const bool has_mask = value_of(record, kMask) != nullptr;
   if (has_mask &&
-      (!is_list(record, kMask) || record[kMask].size() != record[kCompletionIds].size()))
+      (!record[kMask].is_array() || record[kMask].size() != record[kCompletionIds].size()))
     throw DataError(fmt::format("\"{}\" must be a list as long as \"{}\"", kMask, kCompletionIds),
                     where, "write 1 for tokens of the model, 0 for others");
   for (size_t i = num_prompt; i < sequence.ids.size(); ++i) {
@@ -80,7 +112,7 @@ std::vector<float> logps_of(const Sequence& sequence, const Json& record, const 
                             const std::string& where) {
   if (value_of(record, key) == nullptr) return {};
   const auto num_prompt = static_cast<size_t>(sequence.num_prompt_tokens);
-  const bool fits = has_sampled_ids(record) && is_list(record, key) &&
+  const bool fits = has_sampled_ids(record) && record[key].is_array() &&
                     record[key].size() == sequence.ids.size() - num_prompt;
   if (!fits)
     throw DataError(
@@ -107,11 +139,14 @@ std::vector<float> logps_of(const Sequence& sequence, const Json& record, const 
 
 double number_of(const Json& record, const char* key, const std::string& where) {
   const Json& value = record[key];
-  const double number = value.is_number() ? value.get<double>() : NAN;
-  if (!std::isfinite(number))
-    throw DataError(
-        fmt::format("\"{}\" must be a finite number, not {}", key, excerpt(to_json_text(value))),
-        where, "write a number, or leave the record out");
+  constexpr double kMost = 1e12;  // sums of squares stay finite
+  const Json read =
+      value.is_string() ? parse_json_text(trim(value.get_ref<const std::string&>())) : value;
+  const double number = read.is_number() ? read.get<double>() : NAN;
+  if (!(std::abs(number) <= kMost))
+    throw DataError(fmt::format("\"{}\" must be a number from -{:g} to {:g}, not {}", key, kMost,
+                                kMost, excerpt(to_json_text(value))),
+                    where, "write a number, or leave the record out");
   return number;
 }
 
@@ -145,8 +180,9 @@ bool has_reward(const Json& record) {
   return value_of(record, "reward") != nullptr || value_of(record, "advantage") != nullptr;
 }
 
-Sequence sequence_of_ids(const Json& record, const TextModel& model, const SequenceOptions& options,
+Sequence sequence_of_ids(const Json& given, const TextModel& model, const SequenceOptions& options,
                          const std::string& where) {
+  const Json record = with_lists(given);
   Sequence sequence;
   append_ids(record, kPromptIds, model, where, sequence.ids);
   sequence.num_prompt_tokens = std::ssize(sequence.ids);
@@ -156,7 +192,15 @@ Sequence sequence_of_ids(const Json& record, const TextModel& model, const Seque
   return sequence;
 }
 
-void set_sample(Sequence& sequence, const Json& record, const std::string& where) {
+void set_sample(Sequence& sequence, const Json& given, bool is_of_ids, const std::string& where) {
+  const Json record = with_lists(given);
+  for (const char* key : {kPromptIds, kCompletionIds, kMask})
+    if (!is_of_ids && value_of(record, key) != nullptr)
+      throw DataError(
+          fmt::format("the record has \"{}\", and is read as a text, as the first record "
+                      "of its data set",
+                      key),
+          where, kIdsOrTexts);
   if (!has_reward(record))
     throw RecordError(
         "the record has no \"reward\" or \"advantage\", which say how good its answer is", where,

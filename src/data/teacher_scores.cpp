@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/interruption.h"
 #include "sftrun/core/presence.h"
 
 namespace sftrun::data {
@@ -20,6 +21,8 @@ namespace {
 constexpr std::string_view kPartMagic = "sftrunK1";
 constexpr const char *kDescriptionFile = "teacher.json", *kFormat = "sftrun teacher 1";
 constexpr size_t kValueBytes = 4;
+constexpr std::string_view kPartEnding = ".scores";
+constexpr size_t kNumberDigits = 5, kRankDigits = 3;  // at least
 
 struct PartFooter {
   uint64_t index_offset = 0, num_examples = 0, description = 0, check = 0;
@@ -35,6 +38,19 @@ static_assert(sizeof(PartFooter) == 40);
 
 uint64_t blocks_of(uint64_t bytes) {
   return (bytes + BlockChecksums::kBytes - 1) / BlockChecksums::kBytes;
+}
+
+bool is_number_of_digits(std::string_view text, size_t at_least) {
+  return text.size() >= at_least && text.find_first_not_of("0123456789") == text.npos;
+}
+
+/// Of what `name_of_part` gives.
+bool is_name_of_part(std::string_view name) {
+  if (!name.ends_with(kPartEnding)) return false;
+  name.remove_suffix(kPartEnding.size());
+  const size_t dash = name.find('-');
+  return dash != name.npos && is_number_of_digits(name.substr(0, dash), kNumberDigits) &&
+         is_number_of_digits(name.substr(dash + 1), kRankDigits);
 }
 
 /// nullopt: the file is damaged.
@@ -110,6 +126,17 @@ uint64_t TeacherDescription::hash() const {
   return xxh3_64(std::as_bytes(std::span(text)));
 }
 
+void require_temperature(const TeacherDescription& teacher, double temperature,
+                         const std::string& where) {
+  if (teacher.temperature == temperature) return;
+  throw ConfigError(
+      fmt::format("`train.kd_temperature` is {:g}, and the teacher's scores were written with {:g}",
+                  temperature, teacher.temperature),
+      where,
+      fmt::format("set it to {:g}, or score into another folder with --temperature {:g}",
+                  teacher.temperature, temperature));
+}
+
 std::vector<std::string> tokens_of(const tokenizer::Tokenizer& tokenizer) {
   std::vector<std::string> tokens;
   for (int64_t id = 0; id < tokenizer.vocab_size(); ++id) {
@@ -136,6 +163,18 @@ ExampleKey key_of_example(const ExampleStore& examples, int64_t index) {
           std::stoull(hash.substr(kDigits), nullptr, 16)};
 }
 
+std::string name_of_part(int64_t number, int rank) {
+  return fmt::format("{:0{}}-{:0{}}{}", number, kNumberDigits, rank, kRankDigits, kPartEnding);
+}
+
+std::vector<fs::path> parts_in(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    if (is_name_of_part(entry.path().filename().string())) files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 bool TeacherScores::are_in(const fs::path& folder) {
   return leads_to_file(folder / kDescriptionFile);
 }
@@ -147,11 +186,7 @@ TeacherScores::TeacherScores(const fs::path& folder) : folder_(folder) {
                     "name the folder that `sftrun score --topk` has written");
   description_ = TeacherDescription::from_json(
       Json::parse(read_text_file(file), nullptr, /*allow_exceptions=*/false), file.string());
-  std::vector<fs::path> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    if (entry.path().extension() == ".scores") files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
-  for (const fs::path& part : files) parts_.push_back(open_part(part));
+  for (const fs::path& part : parts_in(folder)) parts_.push_back(open_part(part));
 }
 
 TeacherScores::Part TeacherScores::open_part(const fs::path& file) const {
@@ -193,6 +228,16 @@ void TeacherScores::require_whole(const Part& part, uint64_t begin, uint64_t end
     const auto bytes = part.file.bytes().subspan(
         first, std::min<uint64_t>(BlockChecksums::kBytes, part.values_end - first));
     if (xxh3_64(bytes) != part.checksums[block]) fail_damaged_part(part.file.path());
+  }
+}
+
+void TeacherScores::require_whole() const {
+  for (const Part& part : parts_) {
+    for (uint64_t begin = 0; begin < part.values_end; begin += BlockChecksums::kBytes) {
+      interruption_point();
+      require_whole(part, begin,
+                    std::min<uint64_t>(begin + BlockChecksums::kBytes, part.values_end));
+    }
   }
 }
 

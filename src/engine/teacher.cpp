@@ -17,20 +17,8 @@ namespace {
 std::string scoring_command(const data::TeacherDescription& teacher, const std::string& folder) {
   const std::string temperature =
       teacher.temperature == 1 ? "" : fmt::format(" --temperature {:g}", teacher.temperature);
-  return fmt::format("sftrun score --config run.yaml --model {} --topk {}{} --output {}",
-                     teacher.teacher, teacher.k, temperature, folder);
-}
-
-/// @throws ConfigError
-void require_temperature(const data::TeacherScores& scores, const config::TrainConfig& train) {
-  const data::TeacherDescription& teacher = scores.description();
-  if (teacher.temperature == train.kd_temperature) return;
-  throw ConfigError(
-      fmt::format("`train.kd_temperature` is {:g}, and the teacher's scores were written with {:g}",
-                  train.kd_temperature, teacher.temperature),
-      "train.kd_temperature",
-      fmt::format("set it to {:g}, or score into another folder with --temperature {:g}",
-                  teacher.temperature, train.kd_temperature));
+  return fmt::format("sftrun score --config RUN.yaml --model {} --topk {}{} --dtype {} --output {}",
+                     teacher.teacher, teacher.k, temperature, teacher.dtype, folder);
 }
 
 /// @throws DataError naming the first example that the teacher has not scored
@@ -85,7 +73,7 @@ void attach_teacher(PreparedRun& run) {
   const config::TrainConfig& train = run.config.train;
   if (!train.objective_info().needs_teacher) return;
   const auto scores = std::make_shared<const data::TeacherScores>(train.teacher);
-  require_temperature(*scores, train);
+  data::require_temperature(scores->description(), train.kd_temperature, "train.kd_temperature");
   require_tokens_of_teacher(scores->description().tokens, *run.text,
                             run.checkpoint->arch().vocab_size, "train.teacher");
   for (auto [dataset, key] :

@@ -12,8 +12,11 @@
 #include "command_ranks.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/core/new_directory.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/batch_plan.h"
 #include "sftrun/data/image_input.h"
@@ -55,7 +58,7 @@ class RankParts {
   fs::path next_file() {
     fs::path file;
     do {
-      file = folder_ / fmt::format("{:05}-{:03}.scores", number_++, rank_);
+      file = folder_ / data::name_of_part(number_++, rank_);
     } while (fs::exists(file));
     return file;
   }
@@ -95,6 +98,7 @@ class TeacherScoring {
 
  private:
   int load();
+  void claim_folder();
   int prepare_folder();
   TeacherDescription described() const;
   int score(const data::Dataset& dataset, const char* name);
@@ -108,7 +112,8 @@ class TeacherScoring {
   const app::TeacherRequest& asked_;
   Rank& rank_;
   CommandRanks ranks_;
-  data::TextModel text_;  // of the students
+  std::optional<OutputLock> lock_;  // of rank 0
+  data::TextModel text_;            // of the students
   train::RunData data_;
   LoadedModel model_;
   int64_t rendered_at_unix_s_ = 0;
@@ -119,9 +124,28 @@ class TeacherScoring {
   int64_t num_examples_ = 0, num_rows_ = 0;
 };
 
+/// Before any rank reads the folder: no other command may write it, and what is kept of an earlier one
+/// must be whole, because its examples are not scored again.
+/// @throws ConfigError if another command writes it; DataError naming a part that is damaged
+void TeacherScoring::claim_folder() {
+  std::error_code code;
+  fs::path place =
+      fs::weakly_canonical(absolute_path(folder()), code);  // one lock for all its names
+  if (code) place = absolute_path(folder());
+  make_directories(place.parent_path());
+  lock_.emplace(place, "the teacher's scores");
+  if (!data::TeacherScores::are_in(folder())) return;
+  remove_temporaries(folder());  // of a command that was killed
+  if (!asked_.overwrite) data::TeacherScores(folder()).require_whole();
+}
+
 /// The data as the students read them, and the teacher.
 int TeacherScoring::load() {
   if (const int code = ranks_.connect()) return code;
+  const auto claim = [&] {
+    if (rank_.is_main()) claim_folder();
+  };
+  if (const int code = rank_.interruptible(claim)) return code;
   const auto look = [&] {
     if (asked_.overwrite || !data::TeacherScores::are_in(folder())) return;
     earlier_.emplace(folder());
@@ -174,15 +198,24 @@ void require_same_teacher(const TeacherDescription& earlier, const TeacherDescri
                     "name another folder, or add --overwrite to remove the earlier scores");
 }
 
+/// @throws ConfigError for a classifier or reward model
+void require_tokens_of_model(const LoadedModel& teacher) {
+  if (!teacher.checkpoint->arch().score) return;
+  throw ConfigError("the model has a head of scores, and gives no tokens", "--model or --adapter",
+                    "name a language model as the teacher; sftrun score without --topk writes the "
+                    "scores or classes of this one");
+}
+
+/// The description goes last, so that a folder without one has no parts.
 void remove_scores(const fs::path& folder) {
+  for (const fs::path& part : data::parts_in(folder)) fs::remove(part);
   fs::remove(folder / "teacher.json");
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    if (entry.path().extension() == ".scores") fs::remove(entry.path());
 }
 
 /// Rank 0 describes the teacher in the folder before any rank writes a part.
 int TeacherScoring::prepare_folder() {
   const auto prepare = [&] {
+    require_tokens_of_model(model_);
     description_ = described();
     if (asked_.topk > std::ssize(description_.tokens))
       throw ConfigError(fmt::format("--topk {} is more than the teacher's {}", asked_.topk,
@@ -191,9 +224,7 @@ int TeacherScoring::prepare_folder() {
     require_tokens_of_teacher(description_.tokens, text_, model_.checkpoint->arch().vocab_size,
                               "--model on the command line");
     if (earlier_) require_same_teacher(earlier_->description(), description_, folder());
-    if (!rank_.is_main()) return;
-    remove_temporaries(folder());  // of a command that was killed
-    if (earlier_) return;
+    if (!rank_.is_main() || earlier_) return;
     if (asked_.overwrite && fs::is_directory(folder())) remove_scores(folder());
     data::write_teacher(folder(), description_);
   };

@@ -61,7 +61,8 @@ std::vector<pid_t> descendants() {
 
 class Guard {
  public:
-  explicit Guard(pid_t command) : command_(command) {
+  /// @param kills_rest what the command leaves is killed
+  Guard(pid_t command, bool kills_rest) : command_(command), kills_rest_(kills_rest) {
     sigset_t child;
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
@@ -78,9 +79,10 @@ class Guard {
       }
       if (sources[0].revents != 0) {
         obey(read_order());
-        break;
+        return status_.value_or(SIGKILL);
       }
     }
+    if (kills_rest_) obey(GuardOrder::kKill);
     return status_.value_or(SIGKILL);
   }
 
@@ -132,9 +134,19 @@ class Guard {
   }
 
   pid_t command_;
+  bool kills_rest_;
   int children_ = -1;
   std::optional<int> status_;  // nullopt: the command runs
 };
+
+/// Takes the order kKillRest, which is there before this process starts.   @return whether it was given
+bool take_kill_rest() {
+  auto order = GuardOrder::kKill;
+  constexpr int kPeek = MSG_PEEK | MSG_DONTWAIT;
+  if (::recv(kGuardSocket, &order, sizeof order, kPeek) != sizeof order) return false;
+  if (order != GuardOrder::kKillRest) return false;
+  return ::recv(kGuardSocket, &order, sizeof order, 0) == sizeof order;
+}
 
 template <class Message>
 void tell_run(const Message& message) {
@@ -149,10 +161,12 @@ void guard_command(const std::string& command) {
   ::signal(SIGCHLD, SIG_DFL);
   SpawnSettings settings;
   settings.close_from(kGuardSocket);
+  const bool kills_rest = take_kill_rest();
   CommandStart start;
   start.error = settings.spawn("/bin/sh", {"sh", "-c", command}, environ, start.command);
   tell_run(start);
-  if (start.error == 0) tell_run(CommandEnd{.wait_status = Guard(start.command).wait()});
+  if (start.error == 0)
+    tell_run(CommandEnd{.wait_status = Guard(start.command, kills_rest).wait()});
   ::_exit(0);
 }
 

@@ -14,6 +14,8 @@ constexpr int kGuardSocket = STDERR_FILENO + 1;
 enum class GuardOrder : uint8_t {
   kEnd = 1,   ///< SIGTERM, and SIGKILL to what is left after `kCommandGraceS`
   kKill = 2,  ///< SIGKILL
+  /// Before the guard starts, or never: SIGKILL to what the command leaves, once it has ended. Without it that goes on.
+  kKillRest = 3,
 };
 constexpr double kCommandGraceS = 2;
 

@@ -51,8 +51,12 @@ std::vector<std::string> command_environment(const std::map<std::string, std::st
 }
 
 GuardedCommand::GuardedCommand(const std::string& guard, const std::string& command,
-                               std::vector<std::string> variables, const CommandStreams& streams) {
+                               std::vector<std::string> variables, const CommandStreams& streams,
+                               CommandRest rest) {
   auto [own, of_guard] = make_sockets();
+  socket_ = std::move(own);
+  // Before the guard starts: a command may end before the guard reads what comes later.
+  if (rest == CommandRest::kIsKilled) tell_guard(GuardOrder::kKillRest);
   SpawnSettings settings;
   settings.block_signals(true);
   settings.pass(streams.in, STDIN_FILENO);
@@ -63,7 +67,6 @@ GuardedCommand::GuardedCommand(const std::string& guard, const std::string& comm
   const int error = settings.spawn(guard.c_str(), {"sftrun-guard", kCommandGuard, command},
                                    c_strings(variables).data(), guard_);
   if (error != 0) fail_to_start_command(error, guard);
-  socket_ = std::move(own);
 }
 
 GuardedCommand::~GuardedCommand() {
@@ -76,8 +79,7 @@ bool GuardedCommand::has_ended() {
 
 void GuardedCommand::end(GuardOrder order) {
   if (guard_ == 0) return;
-  const std::string_view text(reinterpret_cast<const char*>(&order), sizeof order);
-  write_without_sigpipe(socket_.get(), text);  // fails if it has just ended
+  tell_guard(order);
   wait_for_guard(0);
 }
 
@@ -88,6 +90,11 @@ std::string GuardedCommand::failure() const {
     return fmt::format("was killed by signal {}", WTERMSIG(end_->wait_status));
   const int code = WEXITSTATUS(end_->wait_status);
   return code == 0 ? "" : fmt::format("ended with exit code {}", code);
+}
+
+void GuardedCommand::tell_guard(GuardOrder order) const {
+  const std::string_view text(reinterpret_cast<const char*>(&order), sizeof order);
+  write_without_sigpipe(socket_.get(), text);  // fails if it has just ended
 }
 
 /// @return whether the guard has ended

@@ -21,6 +21,9 @@ struct CommandStreams {
   int in = -1, out = -1, error = -1;
 };
 
+/// What happens to the processes that a command leaves in the background when it ends by itself.
+enum class CommandRest { kGoesOn, kIsKilled };
+
 /// A command of the user that runs, by `sh -c`, under its guard (sftrun/launch/command_guard.h), a process of this
 /// program: a fork of this one, which may be large, would do the same at the cost of its memory. The command is killed
 /// with everything that it has started when this process ends in any way.
@@ -28,7 +31,8 @@ class GuardedCommand {
  public:
   /// @param guard the program that becomes the guard: this one   @throws DeviceError
   GuardedCommand(const std::string& guard, const std::string& command,
-                 std::vector<std::string> variables, const CommandStreams& streams);
+                 std::vector<std::string> variables, const CommandStreams& streams,
+                 CommandRest rest = CommandRest::kGoesOn);
   /// Kills the command if it runs.
   ~GuardedCommand();
   GuardedCommand(const GuardedCommand&) = delete;
@@ -47,6 +51,7 @@ class GuardedCommand {
   std::string failure() const;
 
  private:
+  void tell_guard(GuardOrder order) const;
   bool wait_for_guard(int options);
   template <class Message>
   std::optional<Message> receive() const;

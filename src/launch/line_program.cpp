@@ -79,7 +79,8 @@ class LineProgram::Running {
     std::map<std::string, std::string> variables = {{"PYTHONUNBUFFERED", "1"}};
     variables.insert(options.variables.begin(), options.variables.end());
     command_.emplace(options.guard, options.command, command_environment(variables),
-                     CommandStreams{in.read.get(), out.write.get(), error.write.get()});
+                     CommandStreams{in.read.get(), out.write.get(), error.write.get()},
+                     CommandRest::kIsKilled);
     in_ = std::move(in.write), out_ = std::move(out.read), error_ = std::move(error.read);
     for (const int fd : {in_.get(), out_.get(), error_.get()}) set_nonblocking(fd);
   }
@@ -87,7 +88,7 @@ class LineProgram::Running {
   /// @return with an `end` other than kComplete the program has ended
   LineAnswers ask(std::span<const std::string> lines, double timeout_s) {
     read_streams();
-    if (!text_.empty()) return too_many(lines.size());
+    if (!text_.empty()) return too_many("each record");
     std::string question;
     for (const std::string& line : lines) question += line + "\n";
     const double end_s = monotonic_seconds() + timeout_s;
@@ -95,21 +96,27 @@ class LineProgram::Running {
     for (std::string_view left = question;;) {
       take_lines(lines.size(), answers.lines);
       if (answers.lines.size() == lines.size()) break;
-      if (text_.size() > kMaxLine) return too_many(lines.size());
+      if (text_.size() > kMaxLine) return too_many(each_of(lines.size()));
       if (has_ended_ && !read_streams()) return ended(std::move(answers), lines.size());
       if (options_.should_stop && options_.should_stop()) return stopped(std::move(answers));
       const double left_s = end_s - monotonic_seconds();
       if (left_s <= 0) return late(std::move(answers), lines.size(), timeout_s);
       serve(left, left_s);
     }
-    if (!std::exchange(has_answered_, true)) wait_for_more();
+    if (!lines.empty() && !std::exchange(has_answered_, true)) wait_for_more();
     read_streams();
-    return text_.empty() ? answers : too_many(lines.size());
+    return text_.empty() ? answers : too_many(each_of(lines.size()));
   }
 
   /// Whether it ended between two calls as if all was done.
   bool is_done() {
     return command_->has_ended() && command_->succeeded() && !read_streams() && text_.empty();
+  }
+
+  /// Whether it was done with the batch before, and was just ending when `ask` gave it the next one.
+  bool was_done(const LineAnswers& answers) const {
+    return has_answered_ && answers.end == End::kEnded && answers.lines.empty() && text_.empty() &&
+           command_->succeeded();
   }
 
   LineAnswers finish() {
@@ -121,7 +128,7 @@ class LineProgram::Running {
     command_->end(GuardOrder::kEnd);
     read_streams();
     LineAnswers answers;
-    if (!text_.empty()) return too_many(0);
+    if (!text_.empty()) return too_many("each record");
     if (!was_late) answers.what = command_->failure();
     if (!answers.what.empty()) answers.end = End::kEnded;
     answers.last_errors = errors_.text();
@@ -216,13 +223,18 @@ class LineProgram::Running {
     return answers;
   }
 
-  LineAnswers too_many(size_t count) {
+  static std::string each_of(size_t count) {
+    return count == 1 ? "one record" : fmt::format("each of {} records", count);
+  }
+
+  /// @param records "each record"
+  LineAnswers too_many(const std::string& records) {
     kill();
     LineAnswers answers{.end = End::kTooMany};
     answers.extra = excerpt(std::string_view(text_).substr(0, text_.find('\n')));
     answers.what = text_.size() > kMaxLine && text_.find('\n') == std::string::npos
                        ? fmt::format("wrote a line of more than {} bytes", kMaxLine)
-                       : fmt::format("wrote more than one line for each of {} records", count);
+                       : fmt::format("wrote more than one line for {}", records);
     answers.last_errors = errors_.text();
     return answers;
   }
@@ -248,6 +260,10 @@ LineAnswers LineProgram::ask(std::span<const std::string> lines, double timeout_
   if (running_ && running_->is_done()) running_.reset();
   if (!running_) running_ = std::make_unique<Running>(options_);
   LineAnswers answers = running_->ask(lines, timeout_s);
+  if (running_->was_done(answers)) {
+    running_ = std::make_unique<Running>(options_);
+    answers = running_->ask(lines, timeout_s);
+  }
   if (answers.end != End::kComplete) running_.reset();
   return answers;
 }

@@ -457,8 +457,11 @@ void add_targets(const data::Batch& batch, const BatchTarget& target, const Batc
   const auto num_documents = static_cast<int64_t>(batch.cu_seqlens.size()) - 1;
   const std::vector<int64_t> labels = label_counts(batch);
   at::Tensor counts = at::empty({num_documents}, at::kBool);
-  for (int64_t i = 0; i < num_documents; ++i)
-    counts.mutable_data_ptr<bool>()[i] = labels[static_cast<size_t>(i)] > 0;
+  for (int64_t i = 0; i < num_documents; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const bool is_one_token = batch.cu_seqlens[at + 1] - batch.cu_seqlens[at] == 1;
+    counts.mutable_data_ptr<bool>()[i] = labels[at] > 0 || is_one_token;
+  }
   packed.counts = sent(counts, target.device, options.is_pinned);
   SFTRUN_CHECK_EQ(std::ssize(batch.targets), num_documents);
   int64_t most = 1;

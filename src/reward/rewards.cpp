@@ -1,11 +1,30 @@
 #include "sftrun/reward/rewards.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "functions/makers.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/strings.h"
 
 namespace sftrun::reward {
+namespace {
+
+/// Of finite values with large weights.   @param i of the answer
+[[noreturn]] void refuse_sum(const config::RewardSpecs& specs, const Judgement& judgement, size_t i,
+                             const std::string& where) {
+  std::vector<std::string> terms;
+  for (size_t f = 0; f < specs.size(); ++f)
+    if (const Value& value = judgement.values[f][i])
+      terms.push_back(
+          fmt::format("{} (weight {:g}, value {:g})", specs[f].label, specs[f].weight, *value));
+  throw DataError(
+      fmt::format("the weighted sum of the rewards is no finite number: {}", join(terms, ", ")),
+      where, "use smaller weights, or smaller values");
+}
+
+}  // namespace
 
 Rewards::Rewards(config::RewardSpecs specs, const Surroundings& surroundings)
     : specs_(std::move(specs)) {
@@ -31,6 +50,9 @@ Judgement Rewards::judge(std::span<const Answer> answers) {
       judgement.rewards[i] = judgement.rewards[i].value_or(0) + specs_[f].weight * *values[i];
     }
   }
+  for (size_t i = 0; i < answers.size(); ++i)
+    if (judgement.rewards[i] && !std::isfinite(*judgement.rewards[i]))
+      refuse_sum(specs_, judgement, i, answers[i].where);
   return judgement;
 }
 

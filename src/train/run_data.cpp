@@ -25,6 +25,16 @@ void hold_out_validation_data(RunData& data, const config::RunConfig& config) {
   data.val = std::move(second);
 }
 
+struct AnswerEnds {
+  int64_t num_answers = 0, num_cut_short = 0;
+};
+AnswerEnds ends_of(const data::ExampleStore& examples) {
+  AnswerEnds ends{.num_answers = examples.size()};
+  for (int64_t i = 0; i < examples.size(); ++i)
+    ends.num_cut_short += examples.stored(i).is_cut_short != 0 ? 1 : 0;
+  return ends;
+}
+
 /// Sampled answers get their advantages from the rewards of their groups.
 /// @throws DataError if no reward of the training data says anything
 void attach_advantages(data::Dataset& data, const config::TrainConfig& config, bool is_validation) {
@@ -35,11 +45,26 @@ void attach_advantages(data::Dataset& data, const config::TrainConfig& config, b
   if (advantages.num_groups > 0)
     log::info("{}: sampled answers in {}; {} of them have answers with different rewards", key,
               counted(advantages.num_groups, "group"), advantages.num_groups - silent);
+  const AnswerEnds ends = ends_of(data.examples());
+  if (config.mask_truncated_completions && ends.num_cut_short == 0)
+    log::warn(
+        "{}: train.mask_truncated_completions has no effect: no answer has \"finish_reason\": "
+        "\"length\"",
+        key);
+  if (config.mask_truncated_completions && ends.num_cut_short == ends.num_answers && !is_validation)
+    throw DataError(
+        "every answer was cut short (\"finish_reason\": \"length\"), and with "
+        "train.mask_truncated_completions none of them is trained on",
+        key, "sample longer answers (--max-new-tokens), or set it to false");
+  if (config.scale_rewards != config::ScaleRewards::kGroup && advantages.num_groups == 0)
+    log::warn("{}: train.scale_rewards has no effect: the records have advantages, and no rewards",
+              key);
   const bool teaches = std::any_of(advantages.of_examples.begin(), advantages.of_examples.end(),
                                    [](double advantage) { return advantage != 0; });
   if (!teaches && !is_validation)
     throw DataError(
-        advantages.num_alone == advantages.num_groups
+        advantages.num_groups == 0 ? "all advantages are 0"
+        : advantages.num_alone == advantages.num_groups
             ? "no two answers are of one group, so that no answer is better than another"
             : "the answers of each group have the same reward, so that none is better than another",
         key,

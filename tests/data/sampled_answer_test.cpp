@@ -13,7 +13,10 @@ namespace {
 
 Sequence sampled_of(const Json& record) {
   const TextModel model = test::toy_model(test::kChatMl);
-  const RecordFormat format = detect_format(record, "a.jsonl:1", config::Objective::kGrpo).format;
+  const RecordFormat format =
+      record.contains("prompt_ids")
+          ? RecordFormat::kSampled
+          : detect_format(record, "a.jsonl:1", config::Objective::kGrpo).format;
   const SequenceBuilder builder(format, model, {.form = config::ExampleForm::kSampled});
   return builder.build(record, "a.jsonl:1").at(0);
 }
@@ -83,7 +86,11 @@ TEST(SampledAnswers, WrongValuesAreNamed) {
       {"logprobs", {-1, 0.5, -1}, "logprobs[1] must be a natural logarithm"},
       {"completion_mask", {1, 2, 1}, "completion_mask[1] must be 0 or 1"},
       {"completion_mask", {1}, "\"completion_mask\" must be a list as long"},
-      {"reward", "high", "\"reward\" must be a finite number"},
+      {"reward", "high", "\"reward\" must be a number from"},
+      {"reward", 1e300, "\"reward\" must be a number from"},
+      {"completion_ids", 5, "\"completion_ids\" must be a list of token ids, not 5"},
+      {"prompt_ids", "abc", "\"prompt_ids\" must be a list of token ids"},
+      {"completion_ids", nullptr, "the record has no \"completion_ids\""},
       {"group", Json::array(), "\"group\" must be a number or a string"},
   };
   for (const WrongSample& one : wrong) {

@@ -163,6 +163,53 @@ TEST(TeacherScores, DamagedPartsAreRefused) {
   }
 }
 
+/// Temporaries of a command that runs or was killed, and files of other people.
+TEST(TeacherScores, OnlyPartsByTheirNamesAreRead) {
+  EXPECT_EQ(name_of_part(0, 0), "00000-000.scores");
+  EXPECT_EQ(name_of_part(123456, 1024), "123456-1024.scores");
+  const Folder folder;
+  const ExampleStore store = examples();
+  write_teacher(folder.path(), description());
+  const std::vector<std::filesystem::path> parts = {folder / name_of_part(0, 0),
+                                                    folder / name_of_part(0, 1),
+                                                    folder / name_of_part(123456, 1024)};
+  for (size_t i = 0; i < parts.size(); ++i) write_part(parts[i], store, {static_cast<int64_t>(i)});
+  for (const char* name :
+       {".tmp-7-0-00001-000.scores", "film.scores", "0-0.scores", "00001-00x.scores",
+        "00001.scores", "-.scores", ".scores", "00001-000.scores.txt", "x00001-000.scores"})
+    write_file_atomically(folder / name, "not a part");
+  EXPECT_EQ(parts_in(folder.path()), parts);
+  const TeacherScores scores(folder.path());
+  EXPECT_EQ(scores.num_parts(), 3);
+  for (int64_t index = 0; index < 3; ++index) expect_rows(scores, store, index);
+  EXPECT_NO_THROW(scores.require_whole());
+}
+
+/// Values are verified before a command counts them as scored, without a use of any.
+TEST(TeacherScores, DamagedValuesAreFoundInAdvance) {
+  const Folder folder;
+  const ExampleStore store = examples();
+  write_teacher(folder.path(), description());
+  write_part(folder / name_of_part(0, 0), store, {1, 2});
+  const std::filesystem::path file = folder / name_of_part(1, 0);
+  write_part(file, store, {0});
+  std::string bytes = read_text_file(file);
+  constexpr size_t kAfterMagic = 8;
+  bytes[kAfterMagic] = static_cast<char>(bytes[kAfterMagic] ^ 1);
+  write_file_atomically(file, bytes);
+  const TeacherScores scores(folder.path());
+  EXPECT_TRUE(scores.has(key_of_example(store, 0)));
+  test::expect_error<DataError>([&] { scores.require_whole(); },
+                                {file.string(), "damaged", "remove it", "sftrun score"});
+}
+
+TEST(TeacherScores, AnotherTemperatureIsRefused) {
+  EXPECT_NO_THROW(require_temperature(description(), 1.5, "run.yaml:3"));
+  test::expect_error<ConfigError>(
+      [] { require_temperature(description(), 2, "run.yaml:3"); },
+      {"`train.kd_temperature` is 2", "written with 1.5", "run.yaml:3", "--temperature 2"});
+}
+
 TEST(TeacherScores, OtherTeachersAreRefused) {
   const Folder folder;
   const ExampleStore store = examples();

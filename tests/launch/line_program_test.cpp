@@ -46,6 +46,19 @@ TEST(LineProgram, OneThatDiesBetweenTwoBatchesHasFailed) {
   EXPECT_EQ(next.end, End::kComplete) << "another process";
 }
 
+TEST(LineProgram, OneThatIsJustEndingIsStartedAgain) {
+  LineProgram one_each = program("read -r line; echo \"$line\"; sleep 0.5");
+  for (const std::string line : {"a", "b"}) {
+    const LineAnswers said = one_each.ask(std::vector<std::string>{line}, kTimeoutS);
+    EXPECT_EQ(said.end, End::kComplete) << said.what;
+    EXPECT_EQ(said.lines, (std::vector<std::string>{line}));
+  }
+  LineProgram never = program("read -r line; exit 0");
+  EXPECT_EQ(never.ask(std::vector<std::string>{"a"}, kTimeoutS).what,
+            "ended with exit code 0 after 0 of 1 answers")
+      << "it has answered nothing before";
+}
+
 TEST(LineProgram, ALineWithoutAnEndIsNotKeptForever) {
   LineProgram endless = program("read -r line; tr '\\0' x < /dev/zero");
   const LineAnswers none = endless.ask(std::vector<std::string>{"a"}, kTimeoutS);

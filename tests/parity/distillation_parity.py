@@ -7,7 +7,7 @@ training   5 steps of full training of a tiny Llama whose teacher is another one
            distributions, by TRL's GKDTrainer.generalized_jsd_loss
 processes  1 and 2 processes x accumulation 1 and 2, packed or not, by every strategy of 2 processes: the same losses
 nearer     a student that learns from its teacher is nearer to it on other texts (KL divergence) than one that learns from the texts alone
-scores     2 processes score as one; other records and other orders; an interrupted or extended folder; what is refused
+scores     2 processes score as one; other records and other orders; an interrupted, extended or damaged folder, with files of others; what is refused
 
 --quick leaves out some settings and strategies.
 """
@@ -15,6 +15,7 @@ scores     2 processes score as one; other records and other orders; an interrup
 from __future__ import annotations
 
 import argparse
+import fcntl
 import itertools
 import json
 import os
@@ -35,7 +36,7 @@ import torch
 import yaml
 from dpo_parity import make_tokenizer, words, write_jsonl
 from reference_training import encode_record
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 from trl.experimental.gkd import GKDTrainer
 
 STEPS, BATCH, LEARNING_RATE, MAX_GRAD_NORM = 5, 4, 1e-3, 0.5
@@ -334,6 +335,8 @@ def check_scores(place: Place, verdicts: Verdicts, quick: bool) -> None:
 
     why = refused(place, [*train, "train.kd_temperature=2"], "`train.kd_temperature` is 2", "were written with 1")
     verdicts.expect("another temperature is refused", not why, why)
+    why = refused(place, [*train, "train.kd_temperature=2", "--dry-run"], "`train.kd_temperature` is 2", "were written with 1")
+    verdicts.expect("another temperature is refused by a dry run", not why, why)
     why = refused(place, [*train, "train.teacher=nowhere"], "no teacher's scores are there", "sftrun score --config")
     verdicts.expect("a folder without scores is refused", not why, why)
     score = ["score", "--config", str(run), "--topk", "4", "--output", str(one), "--device", "cpu", "--dtype", "fp32"]
@@ -348,6 +351,47 @@ def check_scores(place: Place, verdicts: Verdicts, quick: bool) -> None:
     (other / "tokenizer.json").write_text(json.dumps(tokenizer))
     why = refused(place, [*score[:-4], "--overwrite", "--device", "cpu", "--model", str(other)], "other tokens than the model: number 10")
     verdicts.expect("a teacher with other tokens is refused", not why, why)
+    check_folder(place, verdicts, run, case)
+
+
+def check_folder(place: Place, verdicts: Verdicts, run: Path, case: Case) -> None:
+    """Files beside the parts, a second command, damage, and teachers that are none."""
+    folder = place.folder / "scores-in-company"
+    place.score(run, folder, case.k)
+    expected = place.sftrun.train(run, place.folder / "in-company-alone", train__teacher=folder)
+    left, foreign = folder / ".tmp-1-0-00001-000.scores", folder / "film.scores"
+    for file in (left, foreign):
+        file.write_bytes(b"sftrunK1 and no more")
+    metrics = place.sftrun.train(run, place.folder / "in-company", train__teacher=folder)
+    verdicts.expect("training reads complete parts alone", [x["loss"] for x in metrics] == [x["loss"] for x in expected])
+    examples = json.loads(place.score(run, folder, case.k, "--json"))["examples"]
+    verdicts.expect("a command after a killed one removes its temporary", examples == 0 and not left.exists() and foreign.exists())
+
+    [part] = [path for path in folder.glob("*.scores") if path != foreign]
+    whole = part.read_bytes()
+    part.write_bytes(whole[:8] + bytes([whole[8] ^ 1]) + whole[9:])
+    score = ["score", "--config", str(run), "--topk", str(case.k), "--device", "cpu", "--dtype", "fp32"]
+    again = [*score, "--output", str(folder), "--model", str(place.teacher)]
+    why = refused(place, again, "damaged", part.name, "remove it and rerun")
+    verdicts.expect("a damaged part is named", not why, why)
+    part.unlink()
+    examples = json.loads(place.score(run, folder, case.k, "--json"))["examples"]
+    verdicts.expect("its examples are scored again", examples == RECORDS and part.read_bytes() == whole, str(examples))
+
+    with open(folder.parent / f"{folder.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        why = refused(place, again, "another command is writing the teacher's scores now")
+    verdicts.expect("a second command is refused", not why, why)
+    place.score(run, folder, case.k, "--overwrite")
+    verdicts.expect("--overwrite leaves files with other names", foreign.exists() and part.read_bytes() == whole)
+
+    torch.manual_seed(9)
+    judge = place.folder / "judge"
+    shutil.copytree(place.teacher, judge)
+    (judge / "model.safetensors").unlink()
+    LlamaForSequenceClassification(LlamaConfig.from_pretrained(place.teacher, num_labels=3, pad_token_id=EOS_ID)).save_pretrained(judge)
+    why = refused(place, [*score, "--output", str(place.folder / "of-judge"), "--model", str(judge)], "has a head of scores, and gives no tokens")
+    verdicts.expect("a classifier is no teacher", not why, why)
 
 
 CHECKS = {"training": check_training, "processes": check_processes, "nearer": check_nearer, "scores": check_scores}

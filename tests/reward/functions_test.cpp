@@ -92,6 +92,12 @@ TEST(RewardFunctions, NumbersOfTexts) {
   EXPECT_EQ(find("\\boxed{1} then \\boxed{2", NumberPlace::kBoxed), std::nullopt) << "as in MATH";
   EXPECT_EQ(find("\\boxed{1} then \\boxed{2"), 2);
   EXPECT_EQ(find("#### 7 of 8"), 8);
+  EXPECT_EQ(find("\\frac{1}{0}"), std::nullopt) << "and not 0";
+  EXPECT_EQ(find("\\boxed{-\\tfrac10}"), std::nullopt);
+  EXPECT_EQ(find("1/0"), std::nullopt);
+  EXPECT_EQ(find("7, and not 1/0 or \\frac{2}{0.0}."), 7) << "passed over";
+  EXPECT_EQ(find("\\frac{1e300}{1e-300}"), std::nullopt) << "beyond a double";
+  EXPECT_EQ(find("\\frac{0}{4}"), 0);
   EXPECT_EQ(find("no number"), std::nullopt);
   EXPECT_EQ(find("7", NumberPlace::kBoxed), std::nullopt);
   EXPECT_EQ(find("\\boxed{7} 8", NumberPlace::kLast), 8);
@@ -104,6 +110,7 @@ TEST(RewardFunctions, NumberComparesWithATolerance) {
   EXPECT_EQ(value_of("{name: number, tolerance: 0.01}", "so 0.33", {{"answer", "1/3"}}), 1);
   EXPECT_EQ(value_of("{name: number, tolerance: 0.01}", "1009", {{"answer", 1000}}), 1);
   EXPECT_EQ(value_of("number", "nothing", {{"answer", 1}}), 0);
+  EXPECT_EQ(value_of("number", "\\boxed{\\frac{1}{0}}", {{"answer", "0"}}), 0);
   EXPECT_EQ(value_of("number", "1", {{"answer", "none"}}), std::nullopt);
 }
 
@@ -164,6 +171,19 @@ TEST(Rewards, AreSummedWithTheirWeights) {
   Rewards one(test::specs_of("exact_match"), {});
   EXPECT_EQ(one.judge(judged.answers).rewards[2], std::nullopt);
   EXPECT_TRUE(one.judge({}).rewards.empty());
+}
+
+TEST(Rewards, ASumThatIsNotFiniteIsRefused) {
+  const test::JudgedAnswers judged(
+      {{{"generated", "4"}, {"answer", "42"}}, {{"generated", "42"}, {"answer", "42"}}});
+  Rewards rewards(
+      test::specs_of("[{name: exact_match, weight: 1e308, label: first}, {name: number, weight: "
+                     "1e308, label: second}]"),
+      {});
+  test::expect_error<DataError>(
+      [&] { rewards.judge(judged.answers); },
+      {"the weighted sum of the rewards is no finite number", "first (weight 1e+308, value 1)",
+       "second (weight 1e+308, value 1)", "answers.jsonl:2"});
 }
 
 TEST(Rewards, WhatProgramsGetOfARecord) {

@@ -119,6 +119,19 @@ TEST_F(ProgramRewardTest, OneThatEndsAfterItsAnswersIsStartedForTheNextBatch) {
   EXPECT_EQ(num_starts(), 2);
 }
 
+TEST_F(ProgramRewardTest, OneThatIsJustEndingCostsNoRestart) {
+  // Its input is open until it ends, half a second after its answer: the next batch goes there.
+  const auto rewards = command(
+      "read -r line; touch \"" + folder() + "/start-$$\"; echo 2; sleep 0.5", "restarts: 0");
+  for (int batch = 0; batch < 3; ++batch)
+    EXPECT_EQ(values(*rewards, {"a"}), (std::vector<Value>{2})) << batch;
+  EXPECT_EQ(num_starts(), 3);
+  const auto fails = command("read -r line; echo 2; sleep 0.5; exit 3", "restarts: 0");
+  EXPECT_EQ(values(*fails, {"a"}), (std::vector<Value>{2}));
+  test::expect_error<DeviceError>([&] { values(*fails, {"a"}); },
+                                  {"ended with exit code 3 after 0 of 1 answers"});
+}
+
 bool runs(pid_t pid) {
   return ::kill(pid, 0) == 0;
 }
@@ -137,6 +150,26 @@ TEST_F(ProgramRewardTest, OneThatHangsIsKilledWithItsChildren) {
   ASSERT_GT(child, 0);
   EXPECT_FALSE(runs(program));
   EXPECT_FALSE(runs(child)) << "in a session of its own";
+}
+
+TEST_F(ProgramRewardTest, WhatItLeavesIsKilledWhenItEnds) {
+  const std::string leave =
+      "sleep 1000 & one=$!; setsid sleep 1000 & echo $one $! > \"" + folder() + "/pids\"; ";
+  const auto expect_none = [&](const std::string& when) {
+    pid_t one = 0, other = 0;
+    std::istringstream(read_text_file(directory_ / "pids")) >> one >> other;
+    ASSERT_GT(other, 0) << when;
+    EXPECT_FALSE(runs(one)) << when;
+    EXPECT_FALSE(runs(other)) << "in a session of its own, " << when;
+  };
+  const auto ends = command(leave + "while read -r line; do echo 1; done", "restarts: 0");
+  EXPECT_EQ(values(*ends, {"a"}), (std::vector<Value>{1}));
+  ends->finish();
+  expect_none("at the end");
+  test::expect_error<DeviceError>(
+      [&] { values(*command(leave + "read -r line; exit 3", "restarts: 0"), {"a"}); },
+      {"ended with exit code 3"});
+  expect_none("when it has died");
 }
 
 TEST_F(ProgramRewardTest, OneThatClosesItsStreamsIsLate) {
@@ -171,11 +204,18 @@ TEST_F(ProgramRewardTest, AnAnswerTooManyIsFoundAtTheNextBatchOrTheEnd) {
   const auto at_end = judge("late");
   EXPECT_EQ(values(*at_end, {"last"}), (std::vector<Value>{4}));
   test::expect_error<DataError>([&] { at_end->finish(); },
-                                {"wrote more than one line", "`one more`"});
+                                {"wrote more than one line for each record: `one more`"});
   const auto at_next = judge("late");
   EXPECT_EQ(values(*at_next, {"last"}), (std::vector<Value>{4}));
   std::this_thread::sleep_for(std::chrono::milliseconds(800));
   test::expect_error<DataError>([&] { values(*at_next, {"a"}); }, {"`one more`"});
+}
+
+TEST_F(ProgramRewardTest, ACommandIsNotEmpty) {
+  test::expect_error<ConfigError>([&] { command(" ", ""); },
+                                  {"`command` of the reward judge is empty", "rewards.yaml:1:"});
+  test::expect_error<ConfigError>([&] { command("cat", "timeout: 1e300"); },
+                                  {"`timeout`", "takes a number above 0 up to 1000000"});
 }
 
 TEST_F(ProgramRewardTest, AStopEndsTheWait) {

@@ -6,8 +6,8 @@
 Standard library only.
 generated   generate -n 4 --logprobs, then reward: every function, weights, groups, the summary
 formats     completions, lists of messages, messages without a prompt, --answer
-programs    one that is killed with sftrun, one that dies, one that lies
-refused     mistakes in lists, records without a reference
+programs    one that is killed with sftrun, one that dies, one that lies, one for each batch, one that leaves a process
+refused     mistakes in lists, records without a reference, a sum that is not finite
 """
 
 import argparse
@@ -130,6 +130,12 @@ def check_programs(program):
     said = program.reward(records, *judge("lies nan"), code=3)
     program.expect("programs: one that lies", "in.jsonl:2 with `nan`" in said, said)
     program.expect("programs: no output is left", not [path for path in program.folder.iterdir() if ".tmp" in path.name])
+    one_each = {"name": "program", "command": "read -r line; echo 1; sleep 0.3", "restarts": 0}
+    rows = program.reward(records * 2, "--batch-size", 1, "--reward", json.dumps(one_each))
+    program.expect("programs: one for each batch needs no restarts", [row["reward"] for row in rows] == [1] * 4, rows)
+    leaves = {"name": "program", "command": "setsid sleep 1000 & echo $! > pid; while read -r line; do echo 1; done"}
+    program.reward(records, "--reward", json.dumps(leaves))
+    program.expect("programs: what one leaves is killed at the end", gone(program.folder))
     for sent in (signal.SIGKILL, signal.SIGINT):
         (program.folder / "pid").unlink(missing_ok=True)
         command = "echo $$ > pid.new; mv pid.new pid; exec sleep 1000"
@@ -157,6 +163,11 @@ def check_refused(program):
                    "in.jsonl:2" in said and "did you mean \"anwer\"?" in said and not marker.exists(), said)
     said = program.reward([{"prompt": "a"}], "--reward", "json", code=3)
     program.expect("refused: a record without an answer", "in.jsonl:1" in said and "--answer" in said, said)
+    huge = [word for label in ("one", "two") for word in ("--reward", json.dumps({"name": "json", "label": label, "weight": 1e308}))]
+    said = program.reward([{"completion": "x"}, {"completion": "1"}], *huge, code=3)
+    program.expect("refused: a sum that is not finite", "in.jsonl:2" in said and "one (weight" in said and "two (weight" in said, said)
+    said = program.reward(records, "--reward", "{name: program, command: ''}", "--reward", "{name: program, label: late, command: cat, timeout: 1e300}", code=2)
+    program.expect("refused: a command that is empty, a time above its limit", "is empty" in said and "above 0 up to 1000000" in said, said)
     said = program.reward(records, code=2)
     program.expect("refused: no function", "--reward or --reward-config" in said, said)
 

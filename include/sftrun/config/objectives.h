@@ -158,8 +158,9 @@ inline constexpr auto kRewardSettings =
 inline constexpr auto kClassifySettings =
     std::to_array<std::string_view>({"data.classes", "train.problem_type"});
 
-inline constexpr auto kDistillSettings = std::to_array<std::string_view>(
-    {"data.loss_on", "train.teacher", "train.kd_alpha", "train.kd_beta", "train.kd_temperature"});
+inline constexpr auto kDistillSettings =
+    std::to_array<std::string_view>({"data.loss_on", "data.label_weights", "train.teacher",
+                                     "train.kd_alpha", "train.kd_beta", "train.kd_temperature"});
 
 /// As in TRL's DPOTrainer, CPOTrainer, ORPOTrainer and KTOTrainer.
 inline constexpr auto kPairMetrics =

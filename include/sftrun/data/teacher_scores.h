@@ -15,11 +15,11 @@
 #include "sftrun/tokenizer/tokenizer.h"
 
 /// What a teacher says of the label tokens of examples, kept in a folder (docs/distillation.md):
-///     teacher.json    TeacherDescription
-///     *.scores        parts, each with any number of examples
-/// A part appears when it is complete. More parts may be added at any time, so that an interrupted
-/// command resumes, and new records are scored alone. Examples are found by their tokens, so that their
-/// order does not matter.
+///     teacher.json      TeacherDescription
+///     NNNNN-RRR.scores  parts, each with any number of examples (name_of_part)
+/// Other files there are not read. A part appears when it is complete. More parts may be added at any
+/// time, so that an interrupted command resumes, and new records are scored alone. Examples are found
+/// by their tokens, so that their order does not matter.
 namespace sftrun::data {
 
 /// What the values of all parts depend on.
@@ -39,6 +39,11 @@ struct TeacherDescription {
   /// Of everything but names and times.
   uint64_t hash() const;
 };
+
+/// @param where names the setting `temperature` of a student, for messages
+/// @throws ConfigError if the scores were written with another one
+void require_temperature(const TeacherDescription& teacher, double temperature,
+                         const std::string& where);
 
 /// The tokens of a tokenizer by their numbers, as `TeacherDescription::tokens`. Merges and the other
 /// parts of a tokenizer are compared by what they do: the keys of examples.
@@ -60,6 +65,11 @@ struct StoredScores {
 };
 static_assert(sizeof(StoredScores) == 32);
 
+/// "00012-003.scores": part 12 of rank 3.
+std::string name_of_part(int64_t number, int rank);
+/// The files of a folder that have names of parts, sorted. Unfinished parts have none.
+std::vector<std::filesystem::path> parts_in(const std::filesystem::path& folder);
+
 /// The mapped files of a folder. Immutable.
 class TeacherScores {
  public:
@@ -75,6 +85,8 @@ class TeacherScores {
   /// @param num_rows how many it must have   @throws DataError if it has others, or they are damaged
   /// @pre has(key)
   void append(const ExampleKey& key, int64_t num_rows, TeacherRows& to) const;
+  /// Reads every value.   @throws DataError naming a damaged part; Interrupted
+  void require_whole() const;
   int64_t num_parts() const { return static_cast<int64_t>(parts_.size()); }
   uint64_t num_bytes() const;
 

@@ -11,7 +11,7 @@ namespace sftrun::launch {
 constexpr const char* kCommandGuard = "command-guard";
 
 /// Runs `sh -c command`, with the standard streams and variables of this process, until it has ended. What it left in
-/// the background then goes on. Does not return.
+/// the background then goes on, or is killed where the run wants that. Does not return.
 /// @pre descriptor 3 is a socket to the run (src/launch/command_guard.h), and all signals are blocked
 [[noreturn]] void guard_command(const std::string& command);
 

@@ -37,9 +37,11 @@ struct LineAnswers {
 
 /// Runs a command by `sh -c` and exchanges lines with it: for each line on its standard input it writes one line
 /// to its standard output, and flushes it. The program is started by the first call of `ask`, and again where it has
-/// ended or was killed; that it ends with exit code 0 after its answers is no failure. It
+/// ended or was killed; that it ends with exit code 0 after its answers is no failure, also where it is just ending
+/// when the next call gives it lines: another process answers these. It
 ///   - has a process group of its own and inherits no open files;
 ///   - is killed with everything that it has started if this process ends in any way, even by kill -9;
+///   - leaves nothing: what it has started is killed when it ends, also in sessions of their own;
 ///   - gets no variables by which launchers tell a process that it is a rank, and PYTHONUNBUFFERED=1, with which
 ///     Python writes each line at once.
 /// Reading, writing and its standard error are served together, so that no pipe that is full holds up the other side.

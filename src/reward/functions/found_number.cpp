@@ -33,7 +33,8 @@ class NumberScanner {
 
   /// @param at of the first character; behind the number if there is one
   std::optional<double> number_at(size_t& at) const {
-    if (const auto fraction = latex_fraction(at)) return fraction;
+    const size_t begin = at;
+    if (const auto fraction = latex_fraction(at); at > begin) return fraction;
     const bool is_behind_slash = at > 0 && text_[at - 1] == '/';
     const auto over = decimal(at);
     if (!over) return std::nullopt;
@@ -41,21 +42,27 @@ class NumberScanner {
     if (is_behind_slash || char_at(at) != '/' || !is_digit(char_at(next))) return over;
     const auto under = decimal(next);
     // 1/2/2024 is a date.
-    if (!under || *under == 0 || char_at(next) == '/') return over;
+    if (!under || char_at(next) == '/') return over;
     at = next;
-    return *over / *under;
+    return quotient(*over, *under);
   }
 
-  /// \frac{1}{2}, \dfrac{1}{2}, \tfrac12
+  /// nullopt: division by zero, or beyond a double. The fraction is passed over: neither part is its number.
+  static std::optional<double> quotient(double over, double under) {
+    if (under == 0 || !std::isfinite(over / under)) return std::nullopt;
+    return over / under;
+  }
+
+  /// \frac{1}{2}, \dfrac{1}{2}, \tfrac12.   @param at behind the fraction if it is one of two numbers
   std::optional<double> latex_fraction(size_t& at) const {
     for (const std::string_view name : {"\\frac", "\\dfrac", "\\tfrac"}) {
       if (!text_.substr(at).starts_with(name)) continue;
       size_t next = at + name.size();
       const auto over = argument(next);
       const auto under = over ? argument(next) : std::nullopt;
-      if (!under || *under == 0) return std::nullopt;
+      if (!under) return std::nullopt;
       at = next;
-      return *over / *under;
+      return quotient(*over, *under);
     }
     return std::nullopt;
   }
