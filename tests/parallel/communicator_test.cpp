@@ -252,6 +252,7 @@ TEST(Communicator, AnErrorNamesTheAxis) {
   spawn(4, [](Communicator& comm) {
     MeshGroups groups(comm, {{.dp_shard = 2, .tp = 2}, comm.rank()});
     Group tensor = groups.along({Axis::kTp});
+    comm.barrier("connected");     // none leaves while another one still connects
     if (comm.rank() != 2) return;  // its connections close
     try {
       tensor.all_reduce(at::ones({1000}));

@@ -32,11 +32,12 @@ import strategy_parity  # noqa: E402
 STEPS, SAVED = same_losses.STEPS, same_losses.STEPS // 2
 LIMITS = strategy_parity.Limits(weights=2e-5)
 EIGHT_BITS = strategy_parity.Limits(weights=1e-4)  # a moment between two codes is rounded to one or the other
+ONE_HEAD = strategy_parity.Limits(weights=1e-4)  # Adam divides gradients near 0 by themselves; 2.9e-5 seen with AMX
 # What is trained: the model, settings, and limits of the differences.
 FULL = {"tuning": {"mode": "full"}}
 LORA = {"tuning": {"mode": "lora", "lora": {"r": 4, "alpha": 8, "dropout": 0.1}}}
 KINDS = {"full": ("wide", FULL, LIMITS), "full, tied": ("tied", FULL, LIMITS), "LoRA": ("wide", LORA, LIMITS), "LoRA, tied": ("tied", LORA, LIMITS),
-         "full, one head of keys": ("one_head_of_keys", FULL, LIMITS), "full, 8 bits": ("wide", {**FULL, "train": {"optimizer": "adamw_8bit"}}, EIGHT_BITS)}
+         "full, one head of keys": ("one_head_of_keys", FULL, ONE_HEAD), "full, 8 bits": ("wide", {**FULL, "train": {"optimizer": "adamw_8bit"}}, EIGHT_BITS)}
 # What is trained, the plan that begins and the one that resumes, as `strategy_parity.plan_of` has them, and whether `make test` runs it.
 PAIRS = [
     ("full", "fsdp 4", "ddp 2", True),
