@@ -16,10 +16,9 @@ double mean_of(const std::vector<double>& values) {
   return sum / static_cast<double>(values.size());
 }
 
-/// 0 of a single value.
-double spread_of(const std::vector<double>& values) {
+/// @param mean of the values   @return 0 of a single one
+double spread_of(const std::vector<double>& values, double mean) {
   if (values.size() < 2) return 0;
-  const double mean = mean_of(values);
   double squares = 0;
   for (const double value : values) squares += (value - mean) * (value - mean);
   return std::sqrt(squares / static_cast<double>(values.size() - 1));
@@ -27,11 +26,16 @@ double spread_of(const std::vector<double>& values) {
 
 using GroupKey = std::pair<int32_t, uint64_t>;
 
+struct RewardGroup {
+  std::vector<double> rewards;
+  double mean = 0, spread = 0;
+};
+
 }  // namespace
 
 Advantages advantages_of(const ExampleStore& examples, config::ScaleRewards scale) {
   Advantages found;
-  std::map<GroupKey, std::vector<double>> groups;
+  std::map<GroupKey, RewardGroup> groups;
   std::vector<double> all;
   const auto has_reward = [](const StoredExample& stored) {
     return stored.score_kind == static_cast<uint8_t>(ScoreKind::kReward);
@@ -39,24 +43,26 @@ Advantages advantages_of(const ExampleStore& examples, config::ScaleRewards scal
   for (int64_t i = 0; i < examples.size(); ++i) {
     const StoredExample& stored = examples.stored(i);
     if (!has_reward(stored)) continue;
-    groups[{stored.file, stored.group}].push_back(stored.score);
+    groups[{stored.file, stored.group}].rewards.push_back(stored.score);
     all.push_back(stored.score);
   }
-  for (const auto& [key, rewards] : groups) {
+  for (auto& [key, group] : groups) {
+    group.mean = mean_of(group.rewards);
+    group.spread = spread_of(group.rewards, group.mean);
     ++found.num_groups;
-    if (rewards.size() == 1)
+    if (group.rewards.size() == 1)
       ++found.num_alone;
-    else if (spread_of(rewards) == 0)
+    else if (group.spread == 0)
       ++found.num_equal;
   }
-  const double spread_of_all = spread_of(all);
+  const double spread_of_all = all.empty() ? 0 : spread_of(all, mean_of(all));
   for (int64_t i = 0; i < examples.size(); ++i) {
     const StoredExample& stored = examples.stored(i);
     double advantage = stored.score;
     if (has_reward(stored)) {
-      const std::vector<double>& group = groups[{stored.file, stored.group}];
-      advantage -= mean_of(group);
-      if (scale == config::ScaleRewards::kGroup) advantage /= spread_of(group) + kSmallSpread;
+      const RewardGroup& group = groups.at({stored.file, stored.group});
+      advantage -= group.mean;
+      if (scale == config::ScaleRewards::kGroup) advantage /= group.spread + kSmallSpread;
       if (scale == config::ScaleRewards::kBatch) advantage /= spread_of_all + kSmallSpread;
     }
     found.of_examples.push_back(advantage);

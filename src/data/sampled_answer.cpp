@@ -180,27 +180,10 @@ bool has_reward(const Json& record) {
   return value_of(record, "reward") != nullptr || value_of(record, "advantage") != nullptr;
 }
 
-Sequence sequence_of_ids(const Json& given, const TextModel& model, const SequenceOptions& options,
-                         const std::string& where) {
-  const Json record = with_lists(given);
-  Sequence sequence;
-  append_ids(record, kPromptIds, model, where, sequence.ids);
-  sequence.num_prompt_tokens = std::ssize(sequence.ids);
-  append_ids(record, kCompletionIds, model, where, sequence.ids);
-  set_mask(sequence, record, where);
-  spell(sequence, static_cast<size_t>(sequence.num_prompt_tokens), model, options.with_parts);
-  return sequence;
-}
+namespace {
 
-void set_sample(Sequence& sequence, const Json& given, bool is_of_ids, const std::string& where) {
-  const Json record = with_lists(given);
-  for (const char* key : {kPromptIds, kCompletionIds, kMask})
-    if (!is_of_ids && value_of(record, key) != nullptr)
-      throw DataError(
-          fmt::format("the record has \"{}\", and is read as a text, as the first record "
-                      "of its data set",
-                      key),
-          where, kIdsOrTexts);
+/// Reward, group, log-probabilities and the end of an answer.
+void take_sample(Sequence& sequence, const Json& record, const std::string& where) {
   if (!has_reward(record))
     throw RecordError(
         "the record has no \"reward\" or \"advantage\", which say how good its answer is", where,
@@ -214,6 +197,32 @@ void set_sample(Sequence& sequence, const Json& given, bool is_of_ids, const std
   const Json* end = value_of(record, "finish_reason");
   sequence.is_cut_short = end != nullptr && *end == "length";
   sequence.num_empty_answers = 0;  // its reward says what an empty answer is worth
+}
+
+}  // namespace
+
+Sequence sequence_of_ids(const Json& given, const TextModel& model, const SequenceOptions& options,
+                         const std::string& where) {
+  const Json record = with_lists(given);
+  Sequence sequence;
+  append_ids(record, kPromptIds, model, where, sequence.ids);
+  sequence.num_prompt_tokens = std::ssize(sequence.ids);
+  append_ids(record, kCompletionIds, model, where, sequence.ids);
+  set_mask(sequence, record, where);
+  spell(sequence, static_cast<size_t>(sequence.num_prompt_tokens), model, options.with_parts);
+  take_sample(sequence, record, where);
+  return sequence;
+}
+
+void set_sample(Sequence& sequence, const Json& record, const std::string& where) {
+  for (const char* key : {kPromptIds, kCompletionIds, kMask})
+    if (value_of(record, key) != nullptr)
+      throw DataError(
+          fmt::format("the record has \"{}\", and is read as a text, as the first record "
+                      "of its data set",
+                      key),
+          where, kIdsOrTexts);
+  take_sample(sequence, record, where);
 }
 
 }  // namespace sftrun::data

@@ -374,7 +374,6 @@ std::vector<Sequence> SequenceBuilder::build(const Json& given, const std::strin
                                              const std::filesystem::path& folder) const {
   if (format_ == RecordFormat::kSampled) {
     Sequence sequence = sequence_of_ids(given, model_, options_, where);
-    set_sample(sequence, given, /*is_of_ids=*/true, where);
     require_embedded(sequence.ids, model_, where);
     return {std::move(sequence)};
   }
@@ -383,8 +382,7 @@ std::vector<Sequence> SequenceBuilder::build(const Json& given, const std::strin
   const Json& record = is_classed ? with_text_of_prompt(given, room) : given;
   std::vector<Sequence> sequences = build_unchecked(record, where, folder);
   give_targets(sequences, record, options_, where);
-  if (options_.form == config::ExampleForm::kSampled)
-    set_sample(sequences.at(0), record, /*is_of_ids=*/false, where);
+  if (options_.form == config::ExampleForm::kSampled) set_sample(sequences.at(0), record, where);
   for (Sequence& sequence : sequences) {
     sequence.differs_in_class = model_.tokenizer->differs_in_class(sequence.text);
     require_one_bos(sequence.ids, sequence.spans, *model_.tokenizer, where);
