@@ -107,6 +107,10 @@ demo: build ## Fine-tune a real model on real data with two processes; show befo
 demo-vision: build ## Train a small vision-language model on made pictures; show pictures with answers before and after
 	@BUILD=$(BUILD) scripts/demo_vision/run.sh
 
+.PHONY: demo-grpo
+demo-grpo: build ## Train the demo's model on rewards for its own answers; show answers before and after
+	@BUILD=$(BUILD) scripts/demo_grpo/run.sh
+
 needs_config = if [ -z "$(CONFIG)" ]; then echo "error: which run? make $@ CONFIG=run.yaml" >&2; exit 2; fi
 run_arguments = --config $(call quote,$(CONFIG)) $(if $(NUM_GPUS),--nproc-per-node $(NUM_GPUS)) $(OVERRIDES)
 deepspeed_arguments = --deepspeed $(call quote,$(DEEPSPEED_CONFIG))

@@ -211,17 +211,19 @@ std::string text_of_largest(const MemoryReport& report) {
 std::string text_of_answers(const MemoryReport& report, const MemoryUnit& unit) {
   if (!report.answers) return {};
   const plan::AnswersMemory& answers = *report.answers;
+  const bool has_rollouts = report.config.train.has_rollouts();
   std::string text = fmt::format(
-      "\nAnswers of evaluations (train.predict_with_generate), {} of up to {} tokens at a time: at "
+      "\nAnswers of {} ({}), {} of up to {} tokens at a time: at "
       "most {} {},\n  {} {} with what stays on the device",
-      answers.rows, answers.tokens, unit.of(answers.total()), unit.name(), unit.of(answers.peak()),
-      unit.name());
+      has_rollouts ? "training" : "evaluations", answers.setting, answers.rows, answers.tokens,
+      unit.of(answers.total()), unit.name(), unit.of(answers.peak()), unit.name());
   if (answers.peak() > report.memory_bytes()) {
     text += fmt::format(
-        ", {} {} too much.\n  Lower train.generation_batch_size or "
-        "train.generation_max_new_tokens, "
-        "or measure checkpoints with `sftrun eval`",
-        unit.of(answers.peak() - report.memory_bytes()), unit.name());
+        ", {} {} too much.\n  Lower {}", unit.of(answers.peak() - report.memory_bytes()),
+        unit.name(),
+        has_rollouts ? "train.rollouts.batch_size or train.rollouts.max_new_tokens"
+                     : "train.generation_batch_size or train.generation_max_new_tokens, or measure "
+                       "checkpoints with `sftrun eval`");
   }
   return text + ".\n";
 }

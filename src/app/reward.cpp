@@ -53,18 +53,6 @@ std::string answer_key_of(const Json& record, const RewardOptions& options,
                   "generate answers with `sftrun generate`, or name their key with --answer");
 }
 
-/// What was asked: "prompt", or the messages before the last answer.
-Json prompt_of(const Json& record) {
-  if (record.contains("prompt")) return record["prompt"];
-  if (!record.contains("messages") || !record["messages"].is_array()) return {};
-  Json messages = record["messages"];
-  const auto is_answer = [](const Json& turn) {
-    return turn.is_object() && turn.contains("role") && turn["role"] == "assistant";
-  };
-  while (!messages.empty() && is_answer(messages.back())) messages.erase(messages.size() - 1);
-  return messages;
-}
-
 void read_tokens(const Json& record, const std::string& where, JudgedRecord& judged) {
   const auto ids = record.find("completion_ids");
   if (ids != record.end()) {
@@ -94,7 +82,7 @@ std::vector<JudgedRecord> judged_records(const std::vector<data::InputRecord>& i
     read_tokens(record, where, judged);
     judged.answer.text = judged.text;
     judged.answer.record = &record;
-    judged.answer.prompt = prompt_of(record);
+    judged.answer.prompt = reward::prompt_of(record);
     judged.answer.where = where;
     if (judged.has_ids) judged.answer.token_ids = judged.token_ids;
   }

@@ -63,7 +63,8 @@ Epoch counted_epoch(const config::RunConfig& config, const std::vector<data::Dat
       epoch.tokens += weight * static_cast<double>(length);
     epoch.examples += weight * static_cast<double>(kept[i].lengths.size());
   }
-  epoch.examples /= static_cast<double>(data::documents_together(config));
+  epoch.examples *= static_cast<double>(config.train.examples_of_record()) /
+                    static_cast<double>(data::documents_together(config));
   return epoch;
 }
 
@@ -84,7 +85,7 @@ Epoch epoch_of(const config::RunConfig& config, const std::vector<data::DatasetT
                               : config.data.val_split / std::max(1.0, epoch.records);
   const double kept = std::max(0.0, 1 - held_out);
   epoch.tokens *= kept;
-  epoch.examples *= kept;
+  epoch.examples *= kept * static_cast<double>(config.train.examples_of_record());
   return epoch;
 }
 
@@ -95,7 +96,8 @@ data::BatchPlan trial_plan(const config::RunConfig& config,
                            int64_t global_batch_size) {
   data::BatchPlanOptions options{.max_seq_len = config.model.max_seq_len,
                                  .bin_tokens = bin_tokens,
-                                 .global_batch_size = global_batch_size,
+                                 .global_batch_size = std::max<int64_t>(
+                                     1, global_batch_size / config.train.examples_of_record()),
                                  .packing = config.data.packing,
                                  .shuffle = config.data.shuffle,
                                  .group_by_length = config.data.group_by_length,
@@ -230,7 +232,7 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
   };
   result.steps_per_epoch = steps_of_epoch(0);
   if (!config.data.streaming)
-    result.bins_in_epoch = plan ? plan->bins_in_epoch(0)
+    result.bins_in_epoch = plan ? plan->bins_in_epoch(0) * config.train.examples_of_record()
                                 : std::max<int64_t>(1, static_cast<int64_t>(std::ceil(in_bins)));
   result.steps =
       is_counted ? *config.train.max_steps : steps_in(config.train.epochs, steps_of_epoch);
@@ -247,6 +249,9 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
     const int64_t tokens = tries_longest ? plan->longest_tokens(bins_together)
                                          : plan->max_tokens(bins_together, result.steps);
     result.tokens_of_bin = static_cast<double>(tokens) / static_cast<double>(bins_together);
+    if (config.train.has_rollouts())  // the longest answers may come at any step
+      result.tokens_of_bin =
+          static_cast<double>(plan->longest_tokens(1) + config.train.rollouts.max_new_tokens);
   }
   return result;
 }

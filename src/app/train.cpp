@@ -42,6 +42,7 @@
 #include "sftrun/launch/supervisor.h"
 #include "sftrun/observe/foreign_results.h"
 #include "sftrun/observe/html_report.h"
+#include "sftrun/observe/metrics.h"
 #include "sftrun/observe/run_report.h"
 #include "sftrun/observe/run_summary.h"
 #include "sftrun/observe/system.h"
@@ -387,7 +388,7 @@ void add_last_metrics(const std::filesystem::path& run_dir, launch::Event& event
     const auto metrics = nlohmann::ordered_json::parse(*line, nullptr, /*allow_exceptions=*/false);
     if (!metrics.is_object() || !metrics.contains("step")) continue;  // the last may be incomplete
     event.step = std::max(event.step, metrics["step"].get<int64_t>());
-    if (!metrics.contains("eval_loss")) continue;
+    if (!observe::is_evaluation_line(metrics)) continue;
     event.details["evaluation"] = metrics;
     return;
   }

@@ -30,7 +30,7 @@ std::vector<std::string> ends_of(const std::string& set) {
 
 std::string best_metric(const TrainConfig& config) {
   const std::string& name = config.metric_for_best_model;
-  if (name.empty()) return "eval_loss";
+  if (name.empty()) return config.has_rollouts() ? "eval_reward" : "eval_loss";
   return name.starts_with("eval_") ? name : "eval_" + name;
 }
 

@@ -43,6 +43,8 @@ constexpr FieldType type_of() {
     return FieldType::kProjectors;
   else if constexpr (std::is_same_v<T, LossMixture>)
     return FieldType::kLosses;
+  else if constexpr (std::is_same_v<T, RewardSpecs>)
+    return FieldType::kRewards;
   else
     return FieldType::kObject;
 }
@@ -141,6 +143,8 @@ std::string Field::takes() const {
       return "a map of names to {input_width, hidden, tokens}";
     case FieldType::kLosses:
       return "the name of a loss, or a map of losses to weights";
+    case FieldType::kRewards:
+      return "the name of a reward, a map with its settings, or a list of these";
   }
   return {};
 }

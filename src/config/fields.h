@@ -562,7 +562,8 @@ void visit_best_fields(TrainConfig& train, Visitor&& field) {
         "The result is the model of the best evaluation instead of the last step's. Each "
         "evaluation that is the best so far writes a checkpoint.",
         "true");
-  field(train.metric_for_best_model, "metric_for_best_model", any().otherwise("eval_loss"), kAny,
+  field(train.metric_for_best_model, "metric_for_best_model",
+        any().otherwise("eval_loss; eval_reward with rollouts"), kAny,
         "Metric that decides which evaluation is the best: eval_loss, eval_perplexity, "
         "eval_SET_loss, eval_token_accuracy, eval_rouge1, eval_rouge2, eval_rouge_l, "
         "eval_exact_match, or with " +
@@ -658,6 +659,49 @@ void visit_device_fields(TrainConfig& train, Visitor&& field) {
         "repeats; shapes are rounded up to a few sizes. auto: only for micro-batches that are so "
         "small that launching kernels takes longer than computing (docs/cuda-graphs.md).",
         "off");
+}
+
+template <class Visitor>
+void visit_fields(RolloutsConfig& rollouts, Visitor&& field) {
+  using enum OnResume;
+  field(
+      rollouts.reward, "reward", any().otherwise("none"), kSame,
+      readers_of_setting("train.rollouts.reward") +
+          ": what judges the answers, and with it the run writes its own: data.train has prompts. "
+          "The functions are those of `sftrun reward` (docs/rewards.md).",
+      "[number, {name: length, maximum: 512, unit: tokens, weight: 0.2}]");
+  field(rollouts.n, "n", between(2, 4096), kSame,
+        "Answers to each prompt, whose rewards are compared. train.global_batch_size counts "
+        "answers, and is a multiple of it.",
+        "16");
+  field(rollouts.max_new_tokens, "max_new_tokens", between(1, kMaxTokens), kSame,
+        "The most tokens that an answer has. `loss_type: dr_grpo` divides by it.", "1024");
+  field(rollouts.temperature, "temperature", between(0.01, 100), kSame,
+        "Logits are divided by it before a token is drawn. With another value than 1 the answers "
+        "are not the model's own, and train.sampling_correction corrects for it.",
+        "0.9");
+  field(rollouts.top_p, "top_p", between(0.01, 1), kSame,
+        "Tokens are drawn from the likeliest ones whose probabilities reach this sum.", "0.95");
+  field(rollouts.top_k, "top_k", at_least(1).otherwise("none"), kSame,
+        "Tokens are drawn from so many of the likeliest ones.", "50");
+  field(rollouts.min_p, "min_p", between(0, 1), kSame,
+        "Tokens are drawn from those of at least this share of the largest probability.", "0.05");
+  field(rollouts.batch_size, "batch_size", between(1, 65536), kAny,
+        "Answers that a device writes at the same time.", "64");
+  field(rollouts.environment, "environment", any().otherwise("none"), kSame,
+        "A command that answers each turn of the model, as tools do, until it says null "
+        "(docs/grpo.md). Its turns are not trained on, and count in max_new_tokens.",
+        "python3 tools.py");
+  field(rollouts.max_turns, "max_turns", between(1, 1000), kSame,
+        "The most turns of the model in a conversation with `environment`.", "8");
+  field(rollouts.environment_timeout, "environment_timeout", above(0), kAny,
+        "Seconds that `environment` may take for the turns of a batch of up to 64 conversations.",
+        "300");
+  field(rollouts.chat, "chat", any().otherwise("true, if the model has a chat template"), kSame,
+        "Whether prompts that are strings are a user's turn, and not text to continue.", "false");
+  field(rollouts.num_samples, "num_samples", between(0, 4096), kAny,
+        "Prompts of a logged step whose answers are kept in the run directory, in `rollouts/`.",
+        "8");
 }
 
 template <class Visitor>
@@ -793,6 +837,8 @@ void visit_sections(RunConfig& config, Visitor&& section) {
   section("tuning.lora", config.tuning.lora, "LoRA, for the modes lora and qlora.");
   section("data", config.data, "Training and validation data.");
   section("train", config.train, "Optimization, evaluation and checkpoints.");
+  section("train.rollouts", config.train.rollouts,
+          "Answers that the model writes between steps, and is trained on (docs/grpo.md).");
   section("parallel", config.parallel, "Distributed training.");
   section("parallel.offload", config.parallel.offload,
           "What a GPU keeps in the host's memory, which is locked for fast copies. Losses stay the "

@@ -254,6 +254,50 @@ IdleRules rules_of_objectives() {
                                       " with train.kd_alpha 0: the loss is the cross-entropy alone")
                                 : std::string();
                    }});
+  rules.push_back({{"train.rollouts.n", "train.rollouts.max_new_tokens",
+                    "train.rollouts.temperature", "train.rollouts.top_p", "train.rollouts.top_k",
+                    "train.rollouts.min_p", "train.rollouts.batch_size", "train.rollouts.chat",
+                    "train.rollouts.environment", "train.rollouts.max_turns",
+                    "train.rollouts.environment_timeout", "train.rollouts.num_samples"},
+                   [](const RunConfig& run, const RunFacts&) {
+                     return run.train.rollouts.are_on()
+                                ? std::string()
+                                : std::string(
+                                      " without train.rollouts.reward, which says how answers are "
+                                      "judged");
+                   }});
+  rules.push_back({{"train.eval_batch_size"}, [](const RunConfig& run, const RunFacts&) {
+                     return run.train.has_rollouts()
+                                ? std::string(
+                                      " with train.rollouts, of which evaluations write as many "
+                                      "answers at a time as training (train.rollouts.batch_size)")
+                                : std::string();
+                   }});
+  rules.push_back({{"train.rollouts.max_turns", "train.rollouts.environment_timeout"},
+                   [](const RunConfig& run, const RunFacts&) {
+                     return run.train.rollouts.environment.empty()
+                                ? std::string(" without train.rollouts.environment")
+                                : std::string();
+                   }});
+  rules.push_back({{"train.max_completion_length"},
+                   [](const RunConfig& run, const RunFacts&) {
+                     return run.train.has_rollouts()
+                                ? std::string(
+                                      " with train.rollouts, where it is the same as "
+                                      "train.rollouts.max_new_tokens")
+                                : std::string();
+                   },
+                   [](const RunConfig& asked, const RunConfig& run) {
+                     return asked.train.max_completion_length == run.train.rollouts.max_new_tokens;
+                   }});
+  rules.push_back(
+      {{"data.group_by_length", "data.bin_tokens"}, [](const RunConfig& run, const RunFacts&) {
+         return run.train.has_rollouts()
+                    ? std::string(
+                          " with train.rollouts, whose answers have no length before "
+                          "they are written")
+                    : std::string();
+       }});
   rules.push_back({{"train.f_alpha_divergence_coef"}, [](const RunConfig& run, const RunFacts&) {
                      return run.train.f_divergence == FDivergence::kAlpha
                                 ? std::string()

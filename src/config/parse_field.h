@@ -158,6 +158,9 @@ std::optional<Complaint> parse_field(const Value& value, const Limits& limits, P
 /// The name of a loss, a list of names, or a map of names to weights.
 std::optional<Complaint> parse_field(const Value& value, const Limits& limits, LossMixture& member);
 
+/// Rewards (`parse_rewards`).
+std::optional<Complaint> parse_field(const Value& value, const Limits& limits, RewardSpecs& member);
+
 /// A path, a map that has one, or a list of these.
 std::optional<Complaint> parse_field(const Value& value, const Limits& limits,
                                      std::vector<DataSource>& member);
@@ -239,6 +242,7 @@ nlohmann::ordered_json field_to_json(const TrainParts& member);
 nlohmann::ordered_json field_to_json(const PartRates& member);
 nlohmann::ordered_json field_to_json(const Projectors& member);
 nlohmann::ordered_json field_to_json(const LossMixture& member);
+nlohmann::ordered_json field_to_json(const RewardSpecs& member);
 inline nlohmann::ordered_json field_to_json(const AutoInt& member) {
   return member.value ? nlohmann::ordered_json(*member.value) : nlohmann::ordered_json("auto");
 }

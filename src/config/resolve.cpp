@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "choices.h"
 #include "sftrun/config/refusals.h"
@@ -179,7 +180,7 @@ void resolve_evaluation(RunConfig& config) {
   const bool has_val = !config.data.val.empty() || config.data.val_split > 0;
   const bool evaluates =
       has_val && (train.eval_strategy != EvalStrategy::kNo || train.eval_on_start);
-  if (evaluates && train.eval_batch_size.is_auto()) train.eval_batch_size = train.batch_size;
+  if (evaluates && train.eval_batch_size.is_auto() && !train.has_rollouts()) train.eval_batch_size = train.batch_size;
   if (train.eval_strategy != EvalStrategy::kAuto) return;
   if (has_val && config.data.streaming && !train.eval_steps && train.max_steps) {
     constexpr int64_t kEvaluations = 10;  // there are no epochs
@@ -194,6 +195,27 @@ void resolve_offload(RunConfig& config) {
   Optimizer& optimizer = config.train.optimizer;
   if (config.parallel.offload.optimizer == Offload::kNone) return;
   optimizer = optimizer_info(optimizer).on_host.value_or(optimizer);
+}
+
+/// Answers of a step are not packed: a micro-batch has so many of them, one after the other.
+void resolve_rollouts(RunConfig& config) {
+  if (!config.train.has_rollouts()) return;
+  config.data.packing = false;
+  config.train.max_completion_length = config.train.rollouts.max_new_tokens;
+}
+
+/// @throws ConfigError if a step does not have whole groups
+void require_whole_groups(const TrainConfig& train, const Places& places) {
+  if (!train.has_rollouts()) return;
+  const int64_t n = train.rollouts.n, global = *train.global_batch_size.value;
+  if (global % n == 0) return;
+  throw ConfigError(
+      fmt::format("a step has {} answers (train.global_batch_size), which is not a multiple of "
+                  "train.rollouts.n {}",
+                  global, n),
+      places_of(places, {"train.rollouts.n", "train.global_batch_size", "train.batch_size",
+                         "train.grad_accum"}),
+      fmt::format("set train.global_batch_size to {}", neighbours(global, n)));
 }
 
 /// With the inputs of layers in the host's memory, the micro-batches of a step need little more on
@@ -231,6 +253,7 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
   resolve_dtype(config);
   resolve_parts(config.tuning);
   resolve_trainable(config);
+  resolve_rollouts(config);
   resolve_offload(config);
   resolve_fetch(config);
   resolve_strategy(config, world_size, places);
@@ -238,6 +261,7 @@ void resolve_all(RunConfig& config, const std::filesystem::path& yaml, int world
   const int64_t target = config.train.global_batch_size.value.value_or(kTargetGlobalBatch);
   resolve_batch_sizes(config.train, {axes.data_parts(), parts_text(axes, world_size)},
                       max_auto_micro_batch(axes, max_micro_batch, target), places);
+  require_whole_groups(config.train, places);
   resolve_schedule(config);
   resolve_evaluation(config);
   if (config.output.dir.empty())
@@ -337,6 +361,10 @@ BatchShape resolve_batch(int64_t world_size, int64_t max_micro_batch, int64_t ta
 
 void set_target_batch(TrainConfig& train, int64_t target, AutoInt batch_size, int64_t world_size,
                       int64_t max_micro_batch, bool eval_follows) {
+  if (train.has_rollouts()) {  // whole groups, on the same number of answers for each device
+    const int64_t step = std::lcm(train.rollouts.n, world_size * batch_size.value.value_or(1));
+    target = (target + step - 1) / step * step;
+  }
   BatchShape shape = resolve_batch(world_size, max_micro_batch, target);
   if (batch_size.value) {
     shape.micro_batch_size = *batch_size.value;

@@ -309,6 +309,23 @@ RewardSpecs parse_rewards(const Value& value, const std::string& place, Problems
   return RewardsReader(place, problems).read(value);
 }
 
+/// A configuration reports one complaint for each key: the first problem of the list.
+std::optional<Complaint> parse_field(const Value& value, const Limits&, RewardSpecs& member) {
+  Problems problems;
+  const bool is_none = value.kind == Value::Kind::kList && value.items.empty();
+  RewardSpecs specs =
+      is_none ? RewardSpecs() : parse_rewards(value, "train.rollouts.reward", problems);
+  if (!problems.empty())
+    return Complaint{fmt::format("cannot be used: {}", problems.front().message),
+                     problems.front().fix, /*show_takes=*/false};
+  member = std::move(specs);
+  return std::nullopt;
+}
+
+nlohmann::ordered_json field_to_json(const RewardSpecs& member) {
+  return to_json(member);
+}
+
 RewardSpecs read_rewards(const std::string& file) {
   Problems problems;
   Value document = parse_yaml(read_text_file(file), file, problems);

@@ -91,6 +91,50 @@ Json losses_schema() {
   return {{"anyOf", Json::array({name, Json{{"type", "array"}, {"items", name}}, mixture})}};
 }
 
+Json reward_setting_schema(const RewardSetting& setting) {
+  using enum RewardSetting::Type;
+  const Json text = {{"type", "string"}};
+  switch (setting.type) {
+    case kText:
+      return text;
+    case kTexts:
+      return {{"anyOf", Json::array({text, Json{{"type", "array"}, {"items", text}}})}};
+    case kNumber:
+      return {{"type", "number"}};
+    case kCount:
+      return {{"type", "integer"}};
+    case kFlag:
+      return {{"type", "boolean"}};
+    case kChoice:
+      break;
+  }
+  Json words = Json::array();
+  for (const std::string_view word : setting.choices) words.push_back(word);
+  return {{"enum", words}};
+}
+
+Json rewards_schema() {
+  Json names = Json::array(), kinds = Json::array();
+  for (const RewardInfo& reward : kRewards) {
+    names.push_back(reward.name);
+    Json properties = {{"name", {{"const", reward.name}}},
+                       {"label", {{"type", "string"}}},
+                       {"weight", {{"type", "number"}}}};
+    for (const RewardSetting& setting : reward.settings) {
+      Json& schema = properties[std::string(setting.name)] = reward_setting_schema(setting);
+      schema["description"] = setting.description;
+    }
+    kinds.push_back({{"type", "object"},
+                     {"required", Json::array({"name"})},
+                     {"properties", properties},
+                     {"additionalProperties", false}});
+  }
+  Json one = {{"anyOf", kinds}};
+  one["anyOf"].push_back({{"enum", names}});
+  const Json list = {{"type", "array"}, {"items", one}, {"minItems", 1}};
+  return {{"anyOf", Json::array({one, list})}};
+}
+
 Json type_schema(const Field& field) {
   switch (field.type) {
     case FieldType::kBool:
@@ -130,6 +174,8 @@ Json type_schema(const Field& field) {
       return projectors_schema();
     case FieldType::kLosses:
       return losses_schema();
+    case FieldType::kRewards:
+      return rewards_schema();
   }
   return {};
 }

@@ -1,28 +1,15 @@
 #include "sftrun/data/advantages.h"
 
-#include <cmath>
 #include <map>
 #include <utility>
+
+#include "sftrun/core/statistics.h"
 
 namespace sftrun::data {
 namespace {
 
 /// As added in trl/trainer/grpo_trainer.py.
 constexpr double kSmallSpread = 1e-4;
-
-double mean_of(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double value : values) sum += value;
-  return sum / static_cast<double>(values.size());
-}
-
-/// @param mean of the values   @return 0 of a single one
-double spread_of(const std::vector<double>& values, double mean) {
-  if (values.size() < 2) return 0;
-  double squares = 0;
-  for (const double value : values) squares += (value - mean) * (value - mean);
-  return std::sqrt(squares / static_cast<double>(values.size() - 1));
-}
 
 using GroupKey = std::pair<int32_t, uint64_t>;
 
@@ -48,14 +35,14 @@ Advantages advantages_of(const ExampleStore& examples, config::ScaleRewards scal
   }
   for (auto& [key, group] : groups) {
     group.mean = mean_of(group.rewards);
-    group.spread = spread_of(group.rewards, group.mean);
+    group.spread = sample_deviation(group.rewards, group.mean);
     ++found.num_groups;
     if (group.rewards.size() == 1)
       ++found.num_alone;
     else if (group.spread == 0)
       ++found.num_equal;
   }
-  const double spread_of_all = all.empty() ? 0 : spread_of(all, mean_of(all));
+  const double spread_of_all = all.empty() ? 0 : sample_deviation(all, mean_of(all));
   for (int64_t i = 0; i < examples.size(); ++i) {
     const StoredExample& stored = examples.stored(i);
     double advantage = stored.score;

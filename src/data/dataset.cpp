@@ -104,12 +104,14 @@ std::string cache_key(const std::string& fingerprint, const TokenizedSource& sou
   for (const SourceFile& file : source.files()) key.add(identity_of(file.path));
   key.add(source.image_root().string());
   for (const auto value :
-       {static_cast<int64_t>(config.train.objective_info().form),
-        static_cast<int64_t>(data.loss_on), static_cast<int64_t>(data.thinking),
-        static_cast<int64_t>(data.empty_thinking), static_cast<int64_t>(data.bad_records),
-        static_cast<int64_t>(rule.too_long), rule.max_seq_len, rendering_moment(model)}) {
+       {static_cast<int64_t>(config.train.example_form()), static_cast<int64_t>(data.loss_on),
+        static_cast<int64_t>(data.thinking), static_cast<int64_t>(data.empty_thinking),
+        static_cast<int64_t>(data.bad_records), static_cast<int64_t>(rule.too_long),
+        rule.max_seq_len, rendering_moment(model)}) {
     key.add(static_cast<uint64_t>(value));
   }
+  if (config.train.has_rollouts())
+    key.add(config.train.rollouts.chat ? *config.train.rollouts.chat ? "chat" : "text" : "auto");
   key.add(static_cast<uint64_t>(config.train.objective_info().head));
   for (const std::string& name : config.data.classes) key.add(name);
   key.add(static_cast<uint64_t>(config.train.problem_type));

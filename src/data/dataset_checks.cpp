@@ -8,10 +8,9 @@
 namespace sftrun::data {
 namespace {
 
-/// A model that is not trained on its end-of-turn token does not stop. Where the model wrote the
-/// answers itself, their rewards say how they should end.
+/// A model that is not trained on its end-of-turn token does not stop.
 void require_trained_ends(const DatasetTallies& tallies, const CheckContext& context) {
-  if (context.form == config::ExampleForm::kSampled) return;
+  if (context.model_writes_answers()) return;
   if (tallies.without_end.count() != tallies.stats.num_examples || !context.trains_ends()) return;
   throw DataError(
       fmt::format("no example trains on an end-of-turn token, so the trained model would not "
@@ -49,8 +48,12 @@ std::string unknown_roles_fix(const DatasetTallies& tallies) {
   if (!context.trains_ends()) fix += ", or set data.too_long: truncate";
   if (tallies.long_media.are_images) fix += way_to_smaller_images(context.model);
   throw DataError(
-      fmt::format("every record is longer than model.max_seq_len = {}; the shortest has {} tokens",
-                  context.rule.max_seq_len, tallies.shortest_too_long->first),
+      context.rule.answer_tokens > 0
+          ? fmt::format("every prompt is too long: {}; the shortest has {} tokens",
+                        context.rule.words(), tallies.shortest_too_long->first)
+          : fmt::format(
+                "every record is longer than model.max_seq_len = {}; the shortest has {} tokens",
+                context.rule.max_seq_len, tallies.shortest_too_long->first),
       tallies.shortest_too_long->second, fix);
 }
 

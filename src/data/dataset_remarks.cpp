@@ -80,7 +80,7 @@ std::string DatasetRemarks::remark_on_end_token(const EndToken& end) const {
 }
 
 void DatasetRemarks::remark_on_ends() {
-  if (context_.form == config::ExampleForm::kSampled) return;
+  if (context_.model_writes_answers()) return;
   if (context_.has_scores) return;  // the model is not to stop
   if (tallies_.without_end.count() > 0) {
     remarks_.push_back(

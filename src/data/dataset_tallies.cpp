@@ -20,7 +20,7 @@ CheckContext::CheckContext(const TextModel& text_model, const config::RunConfig&
       data(run.data),
       is_text(config::format_info(format).is_text),
       is_preference(config::format_info(format).is_pair),
-      form(run.train.objective_info().form),
+      form(run.train.example_form()),
       has_scores(run.train.objective_info().has_scores()),
       rule(length_rule),
       expects_bos(!is_text && model.chat_template && adds_bos(*model.tokenizer)) {}

@@ -22,6 +22,10 @@ struct CheckContext {
 
   /// Whether examples without their ends are refused.
   bool trains_ends() const;
+  /// Their rewards say how answers should end.
+  bool model_writes_answers() const {
+    return form == config::ExampleForm::kSampled || form == config::ExampleForm::kPrompt;
+  }
 
   const TextModel model;
   const config::DataConfig data;

@@ -19,7 +19,7 @@
 namespace sftrun::data {
 namespace {
 
-constexpr std::string_view kMagic = "sftrunE5";
+constexpr std::string_view kMagic = "sftrunE6";
 constexpr size_t kFlushTokens = size_t{1} << 20;
 
 struct Footer {
@@ -93,6 +93,10 @@ uint64_t num_column_values(const StoredExample& example) {
 uint64_t num_values(const StoredExample& example) {
   return num_column_values(example) + example.num_targets;
 }
+/// Words behind the values, of the record's text.
+uint64_t num_record_words(const StoredExample& example) {
+  return (uint64_t{example.record_bytes} + sizeof(MarkedToken) - 1) / sizeof(MarkedToken);
+}
 
 double label_weight_of(const Example& example, uint32_t label_tokens) {
   const std::vector<float>& weights = example.values.of(LabelColumn::kWeight);
@@ -116,6 +120,7 @@ StoredExample stored_of(const Example& example, uint64_t offset) {
           .columns = columns_of(example.values, label_tokens),
           .score_kind = static_cast<uint8_t>(example.score_kind),
           .is_cut_short = static_cast<uint8_t>(example.is_cut_short ? 1 : 0),
+          .record_bytes = static_cast<uint32_t>(example.record_text.size()),
           .label_weight = label_weight_of(example, label_tokens),
           .score = example.score,
           .group = example.group};
@@ -123,11 +128,6 @@ StoredExample stored_of(const Example& example, uint64_t offset) {
 
 void append_floats(const std::vector<float>& values, std::vector<MarkedToken>& out) {
   for (const float value : values) out.push_back(std::bit_cast<MarkedToken>(value));
-}
-/// Columns and targets.
-void append_values(const Example& example, std::vector<MarkedToken>& out) {
-  for (const std::vector<float>& column : example.values.columns) append_floats(column, out);
-  append_floats(example.targets, out);
 }
 std::vector<float> floats_of(std::span<const MarkedToken> words) {
   std::vector<float> values;
@@ -159,6 +159,13 @@ void append_bytes(std::string_view bytes, std::vector<MarkedToken>& out) {
   const size_t begin = out.size();
   out.resize(begin + (bytes.size() + sizeof(MarkedToken) - 1) / sizeof(MarkedToken), 0);
   if (!bytes.empty()) std::memcpy(out.data() + begin, bytes.data(), bytes.size());
+}
+
+/// Columns, targets and the record's text.
+void append_values(const Example& example, std::vector<MarkedToken>& out) {
+  for (const std::vector<float>& column : example.values.columns) append_floats(column, out);
+  append_floats(example.targets, out);
+  append_bytes(example.record_text, out);
 }
 
 StoredMedia stored_media_of(const SequenceMedia& image, uint64_t media_offset,
@@ -270,7 +277,8 @@ struct ExampleStore::Contents {
   /// Whether an example and its images lie within the file, and its answer within its tokens.
   bool holds(const StoredExample& example) const {
     const bool has_tokens = example.offset <= tokens.size() &&
-                            example.length + num_values(example) <= tokens.size() - example.offset;
+                            example.length + num_values(example) + num_record_words(example) <=
+                                tokens.size() - example.offset;
     const bool has_answer = example.judgement <= static_cast<uint8_t>(Judgement::kDesirable) &&
                             example.score_kind <= static_cast<uint8_t>(ScoreKind::kAdvantage) &&
                             example.answer_begin <= example.length;
@@ -293,6 +301,14 @@ struct ExampleStore::Contents {
     const uint64_t begin = example.offset + example.length + first;
     require_whole(begin * sizeof(MarkedToken), count * sizeof(MarkedToken));
     return floats_of(tokens.subspan(begin, count));
+  }
+
+  std::string record_text_of(const StoredExample& example) const {
+    const uint64_t begin =
+        (example.offset + example.length + num_values(example)) * sizeof(MarkedToken);
+    require_whole(begin, example.record_bytes);
+    const auto* bytes = reinterpret_cast<const char*>(tokens.data());
+    return {bytes + begin, example.record_bytes};
   }
 
   /// Pages that were read remain in the page cache but are not counted as memory of this process;
@@ -434,6 +450,11 @@ std::vector<float> ExampleStore::targets_of(int64_t index) const {
   return contents->values_of(*stored, num_column_values(*stored), stored->num_targets);
 }
 
+std::string ExampleStore::record_text_of(int64_t index) const {
+  const auto [contents, stored] = place_of(index);
+  return contents->record_text_of(*stored);
+}
+
 std::span<const StoredMedia> ExampleStore::stored_media(int64_t index) const {
   const Place place = place_of(index);
   return place.contents->images.subspan(place.stored->first_media, place.stored->num_media);
@@ -505,7 +526,8 @@ void ExampleWriter::add(const Example& example) {
   index_.back().first_media = first_media;
   append_marked(example, buffer_);
   append_values(example, buffer_);
-  num_tokens_ += example.tokens.size() + num_values(index_.back());
+  num_tokens_ +=
+      example.tokens.size() + num_values(index_.back()) + num_record_words(index_.back());
   if (buffer_.size() >= kFlushTokens) flush();
 }
 

@@ -52,6 +52,11 @@ struct Doubts {
   }
 
   void add(const MappedRecord& mapped, RecordFormat format, const std::string& where) {
+    if (form == config::ExampleForm::kPrompt) {  // rewards may read any column
+      detect_prompt_format(mapped.record, where);
+      for (const std::string& field : mapped.absent) ++absent_fields[field];
+      return;
+    }
     Json room;
     const Json& record = config::format_info(format).is_pair
                              ? with_pair_columns(mapped.record, {.reads_images = true}, where, room)
@@ -170,7 +175,7 @@ SourceLook look_at_source(const config::RunConfig& config, const config::DataSou
                   .format = records.format().format,
                   .format_reason = records.format().reason};
   records.require_one_format();
-  Doubts doubts{.form = config.train.objective_info().form};
+  Doubts doubts{.form = config.train.example_form()};
   while (look.num_records < num_records) {
     const auto block = records.next();
     if (!block) break;
@@ -228,6 +233,9 @@ bool leaves_template_unused(const config::RunConfig& config, const TextModel& mo
       return true;  // its ids may be of a rendered prompt
     for (size_t i = 0; block && i < block->count; ++i) {
       try {
+        if (config.train.has_rollouts())
+          return config.train.rollouts.chat.value_or(true) &&
+                 !config::format_info(records.format().format).is_text;
         return is_rendered(records.parse(*block, i).record, records.format().format,
                            /*has_chat_template=*/true);
       } catch (const DataError&) {  // a bad record, which data.bad_records leaves out
@@ -343,8 +351,8 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
             builder.build(records.parse(*block, i).record, where, records.folder(*block));
         is_built = true;  // the length of its sequences may be refused
         for (PreviewedSequence& shown :
-             previewed_record(std::move(built), detected.format, config.train.objective_info().form,
-                              rule, place, where))
+             previewed_record(std::move(built), detected.format, config.train.example_form(), rule,
+                              place, where))
           preview.sequences.push_back(std::move(shown));
       } catch (const DataError& error) {
         bad.add(bad_record_of(error, where, /*may_be_left_out=*/!is_built), seen);

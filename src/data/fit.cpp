@@ -35,10 +35,23 @@ bool cuts_an_image(const Sequence& sequence, int64_t count) {
 LengthRule length_rule(const config::RunConfig& config, RecordFormat format) {
   using config::TooLong;
   LengthRule rule{config.model.max_seq_len, config.data.too_long};
+  if (config.train.has_rollouts()) {
+    rule.answer_tokens = config.train.rollouts.max_new_tokens;
+    rule.max_seq_len = std::max<int64_t>(0, rule.max_seq_len - rule.answer_tokens);
+    if (rule.too_long != TooLong::kError) rule.too_long = TooLong::kDrop;
+    return rule;
+  }
   if (rule.too_long == TooLong::kAuto) {
     rule.too_long = config::format_info(format).is_text ? TooLong::kTruncate : TooLong::kDrop;
   }
   return rule;
+}
+
+std::string LengthRule::words() const {
+  if (answer_tokens == 0) return fmt::format("model.max_seq_len is {}", max_seq_len);
+  return fmt::format(
+      "a prompt may have {} (model.max_seq_len {} less train.rollouts.max_new_tokens {})",
+      max_seq_len, max_seq_len + answer_tokens, answer_tokens);
 }
 
 Fate fate_of(const Sequence& sequence, const LengthRule& rule, const std::string& where) {
@@ -50,9 +63,10 @@ Fate fate_of(const Sequence& sequence, const LengthRule& rule, const std::string
     if (cuts_an_image(sequence, rule.max_seq_len)) return Fate::kTooLong;
     return has_target(sequence, rule.max_seq_len) ? Fate::kTruncated : Fate::kLabelsCutOff;
   }
-  throw DataError(
-      fmt::format("the record has {} tokens, model.max_seq_len is {}", length, rule.max_seq_len),
-      where, "raise model.max_seq_len, or set data.too_long to drop or truncate");
+  throw DataError(fmt::format("the record has {} tokens, {}", length, rule.words()), where,
+                  rule.answer_tokens > 0
+                      ? "raise model.max_seq_len, or set data.too_long to drop"
+                      : "raise model.max_seq_len, or set data.too_long to drop or truncate");
 }
 
 Example to_example(const Sequence& sequence, int64_t max_seq_len, int64_t record) {
@@ -67,7 +81,8 @@ Example to_example(const Sequence& sequence, int64_t max_seq_len, int64_t record
       .score = sequence.score,
       .score_kind = sequence.score_kind,
       .group = sequence.group,
-      .is_cut_short = sequence.is_cut_short};
+      .is_cut_short = sequence.is_cut_short,
+      .record_text = sequence.record_text};
   const std::array<std::pair<LabelColumn, const std::vector<float>*>, kNumLabelColumns> columns = {
       {{LabelColumn::kWeight, &sequence.weights},
        {LabelColumn::kOldLogp, &sequence.old_logps},

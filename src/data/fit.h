@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/example.h"
@@ -21,6 +22,9 @@ enum class Fate : uint8_t {
 struct LengthRule {
   int64_t max_seq_len = 2048;
   config::TooLong too_long = config::TooLong::kDrop;  ///< not auto
+  int64_t answer_tokens = 0;  ///< of prompts: what model.max_seq_len leaves for answers, too
+
+  std::string words() const;  ///< "model.max_seq_len is 2048"
 };
 /// `data.too_long`, with auto resolved for the format: a text may be truncated anywhere, a
 /// conversation may not.

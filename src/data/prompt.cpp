@@ -7,6 +7,7 @@
 #include "likely_columns.h"
 #include "media_text.h"
 #include "nulls.h"
+#include "preference.h"
 #include "record.h"
 #include "record_media.h"
 #include "sftrun/core/error.h"
@@ -95,8 +96,15 @@ bool PromptBuilder::renders(const Json& record, const std::string& where) const 
 
 PromptTokens PromptBuilder::build(const Json& record, const std::string& where,
                                   const std::filesystem::path& folder) const {
+  Sequence sequence = sequence_of(record, where, folder, /*stamps=*/nullptr);
+  return {std::move(sequence.ids), std::move(sequence.media)};
+}
+
+Sequence PromptBuilder::sequence_of(const Json& record, const std::string& where,
+                                    const std::filesystem::path& folder,
+                                    MediaStamps* stamps) const {
   const Asked asked = asked_by(record, where);
-  const auto media = media_of_record(record, asked.format, model_, {where, folder});
+  const auto media = media_of_record(record, asked.format, model_, {where, folder, stamps});
   Json room;
   const Json& marked =
       media != nullptr ? media->marked(asked.record, asked.format, room) : asked.record;
@@ -111,6 +119,7 @@ PromptTokens PromptBuilder::build(const Json& record, const std::string& where,
   if (continues) {
     if (media != nullptr) placed = place_media(*plain, *media);
     sequence.text = plain->prompt + plain->completion;
+    sequence.parts = {{{0, static_cast<uint32_t>(sequence.text.size())}, "prompt"}};
   } else {
     if (model_.chat_template == nullptr) throw_no_template(where);
     Conversation conversation;
@@ -127,6 +136,7 @@ PromptTokens PromptBuilder::build(const Json& record, const std::string& where,
     const TextModel& model = model_for_videos(model_, conversation.messages, other);
     templates::LabelledConversation asking{.rendered = render(conversation, model, where)};
     if (media != nullptr) placed = place_media(asking, conversation.messages, *media);
+    sequence.parts = parts_of(asking.rendered, conversation.messages);
     sequence.text = std::move(asking.rendered.text);
   }
   tokenizer::Encoding encoding =
@@ -137,7 +147,11 @@ PromptTokens PromptBuilder::build(const Json& record, const std::string& where,
   if (media != nullptr) note_media(sequence, placed, *media);
   require_one_bos(sequence.ids, sequence.spans, *model_.tokenizer, where);
   require_embedded(sequence.ids, model_, where);
-  return {std::move(sequence.ids), std::move(sequence.media)};
+  return sequence;
+}
+
+DetectedFormat detect_prompt_format(const Json& record, const std::string& where) {
+  return {asked_by(record, where).format, "it has a prompt"};
 }
 
 }  // namespace sftrun::data

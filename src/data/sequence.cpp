@@ -17,7 +17,9 @@
 #include "roles.h"
 #include "sampled_answer.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/exact_json.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/data/prompt.h"
 #include "sftrun/templates/builtin_templates.h"
 #include "sftrun/templates/chat_labels.h"
 #include "text_cells.h"
@@ -368,10 +370,28 @@ SequenceBuilder::SequenceBuilder(RecordFormat format, TextModel model, SequenceO
     : format_(format),
       model_(std::move(model)),
       options_(std::move(options)),
-      form_(form_for(model_, options_)) {}
+      form_(form_for(model_, options_)) {
+  if (options_.form != config::ExampleForm::kPrompt) return;
+  TextModel asked = model_;
+  merge_into(asked.render_defaults.kwargs,
+             variables_of(options_.thinking, options_.chat_template_kwargs));
+  const bool has_template = model_.chat_template != nullptr;
+  if (options_.chat == true && !has_template)
+    throw ConfigError("the model has no chat template", "train.rollouts.chat",
+                      "remove it, or set model.chat_template");
+  prompts_ =
+      std::make_shared<const PromptBuilder>(std::move(asked), options_.chat.value_or(has_template));
+}
 
 std::vector<Sequence> SequenceBuilder::build(const Json& given, const std::string& where,
                                              const std::filesystem::path& folder) const {
+  if (prompts_ != nullptr) {
+    Sequence sequence = prompts_->sequence_of(given, where, folder, stamps_);
+    sequence.mask.assign(sequence.ids.size(), 1);
+    sequence.record_text = to_json_text(given);
+    sequence.differs_in_class = model_.tokenizer->differs_in_class(sequence.text);
+    return {std::move(sequence)};
+  }
   if (format_ == RecordFormat::kSampled) {
     Sequence sequence = sequence_of_ids(given, model_, options_, where);
     require_embedded(sequence.ids, model_, where);

@@ -21,7 +21,9 @@ EpochSize epoch_size(const config::RunConfig& config, const Dataset& dataset) {
       examples += part.weight;
     }
   }
-  epoch.tokens = static_cast<int64_t>(tokens);
+  const auto times = static_cast<double>(config.train.examples_of_record());
+  epoch.tokens = static_cast<int64_t>(times * tokens);
+  examples *= times;
   const double bins = config.data.packing
                           ? tokens / static_cast<double>(config.model.max_seq_len)
                           : examples / static_cast<double>(documents_together(config));

@@ -56,6 +56,7 @@ SourceRecords::SourceRecords(const config::RunConfig& config, const config::Data
       image_root_(image_root_of(config.data, source)),
       fields_(merged(config.data.fields, source.fields), format_of(config.data, source)),
       objective_(config.train.objective),
+      reads_prompts_(config.train.has_rollouts()),
       takes_text_(
           config::is_format(format_of(config.data, source), &config::RecordFormatInfo::is_text)),
       left_(source.max_samples) {
@@ -89,6 +90,11 @@ bool SourceRecords::first_line_is_json() const {
   }
 }
 
+DetectedFormat SourceRecords::format_of_record(const Json& record, const std::string& place) const {
+  return reads_prompts_ ? detect_prompt_format(record, place)
+                        : detect_format(record, place, objective_);
+}
+
 /// The format of the first record that has one; records before it may be bad.
 DetectedFormat SourceRecords::detect() const {
   BadRecords bad;
@@ -97,7 +103,7 @@ DetectedFormat SourceRecords::detect() const {
     try {
       const Json record = parse(*first_, i).record;
       fields_.require_pairs(record, place);
-      return detect_format(record, place, objective_);
+      return format_of_record(record, place);
     } catch (const DataError& error) {
       bad.add({error}, static_cast<int64_t>(i));
       if (bad.is_hopeless(bad.count())) break;
@@ -123,8 +129,9 @@ void SourceRecords::require_same_format(size_t file) const {
   try {
     const Json record =
         fields_.apply(block->parse(0, place), place, reader->has_text_cells()).record;
-    other = detect_format(record, place, objective_);
+    other = format_of_record(record, place);
     if (other.format == format_.format) return;
+    if (reads_prompts_) return;  // each is read by its own keys
     shapes_of(record, format_.format, TemplateTraits{.reads_images = true}, place);
     return;  // it has the keys of both
   } catch (const DataError&) {

@@ -54,6 +54,7 @@ class SourceRecords {
   std::unique_ptr<RecordReader> open(size_t file) const;
   bool open_next();
   DetectedFormat detect() const;
+  DetectedFormat format_of_record(const Json& record, const std::string& place) const;
   bool first_line_is_json() const;
   void require_same_format(size_t file) const;
   std::optional<Block> read();
@@ -62,7 +63,8 @@ class SourceRecords {
   std::filesystem::path image_root_;
   FieldMap fields_;
   config::Objective objective_;
-  bool takes_text_;  // lines of text are records
+  bool reads_prompts_;  // that the run answers
+  bool takes_text_;     // lines of text are records
   bool reads_json_as_text_ = false;
   std::vector<SourceFile> files_;
   std::vector<uint64_t> sizes_;

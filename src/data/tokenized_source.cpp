@@ -72,7 +72,7 @@ SequenceOptions sequence_options(const config::RunConfig& run, bool with_parts) 
   const config::ObjectiveInfo& objective = run.train.objective_info();
   // A run whose classes are not known yet is looked at before it is resolved.
   const FoundClasses classes = objective.reads_classes() ? find_classes(run) : FoundClasses{};
-  return {.form = objective.form,
+  return {.form = run.train.example_form(),
           .head = objective.head,
           .classes = classes.names,
           .problem_type = classes.problem,
@@ -81,7 +81,8 @@ SequenceOptions sequence_options(const config::RunConfig& run, bool with_parts) 
           .empty_thinking = data.empty_thinking,
           .chat_template_kwargs = data.chat_template_kwargs,
           .label_weights = LabelWeights(data.label_weights),
-          .with_parts = with_parts};
+          .with_parts = with_parts,
+          .chat = run.train.rollouts.chat};
 }
 
 TokenizedSource::TokenizedSource(const config::RunConfig& config, const config::DataSource& source,

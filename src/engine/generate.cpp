@@ -1,7 +1,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "answer_parts.h"
+#include "answer_record.h"
 #include "command_ranks.h"
 #include "commands.h"
 #include "rank.h"
@@ -21,6 +21,7 @@
 #include "sftrun/core/presence.h"
 #include "sftrun/core/standard_streams.h"
 #include "sftrun/core/xxh3.h"
+#include "sftrun/data/image_input.h"
 #include "sftrun/data/input_records.h"
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/data/prompt.h"
@@ -120,11 +121,6 @@ TextGenerator generator_of(const app::GenerateRequest& request, const data::Text
   return {text, std::move(options), request.sampling.stop};
 }
 
-/// The number that JSON writes with as many digits as the value has.
-double shortest(float value) {
-  return std::strtod(fmt::format("{}", value).c_str(), nullptr);
-}
-
 /// Whether tokens are drawn from another distribution than the model's.
 bool is_changed(const app::SamplingRequest& sampling) {
   return sampling.temperature > 0 &&
@@ -136,24 +132,12 @@ bool is_changed(const app::SamplingRequest& sampling) {
 /// @param index number of the answer, among all answers to all prompts
 Json additions_of(const app::GenerateRequest& request, size_t index,
                   const std::vector<int32_t>& prompt_ids, const Answer& answer) {
-  Json added = {{"generated", answer.text},
-                {"generated_tokens", answer.num_tokens},
-                {"finish_reason", answer.finish_reason()}};
+  Json added = record_of(answer);
   if (const auto n = static_cast<size_t>(request.num_answers); n > 1) {
     added["group"] = index / n;
     added["answer_index"] = index % n;
   }
-  if (!request.logprobs) return added;
-  added["prompt_ids"] = prompt_ids;
-  added["completion_ids"] = answer.token_ids;
-  const auto list = [&](float model::DrawnLogprob::*of) {
-    Json values = Json::array();
-    for (const model::DrawnLogprob& logprob : answer.logprobs)
-      values.push_back(shortest(logprob.*of));
-    return values;
-  };
-  added["logprobs"] = list(&model::DrawnLogprob::model);
-  if (is_changed(request.sampling)) added["sampling_logprobs"] = list(&model::DrawnLogprob::drawn);
+  if (request.logprobs) added.update(sample_of(answer, prompt_ids, is_changed(request.sampling)));
   return added;
 }
 

@@ -10,6 +10,7 @@
 
 #include "host_memory.h"
 #include "memory_advice.h"
+#include "rollouts.h"
 #include "sftrun/config/reference_model.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
@@ -142,6 +143,10 @@ void prepare_data(PreparedRun& run, const train::TrainState* saved,
   const data::MediaKinds in_train =
       may_have_media ? kinds_in(run.data.train_or_null()) : data::MediaKinds();
   run.has_images = has_images(run, in_train);
+  if (run.config.train.has_rollouts() && rank.is_main()) {
+    require_judgeable(run.config, *run.data.train);
+    if (run.data.val) require_judgeable(run.config, *run.data.val);
+  }
   run.deals_by_cost = run.has_images && (saved == nullptr || train::deals_by_cost(saved->identity));
   require_inputs_of_parts(run, in_train.features || run.config.data.streaming);
   if (rank.is_main()) run.leaves_template_unused = data::leaves_template_unused(run.config, text);

@@ -66,15 +66,32 @@ class SharedRun {
 
   std::optional<model::Prompt> next_prompt() {
     if (code_ != 0) return std::nullopt;
-    const auto place = static_cast<size_t>(comm_.add(taken_, 1) - 1);
-    if (place >= shared_.records.size()) return std::nullopt;
-    const size_t record = shared_.records[place];
+    const std::optional<size_t> taken = next_place();
+    if (!taken) return std::nullopt;
+    const size_t record = shared_.records[*taken];
     data::PromptTokens prompt = shared_.prompt(record);
     return model::Prompt{.index = record,
                          .tokens = std::move(prompt.ids),
                          .stream = record / shared_.answers_per_record,
                          .media = std::move(prompt.media),
-                         .draw = static_cast<uint32_t>(record % shared_.answers_per_record)};
+                         .draw = static_cast<uint32_t>(record % shared_.answers_per_record),
+                         .max_new_tokens = shared_.max_new_tokens
+                                               ? std::optional(shared_.max_new_tokens(record))
+                                               : std::nullopt};
+  }
+
+  /// Of this rank's next record among all; nullopt: no record is left.
+  std::optional<size_t> next_place() {
+    const size_t count = shared_.records.size();
+    if (!shared_.dealt) {
+      const auto place = static_cast<size_t>(comm_.add(taken_, 1) - 1);
+      return place < count ? std::optional(place) : std::nullopt;
+    }
+    while (num_looked_at_ < count) {
+      const size_t place = num_looked_at_++;
+      if (shared_.records[place] % shared_.dealt->parts == shared_.dealt->part) return place;
+    }
+    return std::nullopt;
   }
 
   void take(size_t record, Answer&& answer) {
@@ -134,7 +151,8 @@ class SharedRun {
   parallel::Communicator& comm_;
   std::string taken_, done_, tokens_;  // numbers that the ranks share
   double start_, last_status_ = 0, last_log_ = 0;
-  int code_ = 0;  // of a stop
+  size_t num_looked_at_ = 0;  // records that are dealt
+  int code_ = 0;              // of a stop
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,11 @@
 #include "text_generator.h"
 
 namespace sftrun::engine {
+
+/// One part of several.
+struct Share {
+  size_t part = 0, parts = 1;
+};
 
 /// Records that the ranks answer together: each takes the next one when a row of its batch is free.
 /// Of ranks that have a model together their lead does.
@@ -23,6 +29,9 @@ struct SharedAnswers {
   const std::vector<size_t>& records;  ///< to answer, the same on every rank
   /// Above 1: `records` are numbers of answers, record * answers_per_record + number of the answer.
   size_t answers_per_record = 1;
+  /// A record belongs to the copy of the model that is its number modulo their number, and this rank has
+  /// one of them: each batch is the same whenever the records are answered. nullopt: they are taken.
+  std::optional<Share> dealt = std::nullopt;
   size_t num_done = 0;   ///< of `records` that were answered before
   bool logs_end = true;  ///< whether the last report is logged, too
   /// The prompt of a record.
@@ -30,6 +39,8 @@ struct SharedAnswers {
   std::function<void(size_t, Answer&&)> on_answer;
   std::function<std::string(size_t)> place;  ///< "file:line" of a record, for errors
   std::string after_errors = {};             ///< what helps then beside their own fix
+  /// The most tokens of a record's answer, where they are not the generator's.
+  std::function<int64_t(size_t)> max_new_tokens = {};
 };
 
 /// Answers all records; rank 0 reports progress. All ranks call it, and return when every record is

@@ -17,6 +17,10 @@ namespace {
 
 /// Empty: steps are dealt in order.
 data::BinCost bin_cost_of(const PreparedRun& run) {
+  if (run.config.train.has_rollouts())  // lengths differ a lot
+    return [](const data::ExampleStore& examples, const data::Bin& bin) {
+      return data::tokens_of(examples, bin);
+    };
   if (!run.deals_by_cost) return {};
   const spec::ArchSpec& arch = run.checkpoint->arch();
   const auto tower = plan::TowerUse::of(run.config.tuning, arch, run.has_images);
@@ -71,17 +75,41 @@ std::optional<config::BaseRecord> describe_adapter(const PreparedRun& run,
   return held;
 }
 
+namespace {
+
+AnsweringModel::Inputs answering_model(PreparedRun& run, Rank& rank) {
+  return {.decoder = *run.decoder,
+          .groups = run.division->groups(),
+          .strategy = *run.strategy,
+          .shards_weights = run.config.parallel.axes.shards_weights(),
+          .rank = rank};
+}
+
+}  // namespace
+
 std::unique_ptr<TrainingAnswers> training_answers(PreparedRun& run, Rank& rank) {
   if (!run.config.train.predict_with_generate || run.data.val_or_null() == nullptr) return nullptr;
   return std::make_unique<TrainingAnswers>(
       TrainingAnswers::Inputs{.config = run.config.train,
                               .text = *run.text,
                               .val = *run.data.val_or_null(),
-                              .decoder = *run.decoder,
-                              .groups = run.division->groups(),
-                              .strategy = *run.strategy,
-                              .shards_weights = run.config.parallel.axes.shards_weights(),
-                              .rank = rank});
+                              .model = answering_model(run, rank)});
+}
+
+std::unique_ptr<Rollouts> rollouts_of(PreparedRun& run, Rank& rank) {
+  if (!run.config.train.has_rollouts()) return nullptr;
+  auto rollouts = std::make_unique<Rollouts>(Rollouts::Inputs{.config = run.config,
+                                                              .text = *run.text,
+                                                              .train = *run.data.train,
+                                                              .val = run.data.val_or_null(),
+                                                              .model = answering_model(run, rank),
+                                                              .run_dir = run.run_dir()});
+  run.data.batches = std::make_unique<train::RolloutBatches>(
+      run.config, *run.data.train,
+      [&rollouts = *rollouts](int64_t step, const std::vector<int64_t>& prompts) {
+        return rollouts.write(step, prompts);
+      });
+  return rollouts;
 }
 
 launch::EventCommandOptions event_commands(const config::RunConfig& config, const Rank& rank) {

@@ -5,6 +5,7 @@
 
 #include "prepared_run.h"
 #include "rank.h"
+#include "rollouts.h"
 #include "sftrun/config/base_record.h"
 #include "sftrun/launch/event_commands.h"
 #include "sftrun/train/trainer_inputs.h"
@@ -21,6 +22,9 @@ std::optional<config::BaseRecord> describe_adapter(const PreparedRun& run,
                                                    train::TrainerInputs& inputs);
 /// Answers for the validation prompts; nullptr: the run wants none.
 std::unique_ptr<TrainingAnswers> training_answers(PreparedRun& run, Rank& rank);
+/// What writes and judges the answers that the run trains on, which become its batches; nullptr: the run
+/// writes none.   @pre it outlives `run.data.batches`'s last use
+std::unique_ptr<Rollouts> rollouts_of(PreparedRun& run, Rank& rank);
 /// Commands for the events of training, on rank 0; the front end starts those for its end.
 launch::EventCommandOptions event_commands(const config::RunConfig& config, const Rank& rank);
 

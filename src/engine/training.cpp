@@ -11,6 +11,7 @@
 #include "rank_report.h"
 #include "report.h"
 #include "result_card.h"
+#include "rollouts.h"
 #include "run_memory.h"
 #include "run_messages.h"
 #include "sftrun/core/clock.h"
@@ -93,6 +94,7 @@ class Training {
   at::Device device_;
   RankMeters meters_;
   std::unique_ptr<TrainingAnswers> answers_;
+  std::unique_ptr<Rollouts> rollouts_;
   std::optional<config::BaseRecord> base_record_;  // of an adapter's run
   std::optional<exporting::RunResult> result_;
   std::optional<train::Trainer> trainer_;
@@ -107,9 +109,11 @@ class Training {
 int Training::run() {
   if (const int code = make_trainer()) return code;
   if (answers_) answers_->rehearse();
+  if (rollouts_) rollouts_->rehearse();
   begin_statements();
   start_report();
   train::TrainOutcome outcome = trainer_->run();
+  if (rollouts_) rollouts_->finish();
   write_wanted_result(outcome);
   end_report(outcome);
   rank_.comm().leave();
@@ -120,6 +124,7 @@ int Training::run() {
 }
 
 train::TrainerInputs Training::inputs() {
+  rollouts_ = rollouts_of(run_, rank_);  // gives the batches
   train::TrainerInputs inputs = trainer_inputs(run_, rank_);
   inputs.longest_batch_first = tries_longest_batch(run_, rank_);
   if (inputs.longest_batch_first) inputs.tried_by = memory_measures(run_, rank_);
@@ -129,6 +134,10 @@ train::TrainerInputs Training::inputs() {
     inputs.hooks.answer_validation = [this](int64_t step, double allowed_s,
                                             const std::set<int64_t>& lost) {
       return answers_->evaluate(step, allowed_s, lost);
+    };
+  } else if (rollouts_) {
+    inputs.hooks.answer_validation = [this](int64_t step, double, const std::set<int64_t>&) {
+      return rollouts_->evaluate(step);
     };
   }
   rank_.start_commands(event_commands(run_.config, rank_));

@@ -26,59 +26,6 @@ namespace {
 
 constexpr size_t kSamples = 4;  // answers that are shown
 
-/// The units that this rank uses: its own, and those whose tensors these read, too.
-std::set<int64_t> units_of(const model::Decoder& decoder) {
-  std::set<int64_t> units;
-  const layers::UnitRange held = decoder.held_units();
-  for (int64_t unit = held.first; unit < held.end; ++unit) {
-    const std::vector<int64_t>& also = decoder.units()[static_cast<size_t>(unit)].also_reads;
-    units.insert(unit);
-    units.insert(also.begin(), also.end());
-  }
-  return units;
-}
-
-/// All units that this rank uses, whole, while it exists.
-class WholeUnits {
- public:
-  WholeUnits(parallel::Strategy& strategy, model::Decoder& decoder)
-      : strategy_(strategy), decoder_(decoder), units_(units_of(decoder)) {
-    for (const int64_t unit : units_) {
-      strategy_.before(unit, layers::UnitPass::kForward);
-      decoder_.joints().unit_arrived(unit);
-    }
-  }
-  ~WholeUnits() {
-    for (const int64_t unit : units_) {
-      decoder_.joints().unit_leaves(unit);
-      strategy_.after(unit, layers::UnitPass::kForward);
-    }
-  }
-  WholeUnits(const WholeUnits&) = delete;
-  WholeUnits& operator=(const WholeUnits&) = delete;
-
- private:
-  parallel::Strategy& strategy_;
-  model::Decoder& decoder_;
-  std::set<int64_t> units_;
-};
-
-/// As much memory as these units take that have none now. No rank waits for another one meanwhile.
-std::vector<at::Tensor> room_for_units(model::Decoder& decoder) {
-  std::vector<at::Tensor> room;
-  const auto add = [&](const at::Tensor& flat) {
-    if (flat.defined() && flat.storage().data() == nullptr) room.push_back(at::empty_like(flat));
-  };
-  for (const int64_t unit : units_of(decoder)) {
-    add(decoder.units()[static_cast<size_t>(unit)].frozen.bytes());
-    const layers::FlatValues* trained = decoder.parameters().buffers_of(unit);
-    if (trained == nullptr) continue;
-    add(trained->compute);
-    if (!trained->compute.is_same(trained->master)) add(trained->master);
-  }
-  return room;
-}
-
 model::SamplingOptions greedy(const config::TrainConfig& config) {
   return {.max_new_tokens = config.generation_max_new_tokens};
 }
@@ -106,7 +53,7 @@ struct TrainingAnswers::Turn {
 };
 
 TrainingAnswers::TrainingAnswers(const Inputs& inputs)
-    : in_(inputs), generator_(inputs.text, greedy(inputs.config), {}) {
+    : in_(inputs), model_(inputs.model), generator_(inputs.text, greedy(inputs.config), {}) {
   const data::ExampleStore& examples = in_.val.examples();
   const auto most =
       static_cast<size_t>(in_.config.generation_max_samples.value_or(examples.size()));
@@ -116,8 +63,8 @@ TrainingAnswers::TrainingAnswers(const Inputs& inputs)
     asked_.push_back(static_cast<size_t>(i));
     questions_.emplace(static_cast<size_t>(i), std::move(*question));
   }
-  num_first_ = std::min(asked_.size(), static_cast<size_t>(in_.config.generation_batch_size *
-                                                           in_.strategy.mesh().dp_size()));
+  num_first_ = std::min(
+      asked_.size(), static_cast<size_t>(in_.config.generation_batch_size * model_.share().parts));
   if (asked_.empty() && config::is_judged_by_answers(in_.config)) {
     throw DataError(
         fmt::format("train.metric_for_best_model is {}, and no validation example has a prompt "
@@ -125,7 +72,7 @@ TrainingAnswers::TrainingAnswers(const Inputs& inputs)
                     config::best_metric(in_.config)),
         "data.val", "use eval_loss, or validation data with prompts and answers");
   }
-  if (!in_.rank.is_main()) return;
+  if (!model_.rank().is_main()) return;
   if (asked_.empty()) {
     log::warn(
         "train.predict_with_generate: no validation example has a prompt before its answer, so "
@@ -138,65 +85,24 @@ TrainingAnswers::TrainingAnswers(const Inputs& inputs)
         /*skip_special_tokens=*/false);
 }
 
-/// Takes the memory of an evaluation and gives it back.   @return what lacks; empty: nothing
-std::string TrainingAnswers::lack_of_memory() {
-  const at::NoGradGuard no_grad;
+void TrainingAnswers::rehearse() {
+  if (asked_.empty()) return;
   size_t longest = 0;
   for (const auto& [example, question] : questions_)
     longest = std::max(longest, question.prompt.ids.size());
-  const auto rows = std::min(asked_.size(), static_cast<size_t>(in_.config.generation_batch_size));
-  const auto length =
-      longest + static_cast<size_t>(std::max<int64_t>(0, in_.config.generation_max_new_tokens));
-  try {
-    std::vector<at::Tensor> room;
-    if (gathers_whole_) room = room_for_units(in_.decoder);
-    const uint64_t of_row = model::GenerationBatch(in_.decoder, rows, {})
-                                .bytes_of_sequence(static_cast<int64_t>(length));
-    const auto device = at::TensorOptions().device(in_.decoder.options().device);
-    const at::Tensor cache =
-        at::empty({static_cast<int64_t>(of_row * rows)}, device.dtype(at::kByte));
-    const at::Tensor logits =
-        at::empty({static_cast<int64_t>(rows), in_.decoder.arch().vocab_size}, device);
-    return {};
-  } catch (const c10::OutOfMemoryError& error) {
-    return fmt::format(
-        "not enough memory for the answers of evaluations: {} and a cache for {}: {}",
-        gathers_whole_ ? "each device needs the whole model" : "the model", counted(rows, "answer"),
-        error.what_without_backtrace());
-  }
-}
-
-bool TrainingAnswers::is_lacking_anywhere(bool is_lacking_here) {
-  const auto ranks = in_.rank.comm().all_gather(std::vector<double>{is_lacking_here ? 1.0 : 0.0});
-  return std::any_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank[0] != 0; });
-}
-
-void TrainingAnswers::rehearse() {
-  if (asked_.empty()) return;
-  std::string lack = lack_of_memory();
-  bool is_lacking = is_lacking_anywhere(!lack.empty());
-  if (is_lacking && in_.shards_weights) {
-    gathers_whole_ = false;
-    lack = lack_of_memory();
-    is_lacking = is_lacking_anywhere(!lack.empty());
-    if (!is_lacking && in_.rank.is_main()) {
-      log::info(
-          "answers of evaluations: the whole model does not fit beside training, so the weights "
-          "are gathered layer by layer for each token");
-    }
-  }
-  if (!is_lacking) return;
+  const auto answer_tokens =
+      static_cast<size_t>(std::max<int64_t>(0, in_.config.generation_max_new_tokens));
+  const std::string lack = model_.lack_of_memory(
+      {.rows = std::min(asked_.size(), static_cast<size_t>(in_.config.generation_batch_size)),
+       .length = longest + answer_tokens});
+  if (lack.empty()) return;
   constexpr const char* kFix =
       "lower train.generation_batch_size or train.generation_max_new_tokens, or remove "
       "train.predict_with_generate and measure checkpoints with `sftrun eval`";
-  if (config::is_judged_by_answers(in_.config)) {
-    if (lack.empty()) lack = "another rank lacks memory for the answers of evaluations";
+  if (config::is_judged_by_answers(in_.config))
     throw NoMemoryForAnswers(lack, "train.predict_with_generate", kFix);
-  }
-  if (!lack.empty())
+  if (model_.rank().is_main())
     log::warn("{}; evaluations give the loss only: {} (train.predict_with_generate)", lack, kFix);
-  else if (in_.rank.is_main())
-    log::warn("another rank lacks memory for the answers of evaluations, which give the loss only");
   asked_.clear();
 }
 
@@ -217,12 +123,11 @@ train::AnswerEvaluation TrainingAnswers::evaluate(int64_t step, double allowed_s
   const double first_s = seconds_per_answer_ * static_cast<double>(num_first_);
   if (!has_time(turn, first_s, "even the first answers take")) return evaluation;
   {
-    std::optional<WholeUnits> whole;
-    if (gathers_whole_) whole.emplace(in_.strategy, in_.decoder);
+    const AnsweringModel::Whole whole(model_);
     evaluation.stop_exit_code = answer_in_time(turn);
   }
   const auto answers = evaluation.stop_exit_code == 0
-                           ? answers_of_all_ranks(in_.rank.comm(), turn.own)
+                           ? answers_of_all_ranks(model_.rank().comm(), turn.own)
                            : std::map<size_t, Answer>();
   evaluation.seconds = monotonic_seconds() - turn.started_s;
   if (answers.size() != asked_.size()) return evaluation;
@@ -252,9 +157,9 @@ int TrainingAnswers::answer_in_time(Turn& turn) {
 
 /// What rank 0 says, because the clocks of the ranks differ.
 bool TrainingAnswers::has_time(Turn& turn, double seconds, const char* what) const {
-  const double of_main = in_.rank.comm().all_gather(std::vector<double>{seconds})[0][0];
+  const double of_main = model_.rank().comm().all_gather(std::vector<double>{seconds})[0][0];
   if (of_main <= turn.allowed_s) return true;
-  if (in_.rank.is_main()) {
+  if (model_.rank().is_main()) {
     log::info(
         "step {}: the loss only, without the {}: {} {} at the measured {:.2g} s each, and {} are "
         "left (train.generation_time_budget {:g})",
@@ -266,28 +171,21 @@ bool TrainingAnswers::has_time(Turn& turn, double seconds, const char* what) con
 
 int TrainingAnswers::answer(const std::vector<size_t>& examples, const std::string& name,
                             Turn& turn) {
-  parallel::MeshCopy copy(in_.groups, in_.strategy, in_.decoder.options().device,
-                          /*gathers_units=*/!gathers_whole_);
-  try {
-    return answer_records(
-        {.name = fmt::format("step {} {}", turn.step, name),
-         .rank = in_.rank,
-         .generator = generator_,
-         .decoder = in_.decoder,
-         .copy = &copy,
-         .batch_size = static_cast<size_t>(in_.config.generation_batch_size),
-         .records = examples,
-         .logs_end = false,
-         .prompt = [this](size_t example) { return questions_.at(example).prompt; },
-         .on_answer = [&](size_t example,
-                          Answer&& given) { turn.own.emplace(example, std::move(given)); },
-         .place =
-             [this](size_t example) { return in_.val.place_of(static_cast<int64_t>(example)); }});
-  } catch (const model::NotFiniteError& error) {
-    throw model::NotFiniteError(
-        error.message(), error.where(),
-        "set model.dtype: fp32; if that does not help, the weights are broken");
-  }
+  parallel::MeshCopy copy = model_.ranks_of_copy();
+  return AnsweringModel::answer(
+      {.name = fmt::format("step {} {}", turn.step, name),
+       .rank = model_.rank(),
+       .generator = generator_,
+       .decoder = model_.decoder(),
+       .copy = &copy,
+       .batch_size = static_cast<size_t>(in_.config.generation_batch_size),
+       .records = examples,
+       .logs_end = false,
+       .prompt = [this](size_t example) { return questions_.at(example).prompt; },
+       .on_answer = [&](size_t example,
+                        Answer&& given) { turn.own.emplace(example, std::move(given)); },
+       .place =
+           [this](size_t example) { return in_.val.place_of(static_cast<int64_t>(example)); }});
 }
 
 observe::AnswerMetrics TrainingAnswers::scores_of(const std::map<size_t, Answer>& answers) const {

@@ -5,22 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "answering_model.h"
 #include "question.h"
-#include "rank.h"
 #include "sftrun/config/run_config.h"
-#include "sftrun/core/error.h"
 #include "sftrun/data/dataset.h"
-#include "sftrun/parallel/mesh_groups.h"
-#include "sftrun/parallel/strategy.h"
 #include "sftrun/train/evaluation.h"
 #include "text_generator.h"
 
 namespace sftrun::engine {
-
-/// Training may fit where answers do not: a smaller micro-batch would not help.
-class NoMemoryForAnswers : public OutOfMemoryError {
-  using OutOfMemoryError::OutOfMemoryError;
-};
 
 /// Answers the validation prompts with the weights of a training run, and scores the answers
 /// (`train.predict_with_generate`). The ranks share the prompts, which are taken from the tokenised
@@ -31,11 +23,7 @@ class TrainingAnswers {
     const config::TrainConfig& config;
     const data::TextModel& text;
     const data::Dataset& val;
-    model::Decoder& decoder;
-    parallel::MeshGroups& groups;
-    parallel::Strategy& strategy;
-    bool shards_weights;  ///< the strategy gathers them
-    Rank& rank;
+    AnsweringModel::Inputs model;
   };
   /// All of them must outlive this object.
   explicit TrainingAnswers(const Inputs& inputs);
@@ -56,8 +44,6 @@ class TrainingAnswers {
  private:
   struct Turn;
   void leave_out(const std::set<int64_t>& lost);
-  std::string lack_of_memory();
-  bool is_lacking_anywhere(bool is_lacking_here);
   int answer(const std::vector<size_t>& examples, const std::string& name, Turn& turn);
   int answer_in_time(Turn& turn);
   bool has_time(Turn& turn, double seconds, const char* what) const;
@@ -65,9 +51,8 @@ class TrainingAnswers {
   std::string samples_of(const std::map<size_t, Answer>& answers) const;
 
   Inputs in_;
+  AnsweringModel model_;
   TextGenerator generator_;
-  /// Sharded weights: all units are on each rank while it answers; else each pass gathers them.
-  bool gathers_whole_ = true;
   std::vector<size_t> asked_;  // examples
   size_t num_first_;           // of which the answers show how long one takes
   std::map<size_t, Question> questions_;

@@ -37,7 +37,13 @@ void lead(GenerationBatch& batch, const SamplingOptions& options, const Generati
       is_exhausted = !prompt;
       if (is_exhausted) break;
       tokens += prompt->tokens.size();
-      taken.push_back({std::move(*prompt), shared, num_logprobs});
+      std::shared_ptr<const SamplingOptions> of_prompt = shared;
+      if (prompt->max_new_tokens) {
+        auto own = std::make_shared<SamplingOptions>(options);
+        own->max_new_tokens = *prompt->max_new_tokens;
+        of_prompt = std::move(own);
+      }
+      taken.push_back({std::move(*prompt), std::move(of_prompt), num_logprobs});
     }
     batch.add(std::move(taken));
   };

@@ -218,7 +218,7 @@ bool GenerationBatch::accept(CachedSequence& row) {
   else
     result.tokens.push_back(row.next);
   if (options.keeps_logprobs && row.logprobs)
-    result.logprobs.push_back({row.logprobs->logprob, row.logprobs->drawn});
+    result.logprobs.push_back({row.logprobs->logprob, row.logprobs->drawn, row.logprobs->entropy});
   NewToken token{row.next, is_stop, std::move(row.logprobs)};
   const bool goes_on =
       !hooks_.on_token || hooks_.on_token(row.request.prompt.index, std::move(token));

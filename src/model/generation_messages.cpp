@@ -22,11 +22,14 @@ json to_json(const TokenLogprobs& found) {
   json top = json::array();
   for (const TokenLogprobs::Candidate& candidate : found.top)
     top.push_back({candidate.token, candidate.logprob});
-  return {found.logprob, top, found.drawn};
+  return {found.logprob, top, found.drawn, found.entropy};
 }
 
 TokenLogprobs logprobs_of(const json& value) {
-  TokenLogprobs found{.logprob = value[0].get<float>(), .drawn = value[2].get<float>(), .top = {}};
+  TokenLogprobs found{.logprob = value[0].get<float>(),
+                      .drawn = value[2].get<float>(),
+                      .entropy = value[3].get<float>(),
+                      .top = {}};
   for (const json& candidate : value[1])
     found.top.push_back({candidate[0].get<int32_t>(), candidate[1].get<float>()});
   return found;
@@ -42,8 +45,9 @@ json to_json(const std::vector<TokenLogprobs>& scores) {
 json to_json(const SamplingOptions& options) {
   json top_k;
   if (options.top_k) top_k = *options.top_k;
-  return {options.max_new_tokens, options.temperature,        options.top_p, top_k,
-          options.min_p,          options.repetition_penalty, options.seed};
+  return {
+      options.max_new_tokens, options.temperature,        options.top_p, top_k,
+      options.min_p,          options.repetition_penalty, options.seed,  options.keeps_logprobs};
 }
 
 SamplingOptions options_of(const json& value) {
@@ -54,6 +58,7 @@ SamplingOptions options_of(const json& value) {
   if (!value[3].is_null()) options.top_k = value[3].get<int64_t>();
   options.min_p = value[4].get<double>();
   options.repetition_penalty = value[5].get<double>();
+  options.keeps_logprobs = value[7].get<bool>();
   options.seed = value[6].get<uint64_t>();
   return options;
 }

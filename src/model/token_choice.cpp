@@ -50,6 +50,12 @@ std::vector<TokenLogprobs> scores_of(const Decoder& decoder, const at::Tensor& h
   return scores;
 }
 
+/// @param logits fp32 [1, vocab]
+float entropy_of(const at::Tensor& logits) {
+  const at::Tensor log_p = at::log_softmax(logits, -1);
+  return -(log_p.exp() * log_p).nansum().item<float>();
+}
+
 }  // namespace
 
 void throw_not_finite_logits() {
@@ -92,9 +98,11 @@ void choose_tokens(const at::Tensor& logits, const std::vector<CachedSequence>& 
     const std::optional<size_t>& wanted = sequences[rows[i]].request.num_logprobs;
     if (!wanted) continue;
     const at::Tensor chosen = at::full({1}, int64_t{choices.tokens[i]}, at::kLong);
-    choices.logprobs[i] =
-        token_logprobs(logits.narrow(0, static_cast<int64_t>(i), 1), chosen, *wanted)[0];
+    const at::Tensor row = logits.narrow(0, static_cast<int64_t>(i), 1);
+    choices.logprobs[i] = token_logprobs(row, chosen, *wanted)[0];
     choices.logprobs[i]->drawn = static_cast<float>(drawn[i].logprob);
+    if (sequences[rows[i]].request.options->keeps_logprobs)
+      choices.logprobs[i]->entropy = entropy_of(row);
   }
 }
 

@@ -24,7 +24,7 @@ std::optional<LineKind> kind_of(std::string_view line) {
   if (!json.is_object()) return std::nullopt;
   const auto step = json.find("step");
   if (step == json.end() || !step->is_number_integer()) return std::nullopt;
-  return LineKind{step->get<int64_t>(), json.contains("eval_loss")};
+  return LineKind{step->get<int64_t>(), is_evaluation_line(json)};
 }
 
 }  // namespace
@@ -68,11 +68,11 @@ void MetricsWriter::write(const EvalMetrics& metrics) {
 }
 
 Json EvalMetrics::to_json() const {
-  Json json = {{"step", step},
-               {"eval_loss", eval_loss},
-               {"eval_perplexity", nullptr},
-               {"eval_rouge_l", nullptr},
-               {"eval_seconds", eval_seconds}};
+  Json json = {{"step", step}};
+  if (has_loss)
+    json.update(
+        {{"eval_loss", eval_loss}, {"eval_perplexity", nullptr}, {"eval_rouge_l", nullptr}});
+  json["eval_seconds"] = eval_seconds;
   if (eval_perplexity) json["eval_perplexity"] = *eval_perplexity;
   for (const auto& [name, value] : objective) json["eval_" + name] = value;
   for (const auto& [name, loss] : losses) json["eval_losses"][name] = loss;

@@ -31,6 +31,26 @@ int64_t tokens_of_pass(int64_t rows, int64_t prompt) {
   return std::max(prompt, std::min(kPromptTokens, rows * prompt));
 }
 
+SequencesMemory answers_of_evaluations(const config::RunConfig& config, const RunDevices& devices) {
+  return {.rows = config.train.generation_batch_size,
+          .tokens = config.model.max_seq_len + config.train.generation_max_new_tokens,
+          .prompt_tokens = config.model.max_seq_len,
+          .element_bytes = devices.element_bytes};
+}
+
+/// Where the data are known a bin is the longest prompt with the longest answer.
+SequencesMemory rollouts(const config::RunConfig& config, const RunDevices& devices) {
+  const config::RolloutsConfig& asked = config.train.rollouts;
+  const int64_t of_device = config.train.global_batch_size.value.value_or(asked.batch_size) /
+                            std::max<int64_t>(1, config.parallel.axes.data_parts());
+  const int64_t tokens = devices.tokens_of_bin > 0 ? static_cast<int64_t>(devices.tokens_of_bin)
+                                                   : config.model.max_seq_len;
+  return {.rows = std::clamp<int64_t>(of_device, 1, asked.batch_size),
+          .tokens = tokens,
+          .prompt_tokens = std::max<int64_t>(1, tokens - asked.max_new_tokens),
+          .element_bytes = devices.element_bytes};
+}
+
 }  // namespace
 
 int64_t SequencesMemory::cache(const spec::ArchSpec& arch, int64_t first, int64_t end) const {
@@ -55,17 +75,17 @@ int64_t SequencesMemory::pass(const spec::ArchSpec& arch) const {
 std::optional<AnswersMemory> answers_memory(const spec::ArchSpec& whole,
                                             const config::RunConfig& config,
                                             const RunDevices& devices, const MemoryPlan& plan) {
-  if (!config.train.predict_with_generate) return std::nullopt;
+  const config::TrainConfig& train = config.train;
+  if (!train.predict_with_generate && !train.has_rollouts()) return std::nullopt;
   const spec::ArchSpec arch = device_arch(whole, config.parallel.axes);
-  const SequencesMemory answers{
-      .rows = config.train.generation_batch_size,
-      .tokens = config.model.max_seq_len + config.train.generation_max_new_tokens,
-      .prompt_tokens = config.model.max_seq_len,
-      .element_bytes = devices.element_bytes};
-  AnswersMemory memory{.rows = answers.rows,
-                       .tokens = answers.tokens,
-                       .cache = answers.cache(arch, 0, arch.num_layers),
-                       .pass = answers.pass(arch)};
+  const SequencesMemory answers =
+      train.has_rollouts() ? rollouts(config, devices) : answers_of_evaluations(config, devices);
+  AnswersMemory memory{
+      .setting = train.has_rollouts() ? "train.rollouts" : "train.predict_with_generate",
+      .rows = answers.rows,
+      .tokens = answers.tokens,
+      .cache = answers.cache(arch, 0, arch.num_layers),
+      .pass = answers.pass(arch)};
   memory.gathered = (plan.held.base + plan.held.trainable) * (config.parallel.axes.dp_shard - 1);
   memory.beside = plan.held.total() - plan.held.gathered;
   memory.context = plan.context + plan.communication;

@@ -64,6 +64,17 @@ void Rewards::finish() {
   for (const auto& function : functions_) function->finish();
 }
 
+nlohmann::ordered_json prompt_of(const nlohmann::ordered_json& record) {
+  if (record.contains("prompt")) return record["prompt"];
+  if (!record.contains("messages") || !record["messages"].is_array()) return {};
+  nlohmann::ordered_json messages = record["messages"];
+  const auto is_answer = [](const nlohmann::ordered_json& turn) {
+    return turn.is_object() && turn.contains("role") && turn["role"] == "assistant";
+  };
+  while (!messages.empty() && is_answer(messages.back())) messages.erase(messages.size() - 1);
+  return messages;
+}
+
 nlohmann::ordered_json judged_record(const Answer& answer) {
   nlohmann::ordered_json record = {{"prompt", answer.prompt},
                                    {"completion", std::string(answer.text)}};

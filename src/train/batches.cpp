@@ -34,6 +34,17 @@ StepPosition StepPlan::position(int64_t step) const {
   invariant_failed(__FILE__, __LINE__, "step < total_steps");
 }
 
+double StepPlan::epochs_after(int64_t step) const {
+  const StepPosition at = position(step);
+  return static_cast<double>(at.epoch) +
+         static_cast<double>(at.step_in_epoch + 1) / static_cast<double>(at.steps_in_epoch);
+}
+
+bool StepPlan::ends_epoch(int64_t step) const {
+  const StepPosition at = position(step);
+  return at.step_in_epoch + 1 == at.steps_in_epoch;
+}
+
 data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dataset& dataset,
                                 std::span<const data::DatasetPart> parts, bool shuffle,
                                 int64_t global_batch_size) {
@@ -56,10 +67,15 @@ data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dat
   return {std::move(lengths), std::move(label_tokens), options};
 }
 
+data::BatchPlan plan_of_steps(const config::RunConfig& config, const data::Dataset& dataset) {
+  const int64_t examples = config.train.global_batch_size.value.value();
+  return make_batch_plan(config, dataset, dataset.parts(), config.data.shuffle,
+                         examples / config.train.examples_of_record());
+}
+
 PlannedBatches::PlannedBatches(const config::RunConfig& config, const data::Dataset& dataset)
     : dataset_(dataset),
-      plan_(make_batch_plan(config, dataset, dataset.parts(), config.data.shuffle,
-                            config.train.global_batch_size.value.value())),
+      plan_(plan_of_steps(config, dataset)),
       steps_(plan_, config.train.epochs, config.train.max_steps) {}
 
 data::StepBatch PlannedBatches::batch_of(std::vector<data::Bin> bins) const {
@@ -177,17 +193,6 @@ std::vector<data::StepBatch> StreamedBatches::largest(int64_t num_bins,
   std::vector<data::StepBatch> batches = {longest(num_bins)};
   for (data::StepBatch& batch : stream_.largest(num_bins, by)) batches.push_back(std::move(batch));
   return batches;
-}
-
-double PlannedBatches::epochs_after(int64_t step) const {
-  const StepPosition position = steps_.position(step);
-  return static_cast<double>(position.epoch) + static_cast<double>(position.step_in_epoch + 1) /
-                                                   static_cast<double>(position.steps_in_epoch);
-}
-
-bool PlannedBatches::ends_epoch(int64_t step) const {
-  const StepPosition position = steps_.position(step);
-  return position.step_in_epoch + 1 == position.steps_in_epoch;
 }
 
 }  // namespace sftrun::train

@@ -39,7 +39,8 @@ Evaluations::Evaluations(const TrainerInputs& inputs, TrainState& state, const O
       log_(log),
       best_(in_.config.train),
       checkpoints_(in_.run_dir / "checkpoints") {
-  if (in_.val) evaluator_.emplace(in_.config, *in_.val, in_.bin_cost);
+  if (in_.val != nullptr && !in_.config.train.has_rollouts())
+    evaluator_.emplace(in_.config, *in_.val, in_.bin_cost);
   require_known_metric();
 }
 
@@ -56,7 +57,7 @@ void Evaluations::require_known_metric() const {
 }
 
 void Evaluations::start() {
-  state_.evaluation_due = state_.evaluation_due && evaluator_;
+  state_.evaluation_due = state_.evaluation_due && has_data();
   if (!best_.is_wanted()) {
     state_.best.reset();
     return;
@@ -91,7 +92,7 @@ void Evaluations::require_complete_best() const {
 }
 
 bool Evaluations::is_due(int64_t step, bool is_last) const {
-  if (!evaluator_) return false;
+  if (!has_data()) return false;
   switch (in_.config.train.eval_strategy) {
     case config::EvalStrategy::kSteps:
       return is_last || (step + 1) % in_.config.train.eval_steps.value() == 0;
@@ -103,22 +104,24 @@ bool Evaluations::is_due(int64_t step, bool is_last) const {
 }
 
 int64_t Evaluations::count(int64_t steps, double epochs) const {
-  if (!evaluator_ || steps == 0) return 0;
+  if (!has_data() || steps == 0) return 0;
   return config::num_evaluations(in_.config.train, steps, epochs);
 }
 
 Evaluations::Outcome Evaluations::run() {
   const kernels::WorkRange evaluating(in_.hooks.activity, Work::kEvaluating);
   log_.tell("evaluating", state_.step);
-  const EvalResult result =
-      evaluator_->run(*in_.decoder, *in_.strategy, objective_, *in_.comm, in_.hooks.stop_exit_code);
+  EvalResult result{.loss = kNoLoss};
+  if (evaluator_)
+    result = evaluator_->run(*in_.decoder, *in_.strategy, objective_, *in_.comm,
+                             in_.hooks.stop_exit_code);
   AnswerEvaluation answers;
   if (result.stop_exit_code == 0) answers = answer_validation();
   log_.tell("training", state_.step);
   if (result.stop_exit_code != 0) return {.stop_exit_code = result.stop_exit_code};
   if (answers.stop_exit_code != 0) return {.stop_exit_code = answers.stop_exit_code};
   state_.evaluation_due = false;
-  if (!std::isfinite(result.loss)) {
+  if (evaluator_ && !std::isfinite(result.loss)) {
     log::warn("step {}: the validation loss is not finite, while the training loss is; look at {}",
               state_.step,
               config::names_of(in_.config.data.val.empty() ? in_.config.data.train
@@ -127,8 +130,7 @@ Evaluations::Outcome Evaluations::run() {
   const observe::EvalMetrics metrics = metrics_of(result, answers);
   last_ = metrics.to_json();
   const bool is_best = add_to_best(metrics);
-  if (in_.is_main())
-    log_.add_evaluation(metrics, result, answers.samples, is_best ? best_.metric() : "");
+  if (in_.is_main()) log_.add_evaluation(metrics, result, answers, is_best ? best_.metric() : "");
   return {.asks_for_checkpoint = is_best && in_.config.train.load_best_model_at_end};
 }
 
@@ -138,7 +140,7 @@ AnswerEvaluation Evaluations::answer_validation() {
   AnswerEvaluation answers = in_.hooks.answer_validation(
       state_.step,
       answer_seconds_allowed(in_.config.train, state_.trained_seconds, state_.answer_seconds),
-      evaluator_->lost());
+      evaluator_ ? evaluator_->lost() : std::set<int64_t>());
   // An interrupted evaluation is repeated, and may then take as long as if it had not begun.
   if (answers.stop_exit_code == 0) state_.answer_seconds += answers.seconds;
   return answers;
@@ -151,6 +153,12 @@ observe::EvalMetrics Evaluations::metrics_of(const EvalResult& result,
   m.eval_loss = result.loss;
   m.objective = result.metrics;
   m.losses = result.losses;
+  if (!evaluator_) {
+    m.has_loss = false;
+    m.objective = answers.rewards;
+    m.eval_seconds = answers.seconds;
+    return m;
+  }
   if (objective_.info().predicts_labels())
     m.eval_perplexity = std::exp(cross_entropy_of(result, objective_.info()));
   m.answers = answers.scores;
@@ -162,7 +170,7 @@ observe::EvalMetrics Evaluations::metrics_of(const EvalResult& result,
 bool Evaluations::add_to_best(const observe::EvalMetrics& metrics) {
   if (!best_.is_wanted() || metrics.step == 0) return false;
   const std::optional<double> value = metrics.value_of(best_.metric());
-  if (!value && !std::isnan(metrics.eval_loss)) {
+  if (!value && (!evaluator_ || !std::isnan(metrics.eval_loss))) {
     throw ConfigError(
         fmt::format("`train.metric_for_best_model` is {}, which the evaluation does not have",
                     best_.metric()),

@@ -29,7 +29,7 @@ class Evaluations {
   /// @throws DataError on rank 0 if the checkpoint of the best evaluation is damaged
   void start();
   /// Whether there are validation data.
-  bool has_data() const { return evaluator_.has_value(); }
+  bool has_data() const { return in_.val != nullptr; }
   /// @param step counted from 0   @param is_last of the run
   bool is_due(int64_t step, bool is_last) const;
   /// What a run of so many steps has, without the one before the first step.
@@ -70,7 +70,7 @@ class Evaluations {
   TrainState& state_;
   const Objective& objective_;
   RunLog& log_;
-  std::optional<Evaluator> evaluator_;
+  std::optional<Evaluator> evaluator_;  // nullopt: validation data are prompts, which have no loss
   BestEvaluation best_;
   CheckpointStore checkpoints_;
   nlohmann::ordered_json last_;

@@ -39,7 +39,7 @@ AnswerEnds ends_of(const data::ExampleStore& examples) {
 /// @throws DataError if no reward of the training data says anything
 void attach_advantages(data::Dataset& data, const config::TrainConfig& config, bool is_validation) {
   const char* key = is_validation ? "data.val" : "data.train";
-  if (!config.objective_info().reads_samples()) return;
+  if (config.example_form() != config::ExampleForm::kSampled) return;
   data::Advantages advantages = data::advantages_of(data.examples(), config.scale_rewards);
   const int64_t silent = advantages.num_alone + advantages.num_equal;
   if (advantages.num_groups > 0)

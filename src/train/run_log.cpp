@@ -154,17 +154,17 @@ void RunLog::write_events(const observe::TrainMetrics& m) {
 }
 
 void RunLog::add_evaluation(const observe::EvalMetrics& m, const EvalResult& result,
-                            const std::string& samples, const std::string& best_metric) {
+                            const AnswerEvaluation& answers, const std::string& best_metric) {
   metrics_.write(m);
-  write_events(m, samples);
-  log::info("{}{}", line_of(m, result),
+  write_events(m, answers.samples);
+  log::info("{}{}", answers.rewards.empty() ? line_of(m, result) : line_of_rewards(m, answers),
             best_metric.empty() ? "" : fmt::format(", the best {} so far", best_metric));
   for (const auto& [name, loss] : m.losses) log::info("  {}: eval_loss {:.4f}", name, loss);
   in_.hooks.on_run_event({"evaluation", m.step, m.to_json()});
 }
 
 void RunLog::write_events(const observe::EvalMetrics& m, const std::string& samples) {
-  events_.scalar("eval/loss", m.eval_loss, m.step);
+  if (std::isfinite(m.eval_loss)) events_.scalar("eval/loss", m.eval_loss, m.step);
   if (m.eval_perplexity) events_.scalar("eval/perplexity", *m.eval_perplexity, m.step);
   for (const auto& [name, value] : m.objective) events_.scalar("eval/" + name, value, m.step);
   for (const auto& [name, loss] : m.losses) events_.scalar("eval/loss/" + name, loss, m.step);
@@ -188,6 +188,13 @@ std::string terms_text(double terms, const std::string& word) {
 }
 
 }  // namespace
+
+std::string RunLog::line_of_rewards(const observe::EvalMetrics& m,
+                                    const AnswerEvaluation& answers) const {
+  return fmt::format("step {}/{} eval_reward {:.4f} ({}, {})", m.step, in_.batches->total_steps(),
+                     value_of(answers.rewards, "reward").value_or(0),
+                     counted(answers.num_answers, "answer"), format_duration(answers.seconds));
+}
 
 std::string RunLog::line_of(const observe::EvalMetrics& m, const EvalResult& result) const {
   const config::ObjectiveInfo& objective = in_.config.train.objective_info();

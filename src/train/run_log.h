@@ -30,7 +30,7 @@ class RunLog {
   /// On rank 0.   @param samples answers as Markdown; empty: none
   /// @param best_metric by which it is the best so far; empty: it is not
   void add_evaluation(const observe::EvalMetrics& metrics, const EvalResult& result,
-                      const std::string& samples, const std::string& best_metric);
+                      const AnswerEvaluation& answers, const std::string& best_metric);
   /// The lines of metrics.jsonl are on the disk.
   void sync() { metrics_.sync(); }
 
@@ -39,6 +39,8 @@ class RunLog {
   void write_events(const observe::TrainMetrics& metrics);
   void write_events(const observe::EvalMetrics& metrics, const std::string& samples);
   std::string line_of(const observe::EvalMetrics& metrics, const EvalResult& result) const;
+  std::string line_of_rewards(const observe::EvalMetrics& metrics,
+                              const AnswerEvaluation& answers) const;
 
   const TrainerInputs& in_;
   observe::MetricsWriter metrics_;  // closed on other ranks than 0, as is `events_`

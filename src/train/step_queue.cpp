@@ -54,8 +54,10 @@ void StepQueue::try_longest(int64_t step) {
   own_work_.of_step();  // is not that of the first step
 }
 
-void StepQueue::queue(int64_t step, const std::function<HostNumbers()>& host_numbers) {
+int StepQueue::queue(int64_t step, const std::function<HostNumbers()>& host_numbers) {
   QueuedStep queued{.step = step, .started_s = monotonic_seconds()};
+  if (const int code = in_.batches->prepare(step)) return code;
+  queued.prepared_seconds = monotonic_seconds() - queued.started_s;
   if (in_.hooks.activity != nullptr) in_.hooks.activity->set_step(step + 1);
   const kernels::WorkRange training(in_.hooks.activity, Work::kTraining);
   numbers_of(step).begin();
@@ -85,6 +87,7 @@ void StepQueue::queue(int64_t step, const std::function<HostNumbers()>& host_num
   timer_of(step).end();
   numbers_of(step).send();
   queued_.push_back(std::move(queued));
+  return 0;
 }
 
 /// The device updates the weights if the step's values are finite.
@@ -149,8 +152,8 @@ void StepQueue::finish(const QueuedStep& queued, StepReport& report) {
     optimizer_->step(queued.learning_rate, factor * (1 / queued.loss_scale));
     update_s = monotonic_seconds() - began;
   }
-  report.seconds =
-      reads_later_ ? numbers_of(queued.step).seconds() : monotonic_seconds() - queued.started_s;
+  report.seconds = reads_later_ ? numbers_of(queued.step).seconds() + queued.prepared_seconds
+                                : monotonic_seconds() - queued.started_s;
   if (in_.hooks.activity == nullptr) return;
   observe::StepParts& parts = report.parts.emplace(timer_of(queued.step).read());
   parts.optimizer += update_s;

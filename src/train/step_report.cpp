@@ -76,6 +76,8 @@ StepReport report_of(const std::vector<RankNumbers>& ranks, const parallel::Mesh
   report.loss = total / terms;
   for (size_t i = 0; i < queued.metric_names.size(); ++i)
     report.objective.emplace_back(queued.metric_names[i], metric_sums[i] / terms);
+  report.objective.insert(report.objective.end(), queued.batch.metrics.begin(),
+                          queued.batch.metrics.end());
   return report;
 }
 

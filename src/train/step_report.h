@@ -18,7 +18,8 @@ namespace sftrun::train {
 struct QueuedStep {
   int64_t step = 0;  ///< counted from 0
   data::StepBatch batch;
-  double started_s = 0;  ///< on the monotonic clock
+  double started_s = 0;         ///< on the monotonic clock
+  double prepared_seconds = 0;  ///< until the step had its batch
   double learning_rate = 0, loss_scale = 1;
   double epochs = 0;                      ///< epochs of data after this step
   std::vector<std::string> metric_names;  ///< of the objective

@@ -28,7 +28,10 @@ TrainOutcome TrainLoop::run() {
        ++step) {
     const bool last = step + 1 == total, evaluates = evaluations_.is_due(step, last),
                saves = last || saver_.is_due(step);
-    compute(step, /*is_read_at_once=*/evaluates || saves);
+    if (!compute(step, /*is_read_at_once=*/evaluates || saves)) {
+      save_before_stop();
+      break;
+    }
     if (evaluates) evaluate();
     const bool ends = is_evaluated_ && (last || evaluations_.should_stop());
     const bool stops = stop_exit_code_ != 0 && !ends;
@@ -75,10 +78,15 @@ void TrainLoop::warn_of_unprofiled_steps() const {
 }
 
 /// @param is_read_at_once whether what follows needs the values of the step
-void TrainLoop::compute(int64_t step, bool is_read_at_once) {
+/// @return false if the run was asked to stop before the step had its batch
+bool TrainLoop::compute(int64_t step, bool is_read_at_once) {
   profiler_.begin(step + 1);
   try {
-    steps_.queue(step, [this] { return host_numbers(); });
+    if (const int code = steps_.queue(step, [this] { return host_numbers(); })) {
+      finish_steps(0);
+      stop_exit_code_ = code;
+      return false;
+    }
   } catch (...) {
     finish_before_error();
     throw;
@@ -88,6 +96,7 @@ void TrainLoop::compute(int64_t step, bool is_read_at_once) {
   finish_steps(stays_queued ? 1 : 0);
   profiler_.end(step + 1);
   if (stop_exit_code_ != 0 || saver_.timer_expired()) finish_steps(0);
+  return true;
 }
 
 HostNumbers TrainLoop::host_numbers() {
@@ -150,8 +159,15 @@ void TrainLoop::evaluate() {
   is_evaluated_ = stop_exit_code_ == 0;
 }
 
+/// A stop before a step: what is done may be saved already.
+void TrainLoop::save_before_stop() {
+  const bool is_saved = state_.step == 0 || saved_step_ == state_.step || saver_.has_resumed_step();
+  is_saved ? saver_.finish() : save(/*is_last=*/true);
+}
+
 void TrainLoop::save(bool is_last) {
   saver_.save(is_last);
+  saved_step_ = state_.step;
   saves_best_ = false;
 }
 

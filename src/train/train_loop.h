@@ -26,7 +26,7 @@ class TrainLoop {
  private:
   void warn_of_unprofiled_steps() const;
   void begin();
-  void compute(int64_t step, bool is_read_at_once);
+  bool compute(int64_t step, bool is_read_at_once);
   HostNumbers host_numbers();
   void finish_steps(size_t left_queued);
   void finish_before_error();
@@ -34,6 +34,7 @@ class TrainLoop {
   void require_finite(const StepReport& report, const QueuedStep& queued) const;
   void evaluate();
   void save(bool is_last);
+  void save_before_stop();
   bool is_at_end() const;
 
   const TrainerInputs& in_;
@@ -44,6 +45,7 @@ class TrainLoop {
   RunLog& log_;
   StepProfiler profiler_;
   TrainOutcome outcome_;
+  int64_t saved_step_ = -1;   // of the last checkpoint of this start
   int stop_exit_code_ = 0;    // the largest of all ranks, in the steps read so far
   bool is_evaluated_ = true;  // false: the last evaluation was interrupted
   bool saves_best_ = false;   // the last evaluation was the best, and asks for a checkpoint

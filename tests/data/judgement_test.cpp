@@ -296,7 +296,7 @@ TEST_F(JudgedData, AnOlderCacheIsReplaced) {
   for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_ / "cache")) {
     if (entry.path().filename() != "examples") continue;
     std::string bytes = read_text_file(entry.path());
-    ASSERT_TRUE(bytes.starts_with("sftrunE5"));
+    ASSERT_TRUE(bytes.starts_with("sftrunE6"));
     bytes[7] = bytes.back() = '3';
     write_file_atomically(entry.path(), bytes);
     ++files;

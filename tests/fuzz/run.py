@@ -213,8 +213,8 @@ def example_stores():
         at = 8 + len(body)
         sums = bytes(8 * -(-at // 65536))
         index += b"".join(struct.pack("<QQIIII3Ii7Ii", 0, 1, 16, 8, 8, 1, 1, 2, 4, 1, 0, 1, 1, 0, 0, 0, 0, -1) for _ in images)
-        return (b"sftrunE5" + body + index + sums + header
-                + struct.pack("<6Q", at, len(examples), len(images), at + len(index + sums), len(header), 0) + b"sftrunE5")
+        return (b"sftrunE6" + body + index + sums + header
+                + struct.pack("<6Q", at, len(examples), len(images), at + len(index + sums), len(header), 0) + b"sftrunE6")
 
     trained = 1 << 31
     return [store(), store([1, 2 | trained, 3]), store([5, 6 | trained], [7], [], [trained - 1, 8 | trained, 9 | trained]),

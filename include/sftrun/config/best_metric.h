@@ -10,7 +10,8 @@
 /// The metric by which the best evaluation of a run is found.
 namespace sftrun::config {
 
-/// `train.metric_for_best_model` in full: "loss" is "eval_loss", and so is none.
+/// `train.metric_for_best_model` in full: "loss" is "eval_loss". None is "eval_loss", of runs
+/// that write their own answers "eval_reward".
 std::string best_metric(const TrainConfig& config);
 
 /// Whether it is measured on generated answers, so that each evaluation needs them.

@@ -28,7 +28,8 @@ enum class FieldType {
   kParts,
   kPartRates,
   kProjectors,
-  kLosses
+  kLosses,
+  kRewards
 };
 
 /// Why a value is refused: the end of a sentence that begins with the field's name.

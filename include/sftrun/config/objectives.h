@@ -33,9 +33,9 @@ enum class Objective : uint8_t {
 };
 
 /// What an example of the data has: one answer, a chosen and a rejected one, one that is judged
-/// (desirable or not), a text of one or several classes, or an answer that a model sampled and that has
-/// a reward.
-enum class ExampleForm : uint8_t { kAnswer, kPair, kJudged, kClassed, kSampled };
+/// (desirable or not), a text of one or several classes, an answer that a model sampled and that has
+/// a reward, or a prompt that the run itself will answer (`train.rollouts`).
+enum class ExampleForm : uint8_t { kAnswer, kPair, kJudged, kClassed, kSampled, kPrompt };
 
 /// What trains on top of the last layer: the language-model head, or a matrix of its own that gives
 /// scores of the last token of each document.
@@ -78,6 +78,8 @@ struct ObjectiveInfo {
   bool has_aux_loss = false;  ///< the load-balancing loss of routers may be added
   /// Keys that only some objectives read, and this one does.
   std::span<const std::string_view> settings = {};
+  /// It may train on answers that the run writes between its steps (`train.rollouts`).
+  bool takes_rollouts = false;
   /// Names in metrics.jsonl and TensorBoard, with "eval_" those of evaluations. What a run would be
   /// judged by comes first.
   std::span<const std::string_view> metrics = {};
@@ -147,11 +149,32 @@ inline constexpr auto kOrpoSettings = std::to_array<std::string_view>({"train.be
 inline constexpr auto kKtoSettings = std::to_array<std::string_view>(
     {"train.beta", "train.desirable_weight", "train.undesirable_weight", "train.reference",
      "train.reference_logps"});
-inline constexpr auto kGrpoSettings = std::to_array<std::string_view>(
-    {"train.beta", "train.loss_type", "train.reference", "train.epsilon", "train.epsilon_high",
-     "train.delta", "train.importance_sampling_level", "train.scale_rewards",
-     "train.mask_truncated_completions", "train.max_completion_length", "train.sampling_correction",
-     "train.sampling_correction_max"});
+inline constexpr auto kGrpoSettings =
+    std::to_array<std::string_view>({"train.beta",
+                                     "train.loss_type",
+                                     "train.reference",
+                                     "train.epsilon",
+                                     "train.epsilon_high",
+                                     "train.delta",
+                                     "train.importance_sampling_level",
+                                     "train.scale_rewards",
+                                     "train.mask_truncated_completions",
+                                     "train.max_completion_length",
+                                     "train.sampling_correction",
+                                     "train.sampling_correction_max",
+                                     "train.rollouts.reward",
+                                     "train.rollouts.n",
+                                     "train.rollouts.max_new_tokens",
+                                     "train.rollouts.temperature",
+                                     "train.rollouts.top_p",
+                                     "train.rollouts.top_k",
+                                     "train.rollouts.min_p",
+                                     "train.rollouts.batch_size",
+                                     "train.rollouts.environment",
+                                     "train.rollouts.max_turns",
+                                     "train.rollouts.environment_timeout",
+                                     "train.rollouts.chat",
+                                     "train.rollouts.num_samples"});
 
 inline constexpr auto kRewardSettings =
     std::to_array<std::string_view>({"train.center_rewards_coefficient"});
@@ -179,7 +202,8 @@ inline constexpr auto kKtoMetrics =
 /// As in TRL's GRPOTrainer.
 inline constexpr auto kGrpoMetrics = std::to_array<std::string_view>(
     {"reward", "kl", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean",
-     "cispo_clip_ratio", "sampling/importance_sampling_ratio/mean", "completions/mean_length",
+     "cispo_clip_ratio", "sampling/importance_sampling_ratio/mean",
+     "sampling/sampling_logp_difference/mean", "completions/mean_length",
      "completions/clipped_ratio"});
 
 inline constexpr auto kGrpoLosses = std::to_array<PreferenceLoss>(
@@ -314,6 +338,7 @@ inline constexpr auto kObjectives = std::to_array<ObjectiveInfo>({
      .terms = LossTerms::kExamples,
      .needs_reference = true,
      .settings = kGrpoSettings,
+     .takes_rollouts = true,
      .metrics = kGrpoMetrics,
      .shown = {.metric = "reward", .word = "reward"},
      .losses = kGrpoLosses,

@@ -51,7 +51,8 @@ struct RecordFormatInfo {
   constexpr bool gives(ExampleForm form) const {
     if (form == ExampleForm::kSampled) return !is_text && !is_pair;
     if (form == ExampleForm::kJudged) return !is_text && !is_sampled;
-    if (form == ExampleForm::kClassed) return !is_pair && !is_sampled;
+    if (form == ExampleForm::kClassed || form == ExampleForm::kPrompt)
+      return !is_pair && !is_sampled;
     return !is_sampled && is_pair == (form == ExampleForm::kPair);
   }
 };
@@ -89,8 +90,8 @@ inline constexpr auto kRecordFormats = std::to_array<RecordFormatInfo>({
     {.format = RecordFormat::kSampled,
      .name = "sampled",
      .columns = {"prompt_ids", "completion_ids"},
-     .optional = {"reward", "advantage", "group", "logprobs", "sampling_logprobs", "completion_mask",
-                  "finish_reason"},
+     .optional = {"reward", "advantage", "group", "logprobs", "sampling_logprobs",
+                  "completion_mask", "finish_reason"},
      .is_sampled = true},
 });
 

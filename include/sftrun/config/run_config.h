@@ -14,6 +14,7 @@
 #include "sftrun/config/optimizers.h"
 #include "sftrun/config/places.h"
 #include "sftrun/config/record_formats.h"
+#include "sftrun/config/rollouts.h"
 #include "sftrun/config/strategies.h"
 #include "sftrun/config/train_parts.h"
 #include "sftrun/core/feature_projector.h"
@@ -243,6 +244,7 @@ struct TrainConfig {
   ProblemType problem_type = ProblemType::kAuto;  ///< of `classify`; resolved: not kAuto
   std::string reference = "start";  ///< "start", "base", or the path of a model or an adapter
   ReferenceLogps reference_logps = ReferenceLogps::kOnline;
+  RolloutsConfig rollouts;
   std::string teacher;  ///< folder of its scores (data/teacher_scores.h); empty: none
   double kd_alpha = 0.5, kd_beta = 0, kd_temperature = 1;  ///< layers::Distillation
   double epochs = 3;
@@ -298,6 +300,14 @@ struct TrainConfig {
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
 
   const ObjectiveInfo& objective_info() const { return config::objective_info(objective); }
+  /// What examples of the data have: prompts alone, where the run writes the answers itself.
+  ExampleForm example_form() const {
+    return has_rollouts() ? ExampleForm::kPrompt : objective_info().form;
+  }
+  /// Whether the run writes the answers that it trains on.
+  bool has_rollouts() const { return objective_info().takes_rollouts && rollouts.are_on(); }
+  /// Examples that one example of the data becomes: the answers to a prompt.
+  int64_t examples_of_record() const { return has_rollouts() ? rollouts.n : 1; }
   /// `loss_type` or the objective's default; empty: it has one loss of its own.
   LossMixture losses() const;
   double resolved_smoothing(PreferenceLoss loss) const {

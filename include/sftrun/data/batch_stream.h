@@ -26,6 +26,8 @@ struct StepBatch {
   std::vector<SourceFile> files;  ///< indexed by `StoredExample::file`
   int64_t label_tokens = 0, tokens = 0;
   std::set<int64_t> lost = {};  ///< of `examples`: without labels, see make_batch
+  /// What is known of the step before it is computed, by name
+  std::vector<std::pair<std::string, double>> metrics = {};
 };
 
 /// Records are read in windows of data.shuffle_buffer, in the order of the files. With several data

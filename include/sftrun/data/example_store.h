@@ -41,8 +41,8 @@ struct StoredExample {
   uint8_t columns = 0;                      ///< bit i: the example has LabelColumn i
   uint8_t score_kind = 0;                   ///< a ScoreKind
   uint8_t is_cut_short = 0;
-  uint32_t unused = 0;
-  double label_weight = 0;  ///< sum of the labels' weights; without weights `label_tokens`
+  uint32_t record_bytes = 0;  ///< of Example::record_text
+  double label_weight = 0;    ///< sum of the labels' weights; without weights `label_tokens`
   double score = 0;
   uint64_t group = 0;
 
@@ -115,6 +115,8 @@ class ExampleStore {
   /// The columns of an example, and its targets.   @throws DataError as operator[]
   LabelValues values_of(int64_t index) const;
   std::vector<float> targets_of(int64_t index) const;
+  /// Example::record_text.   @throws DataError as operator[]
+  std::string record_text_of(int64_t index) const;
   /// Attaches the sum of log p of each example's labels by a reference model. Copies made afterwards
   /// share it; `concatenate` and `select` leave it out.   @pre one value for each example
   void set_reference_logps(std::vector<double> logps);
@@ -159,10 +161,11 @@ class ExampleStore {
 
 /// Writes a store's file example by example; the file appears when it is finished. Layout,
 /// little-endian:
-///     "sftrunE5"
+///     "sftrunE6"
 ///     tokens, uint32, and before those of an example with images their media (paths, and encoded
 ///       files that records held, each once), padded to a multiple of 4 bytes; after them the columns
-///       that the example has, fp32 [label_tokens] each, and its targets, fp32; all padded to one of 8
+///       that the example has, fp32 [label_tokens] each, its targets, fp32, and the text of its
+///       record, padded to a multiple of 4 bytes; all padded to one of 8
 ///     the attachment, which the header locates ("attachment": offset and size in bytes from the first token)
 ///     index of StoredExample
 ///     index of StoredMedia
@@ -170,7 +173,7 @@ class ExampleStore {
 ///     header as JSON
 ///     footer, uint64: index offset, number of examples, number of images, header offset, header
 ///       size, XXH3 of everything from the index to here
-///     "sftrunE5"
+///     "sftrunE6"
 class ExampleWriter {
  public:
   explicit ExampleWriter(const std::filesystem::path& file);

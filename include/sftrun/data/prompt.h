@@ -7,6 +7,7 @@
 #include "sftrun/data/json_lines.h"
 #include "sftrun/data/media.h"
 #include "sftrun/data/message_form.h"
+#include "sftrun/data/sequence.h"
 #include "sftrun/data/text_model.h"
 
 /// Converts records to the tokens of a prompt.
@@ -41,6 +42,10 @@ class PromptBuilder {
   /// embedding of, and for images that cannot be read
   PromptTokens build(const Json& record, const std::string& where,
                      const std::filesystem::path& folder = {}) const;
+  /// The same with its text and the parts of that; no token has a label.
+  /// @param stamps notes files of images; null: nothing does   @throws DataError, as build
+  Sequence sequence_of(const Json& record, const std::string& where,
+                       const std::filesystem::path& folder, MediaStamps* stamps) const;
   /// Whether the chat template renders the record's prompt.   @throws DataError, as build
   bool renders(const Json& record, const std::string& where) const;
 

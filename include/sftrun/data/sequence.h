@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,7 @@
 namespace sftrun::data {
 
 class MediaStamps;
+class PromptBuilder;
 
 using config::RecordFormat;
 std::string name_of(RecordFormat format);  ///< as `data.format` has it
@@ -30,6 +33,9 @@ struct DetectedFormat {
 /// @param where "file:line"   @throws DataError listing the record's keys and the supported ones
 DetectedFormat detect_format(const Json& record, const std::string& where,
                              config::Objective objective = config::Objective::kSft);
+/// For prompts that a run or a command answers; an answer in the record is ignored.
+/// @throws DataError for a record without a prompt
+DetectedFormat detect_prompt_format(const Json& record, const std::string& where);
 /// For commands that read one answer of a record without a run's configuration: the same for sft,
 /// with errors that say which keys to write. A pair is refused, also one that has other keys.
 DetectedFormat detect_input_format(const Json& record, const std::string& where);
@@ -76,6 +82,7 @@ struct Sequence {
   ScoreKind score_kind = ScoreKind::kNone;
   uint64_t group = 0;         ///< Example::group
   bool is_cut_short = false;  ///< Example::is_cut_short
+  std::string record_text;    ///< Example::record_text
   /// Log p of each token of a sampled answer (LabelColumn), NaN of others; empty: not known
   std::vector<float> old_logps, sampled_logps;
   int64_t num_empty_answers = 0;   ///< empty answers that are trained on
@@ -114,6 +121,7 @@ struct SequenceOptions {
   bool append_eos =
       true;  ///< after texts and string completions; conversations end as their template has it
   bool with_parts = false;
+  std::optional<bool> chat = {};  ///< of prompts: RolloutsConfig::chat
 };
 
 /// The variables with which a run's conversations are rendered: those by which templates keep the
@@ -149,6 +157,9 @@ Json template_variables(const config::DataConfig& data);
 ///
 /// Messages reach the template in the form that it reads (MessageForm).
 ///
+/// With `form` kPrompt a record gives the tokens of its prompt (PromptBuilder), all of which count as
+/// labelled, and its own text: the run writes the answer, and rewards read the record.
+///
 /// Where the model reads images, what the template writes for one becomes the text of its processor before
 /// the text is tokenised, as transformers' processors do it. Tokens of images, and of the markers
 /// around and between them, have no label, whatever `loss_on` says.
@@ -177,6 +188,7 @@ class SequenceBuilder {
   TextModel model_;
   SequenceOptions options_;
   MessageForm form_;
+  std::shared_ptr<const PromptBuilder> prompts_;  // of `form` kPrompt
   MediaStamps* stamps_ = nullptr;
 };
 

@@ -33,6 +33,7 @@ struct DrawnLogprob {
   /// Of the distribution that it was drawn from: after repetition_penalty, temperature, top_k, top_p
   /// and min_p. 0 where it was chosen (temperature 0).
   float drawn = 0;
+  float entropy = 0;  ///< of the model's prediction, in nats
 };
 
 struct Generation {
@@ -60,6 +61,7 @@ struct Prompt {
   std::vector<data::SequenceMedia> media = {};  ///< in order
   uint32_t draw =
       0;  ///< number of the answer among several to one prompt: others have other random numbers
+  std::optional<int64_t> max_new_tokens = {};  ///< in place of the options' own
 };
 
 /// Where prompts come from, and where answers go.

@@ -16,6 +16,7 @@ struct TokenLogprobs {
   };
   float logprob = 0;           ///< of the token at this position
   float drawn = 0;             ///< of a generated token: DrawnLogprob::drawn
+  float entropy = 0;           ///< of a generated token, where asked for: DrawnLogprob::entropy
   std::vector<Candidate> top;  ///< the likeliest tokens, likeliest first
 };
 

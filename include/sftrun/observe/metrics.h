@@ -69,6 +69,7 @@ struct AnswerMetrics {
 struct EvalMetrics {
   int64_t step = 0;
   double eval_loss = 0;
+  bool has_loss = true;  ///< false: answers have rewards, and no loss
   std::optional<double> eval_perplexity;  ///< null in the file if the loss is no cross-entropy
   NamedValues objective;                  ///< with the prefix "eval_" in the file
   NamedValues losses;                     ///< of each validation set, if there are several
@@ -82,6 +83,12 @@ struct EvalMetrics {
   /// (config::is_loss_of_set).   @return nullopt: there is none, or several sets may be meant
   std::optional<double> value_of(const std::string& name) const;
 };
+
+/// Whether a line of metrics.jsonl is of an evaluation.   @param line an object of JSON
+template <class Line>
+bool is_evaluation_line(const Line& line) {
+  return line.contains("eval_loss") || line.contains("eval_seconds");
+}
 
 /// The names that have a value, but for times and counts.
 std::vector<std::string> names_of_values(const EvalMetrics& metrics);

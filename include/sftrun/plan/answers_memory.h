@@ -9,10 +9,11 @@
 
 namespace sftrun::plan {
 
-/// What answers of evaluations (`train.predict_with_generate`) need on a device: at most, because a
-/// plan does not know how long the prompts are. They are written between steps, when no activations
+/// What answers of evaluations (`train.predict_with_generate`) or of training (`train.rollouts`) need on
+/// a device: at most, because a plan does not know how long the prompts and answers are. They are written between steps, when no activations
 /// exist.
 struct AnswersMemory {
+  const char* setting = "train.predict_with_generate";  ///< that asks for them
   int64_t rows = 0, tokens = 0;  ///< answers at a time, and tokens of the longest with its prompt
   int64_t cache = 0;             ///< keys and values of all rows, states of delta nets
   int64_t pass = 0;              ///< hidden states of the prompts that a pass reads, and logits

@@ -82,6 +82,8 @@ class Rewards {
   std::vector<std::unique_ptr<Function>> functions_;
 };
 
+/// What was asked: "prompt", or the messages before the last answer; null: the record has neither.
+nlohmann::ordered_json prompt_of(const nlohmann::ordered_json& record);
 /// What programs and servers get of an answer: {"prompt", "completion", the other keys of the
 /// record}. A record's own `completion` is the reference: it becomes `reference_completion`.
 nlohmann::ordered_json judged_record(const Answer& answer);

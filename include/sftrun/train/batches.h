@@ -29,6 +29,8 @@ class StepPlan {
   StepPlan(const data::BatchPlan& plan, double epochs, std::optional<int64_t> max_steps);
   int64_t total_steps() const { return total_steps_; }
   StepPosition position(int64_t step) const;
+  double epochs_after(int64_t step) const;
+  bool ends_epoch(int64_t step) const;
 
  private:
   std::vector<int64_t> steps_in_epoch_;  // of each complete epoch
@@ -40,6 +42,9 @@ class Batches {
  public:
   virtual ~Batches() = default;
   virtual int64_t total_steps() const = 0;
+  /// Does what must be done before `at(step)` and may take long. All ranks call it.
+  /// @return 0, or the exit code of a stop that any rank was asked for: then the step has no batch
+  virtual int prepare(int64_t /*step*/) { return 0; }
   /// The batch of a step; call it for consecutive steps.
   virtual data::StepBatch at(int64_t step) = 0;
   /// From now on steps are dealt by cost.
@@ -92,8 +97,8 @@ class PlannedBatches final : public Batches {
   data::ImageLoad micro_batch_images(int64_t num_bins, bool of_longest,
                                      data::ImageCounter& counter) const override;
   int64_t bins_in_epoch() const override { return plan_.bins_in_epoch(0); }
-  double epochs_after(int64_t step) const override;
-  bool ends_epoch(int64_t step) const override;
+  double epochs_after(int64_t step) const override { return steps_.epochs_after(step); }
+  bool ends_epoch(int64_t step) const override { return steps_.ends_epoch(step); }
   const data::SourceFile& file_of(const data::StepBatch&, int64_t index) const override {
     return dataset_.file_of(index);
   }
@@ -144,6 +149,8 @@ class StreamedBatches final : public Batches {
   data::BatchStream stream_;
 };
 
+/// The division of the training data into steps. Of prompts a step has as many as give its answers.
+data::BatchPlan plan_of_steps(const config::RunConfig& config, const data::Dataset& dataset);
 /// The division of data into batches, as configured.
 /// @param parts of the data set; none: every example once
 data::BatchPlan make_batch_plan(const config::RunConfig& config, const data::Dataset& dataset,

@@ -34,8 +34,10 @@ struct EvalResult {
 /// What generating answers for the validation prompts gave.
 struct AnswerEvaluation {
   int stop_exit_code = 0;  ///< not 0: the run was asked to stop meanwhile; the rest is incomplete
-  std::optional<observe::AnswerMetrics> scores;  ///< nullopt: not generated
+  std::optional<observe::AnswerMetrics> scores;  ///< nullopt: not generated, or not compared
+  observe::NamedValues rewards;                  ///< of answers that rewards judge
   double seconds = 0;                            ///< also if it was given up
+  int64_t num_answers = 0;                       ///< that have rewards
   std::string samples;                           ///< some answers as Markdown; on rank 0
 };
 

@@ -97,6 +97,13 @@ std::string nearest_metric(const std::string& metric, std::vector<std::string> k
 /// Metrics of evaluations, but for the losses of sets.
 std::vector<std::string> best_metrics(const Checks& checks) {
   const ObjectiveInfo& objective = checks.run().train.objective_info();
+  if (checks.run().train.has_rollouts()) {  // answers have rewards, and no loss
+    std::vector<std::string> names = {"eval_reward", "eval_entropy", "eval_completions/mean_length",
+                                      "eval_completions/clipped_ratio"};
+    for (const RewardSpec& reward : checks.run().train.rollouts.reward)
+      names.push_back(fmt::format("eval_rewards/{}/mean", reward.label));
+    return names;
+  }
   std::vector<std::string> names = {"eval_loss"};
   if (objective.predicts_labels())
     names.insert(names.end(), {"eval_perplexity", "eval_token_accuracy"});
@@ -114,12 +121,13 @@ void check_best(Checks& checks, const char* asks) {
   const std::string metric = best_metric(train);
   const std::vector<std::string> known = best_metrics(checks);
   const bool is_known = std::find(known.begin(), known.end(), metric) != known.end();
-  if (!is_known && !metric.ends_with("_loss")) {
+  if (!is_known && (!metric.ends_with("_loss") || train.has_rollouts())) {
     const std::string near = nearest_metric(metric, known);
     checks.error(fmt::format("`{}` is `{}`, which is not a metric of an evaluation", kKey,
                              excerpt(train.metric_for_best_model)),
                  {kKey},
-                 near.empty() ? "use " + join(known, ", ") + " or eval_SET_loss"
+                 near.empty() ? "use " + join(known, ", ") +
+                                    (train.has_rollouts() ? "" : " or eval_SET_loss")
                               : fmt::format("did you mean `{}`?", near));
   } else if (!is_known) {
     check_loss_of_set(checks, metric);

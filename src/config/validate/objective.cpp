@@ -6,8 +6,8 @@
 namespace sftrun::config::relations {
 namespace {
 
-std::string advice_on_format(const ObjectiveInfo& objective) {
-  switch (objective.form) {
+std::string advice_on_format(const ObjectiveInfo& objective, ExampleForm form) {
+  switch (form) {
     case ExampleForm::kPair:
       return fmt::format("remove format: {} reads records with \"chosen\" and \"rejected\"",
                          objective.name);
@@ -21,6 +21,8 @@ std::string advice_on_format(const ObjectiveInfo& objective) {
       return fmt::format(
           "remove format: {} reads a text, a prompt or a conversation, and its \"label\"",
           objective.name);
+    case ExampleForm::kPrompt:
+      return "remove format: with train.rollouts the records are prompts";
     case ExampleForm::kAnswer:
       break;
   }
@@ -34,12 +36,13 @@ std::string advice_on_format(const ObjectiveInfo& objective) {
 /// judged answers all but texts.
 void check_formats(Checks& checks) {
   const ObjectiveInfo& objective = checks.run().train.objective_info();
+  const ExampleForm form = checks.run().train.example_form();
   const auto judge = [&](RecordFormat format, const char* key) {
-    if (format == RecordFormat::kAuto || format_info(format).gives(objective.form)) return;
+    if (format == RecordFormat::kAuto || format_info(format).gives(form)) return;
     checks.error(fmt::format("`{}` {} {}, but `train.objective` is {}", key,
                              std::string_view(key) == "data.format" ? "is" : "has the format",
                              word_of(format), objective.name),
-                 {key, "train.objective"}, advice_on_format(objective));
+                 {key, "train.objective"}, advice_on_format(objective, form));
   };
   judge(checks.run().data.format, "data.format");
   if (checks.trains())

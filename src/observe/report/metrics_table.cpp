@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sftrun/core/file.h"
+#include "sftrun/observe/metrics.h"
 
 namespace sftrun::observe {
 namespace {
@@ -118,7 +119,7 @@ MetricsTable read_metrics_table(const std::filesystem::path& metrics) {
         table.unreadable_lines.push_back(number);
       continue;
     }
-    add_row(line.contains("eval_loss") ? table.evaluation : table.training, step->get<int64_t>(),
+    add_row(is_evaluation_line(line) ? table.evaluation : table.training, step->get<int64_t>(),
             line);
   }
   complete(table.training);

@@ -156,6 +156,10 @@ ObjectiveTerms grpo(const DocumentSums& sums, const config::TrainConfig& config,
     terms = terms * of_sampling;
     metrics.add("sampling/importance_sampling_ratio/mean", of_sampling * counts);
   }
+  if (rows.sampled_logps.defined()) {
+    const at::Tensor difference = (old_logps(rows) - rows.sampled_logps).nan_to_num(0).abs();
+    metrics.add("sampling/sampling_logp_difference/mean", difference * counts);
+  }
   if (rows.reference.defined()) {
     const at::Tensor kl = kl_terms(rows.policy, rows.reference);
     terms = terms + config.resolved_beta() * kl;

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "sftrun/config/rewards.h"
+
+/// `train.rollouts`: between steps the model answers prompts, and is trained on its answers.
+namespace sftrun::config {
+
+struct RolloutsConfig {
+  RewardSpecs reward;  ///< what judges answers; empty: there are no rollouts
+  int64_t n = 8;       ///< answers to each prompt: a group
+  int64_t max_new_tokens = 256;
+  double temperature = 1, top_p = 1, min_p = 0;
+  std::optional<int64_t> top_k;
+  int64_t batch_size = 32;  ///< answers that a device writes at the same time
+  /// Command of a program that answers each turn of the model; empty: an answer is one turn.
+  std::string environment;
+  int64_t max_turns = 4;            ///< of the model, with an environment
+  double environment_timeout = 60;  ///< seconds for the turns of one batch
+  std::optional<bool> chat;  ///< strings are a user's turn; unset: where there is a chat template
+  int64_t num_samples = 2;   ///< groups of which `rollouts/` has the answers
+
+  bool are_on() const { return !reward.empty(); }
+  /// Whether tokens are drawn from another distribution than the model's own.
+  bool changes_distribution() const {
+    return temperature != 1 || top_p < 1 || min_p > 0 || top_k.has_value();
+  }
+};
+
+}  // namespace sftrun::config

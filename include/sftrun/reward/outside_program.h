@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "sftrun/launch/line_program.h"
+
+namespace sftrun::reward {
+
+struct OutsideProgramOptions {
+  std::string name;     ///< for messages: "the program of the reward judge"
+  std::string command;  ///< for `sh -c`
+  std::string where;    ///< where it was named, for errors; empty: unknown
+  double timeout_s = 60;
+  int64_t max_restarts = 2;  ///< for the lines of one call
+  std::string answer;        ///< what it prints for each line: "one number"
+  std::string timeout_key;   ///< the setting to raise, for errors
+  std::function<bool()> should_stop = {};
+  std::string guard = "/proc/self/exe";
+};
+
+/// A program of the user that answers each line with one, started again where it ends or hangs
+/// (launch::LineProgram). Not thread-safe.
+class OutsideProgram {
+ public:
+  explicit OutsideProgram(OutsideProgramOptions options);
+
+  /// One answer to each line.
+  /// @throws DeviceError for a program that ended or hung too often; DataError for more lines than it
+  /// was asked for; Error (130) if `should_stop` returned true
+  std::vector<std::string> ask(const std::vector<std::string>& lines);
+  /// Ends it.   @throws DataError for output beside its answers
+  void finish();
+  /// "python3 judge.py (rewards.yaml:3:5)", for errors.
+  std::string place() const;
+  std::string advice() const;  ///< how to try it by hand
+
+ private:
+  launch::LineAnswers attempt(const std::vector<std::string>& lines);
+  [[noreturn]] void give_up(const launch::LineAnswers& said) const;
+  [[noreturn]] void refuse_extra(const launch::LineAnswers& said) const;
+
+  OutsideProgramOptions options_;
+  launch::LineProgram program_;
+};
+
+}  // namespace sftrun::reward

@@ -1,0 +1,213 @@
+#include "sftrun/train/rollout_batches.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
+#include "sftrun/core/statistics.h"
+#include "sftrun/data/advantages.h"
+
+namespace sftrun::train {
+namespace {
+
+std::vector<double> rewards_of(std::span<const RolloutAnswer> answers) {
+  std::vector<double> rewards;
+  for (const RolloutAnswer& answer : answers)
+    if (answer.reward) rewards.push_back(*answer.reward);
+  return rewards;
+}
+
+std::vector<double> values_of(std::span<const RolloutAnswer> answers, size_t function) {
+  std::vector<double> values;
+  for (const RolloutAnswer& answer : answers)
+    if (answer.values[function]) values.push_back(*answer.values[function]);
+  return values;
+}
+
+}  // namespace
+
+int64_t RolloutAnswer::num_own() const {
+  if (is_own.empty()) return std::ssize(tokens);
+  return std::count(is_own.begin(), is_own.end(), uint8_t{1});
+}
+
+observe::NamedValues answer_metrics(std::span<const RolloutAnswer> answers,
+                                    const config::RewardSpecs& rewards) {
+  observe::NamedValues metrics;
+  for (size_t f = 0; f < rewards.size(); ++f) {
+    const std::vector<double> values = values_of(answers, f);
+    if (values.empty()) continue;
+    const double mean = mean_of(values);
+    metrics.emplace_back(fmt::format("rewards/{}/mean", rewards[f].label), mean);
+    metrics.emplace_back(fmt::format("rewards/{}/std", rewards[f].label),
+                         sample_deviation(values, mean));
+  }
+  double entropy = 0, tokens = 0, turns = 0;
+  double shortest = std::numeric_limits<double>::infinity(), longest = 0;
+  std::vector<double> ended;
+  for (const RolloutAnswer& answer : answers) {
+    const auto length = static_cast<double>(answer.num_own());
+    turns += static_cast<double>(answer.turns);
+    entropy += answer.entropy;
+    tokens += length;
+    shortest = std::min(shortest, length);
+    longest = std::max(longest, length);
+    if (!answer.is_cut_short) ended.push_back(length);
+  }
+  if (answers.empty()) return metrics;
+  metrics.emplace_back("entropy", entropy / tokens);
+  const double mean_turns = turns / static_cast<double>(answers.size());
+  if (mean_turns != 1) metrics.emplace_back("completions/mean_turns", mean_turns);
+  metrics.emplace_back("completions/min_length", shortest);
+  metrics.emplace_back("completions/max_length", longest);
+  if (!ended.empty()) metrics.emplace_back("completions/mean_terminated_length", mean_of(ended));
+  return metrics;
+}
+
+observe::NamedValues group_metrics(std::span<const RolloutAnswer> answers, int64_t n) {
+  const auto size = static_cast<size_t>(n);
+  double deviations = 0, silent = 0, groups = 0;
+  for (size_t first = 0; first + size <= answers.size(); first += size) {
+    const std::vector<double> rewards = rewards_of(answers.subspan(first, size));
+    const bool is_silent =
+        std::ranges::adjacent_find(rewards, std::ranges::not_equal_to()) == rewards.end();
+    deviations += sample_deviation(rewards, mean_of(rewards));
+    silent += is_silent ? 1 : 0;
+    ++groups;
+  }
+  if (groups == 0) return {};
+  return {{"reward_std", deviations / groups}, {"frac_reward_zero_std", silent / groups}};
+}
+
+RolloutBatches::RolloutBatches(const config::RunConfig& config, const data::Dataset& prompts,
+                               Write write)
+    : rollouts_(config.train.rollouts),
+      scale_rewards_(config.train.scale_rewards),
+      prompts_(prompts),
+      plan_(plan_of_steps(config, prompts)),
+      steps_(plan_, config.train.epochs, config.train.max_steps),
+      write_(std::move(write)) {
+  for (int64_t i = 0; i < prompts.examples().size(); ++i)
+    longest_prompt_ = std::max<int64_t>(longest_prompt_, prompts.examples().stored(i).length);
+}
+
+std::vector<int64_t> RolloutBatches::prompts_of(int64_t step) const {
+  const StepPosition position = steps_.position(step);
+  std::vector<int64_t> prompts;
+  for (const data::Bin& bin : plan_.global_batch(position.epoch, position.step_in_epoch))
+    prompts.insert(prompts.end(), bin.begin(), bin.end());
+  return prompts;
+}
+
+/// @param place of the prompt in the step: answers to it are a group
+data::Example RolloutBatches::example_of(const RolloutAnswer& answer, int64_t prompt,
+                                         size_t place) const {
+  const data::ExampleView asked = prompts_.examples()[prompt];
+  const auto length = static_cast<size_t>(asked.size());
+  data::Example example{.record = asked.stored->record,
+                        .file = static_cast<int32_t>(place),
+                        .line = asked.stored->number,
+                        .label_tokens = answer.num_own(),
+                        .answer_begin = asked.size(),
+                        .score = *answer.reward,
+                        .score_kind = data::ScoreKind::kReward,
+                        .group = 1,
+                        .is_cut_short = answer.is_cut_short};
+  for (int64_t i = 0; i < asked.size(); ++i) example.tokens.push_back(asked.token(i));
+  example.tokens.insert(example.tokens.end(), answer.tokens.begin(), answer.tokens.end());
+  example.labels.assign(example.tokens.size(), data::kIgnoreIndex);
+  for (size_t i = length; i < example.tokens.size(); ++i)
+    if (answer.owns(i - length)) example.labels[i - 1] = example.tokens[i];
+  if (rollouts_.changes_distribution())
+    example.values.of(data::LabelColumn::kSampledLogp) = answer.drawn_logps;
+  if (asked.stored->num_media > 0) example.media = prompts_.examples().media_of(prompt);
+  return example;
+}
+
+data::StepBatch RolloutBatches::batch_of(const Rollout& rollout,
+                                         const std::vector<int64_t>& prompts) const {
+  const auto n = static_cast<size_t>(rollouts_.n);
+  SFTRUN_CHECK_EQ(rollout.answers.size(), prompts.size() * n);
+  data::StepBatch batch;
+  std::vector<data::Example> examples;
+  for (size_t i = 0; i < rollout.answers.size(); ++i)
+    if (rollout.answers[i].reward)
+      examples.push_back(example_of(rollout.answers[i], prompts[i / n], i / n));
+  if (examples.empty())
+    throw DataError("no reward function has a value for any answer of the step",
+                    prompts_.place_of(prompts.front()),
+                    "see why in rollouts/ of the run directory, and change train.rollouts.reward");
+  for (const int64_t prompt : prompts) batch.files.push_back(prompts_.file_of(prompt));
+  for (size_t i = 0; i < examples.size(); ++i) {
+    batch.bins.push_back({static_cast<int64_t>(i)});
+    batch.tokens += std::ssize(examples[i].tokens);
+    batch.label_tokens += examples[i].label_tokens;
+  }
+  batch.examples = data::ExampleStore::in_memory(examples);
+  batch.examples.set_advantages(data::advantages_of(batch.examples, scale_rewards_).of_examples);
+  return batch;
+}
+
+int RolloutBatches::prepare(int64_t step) {
+  const std::vector<int64_t> prompts = prompts_of(step);
+  const Rollout rollout = write_(step, prompts);
+  if (rollout.stop_exit_code != 0) return rollout.stop_exit_code;
+  prepared_ = batch_of(rollout, prompts);
+  prepared_.deal = dealer().deal(prepared_.examples, prepared_.bins);
+  observe::NamedValues& metrics = prepared_.metrics;
+  metrics = group_metrics(rollout.answers, rollouts_.n);
+  const double silent = metrics.back().second;
+  for (auto& metric : answer_metrics(rollout.answers, rollouts_.reward))
+    metrics.push_back(std::move(metric));
+  metrics.emplace_back("rollouts/seconds", rollout.seconds);
+  metrics.emplace_back("rollouts/reward_seconds", rollout.reward_seconds);
+  RolloutSigns signs{.silent_groups = silent};
+  double tokens = 0;
+  for (const RolloutAnswer& answer : rollout.answers) {
+    signs.cut_short += answer.is_cut_short ? 1 : 0;
+    signs.entropy += answer.entropy;
+    tokens += static_cast<double>(answer.num_own());
+  }
+  signs.cut_short /= static_cast<double>(rollout.answers.size());
+  signs.entropy /= tokens;
+  signs.reward = mean_of(rewards_of(rollout.answers));
+  for (const std::string& warning : faults_.add(signs)) log::warn("step {}: {}", step + 1, warning);
+  prepared_step_ = step;
+  return 0;
+}
+
+data::StepBatch RolloutBatches::at(int64_t step) {
+  SFTRUN_CHECK_EQ(prepared_step_, step);
+  prepared_step_ = -1;
+  return std::exchange(prepared_, {});
+}
+
+data::StepBatch RolloutBatches::longest(int64_t num_bins) const {
+  const int64_t length = micro_batch_tokens(1, /*of_longest=*/true);
+  data::Example answer{.label_tokens = rollouts_.max_new_tokens,
+                       .answer_begin = longest_prompt_,
+                       .score_kind = data::ScoreKind::kReward,
+                       .group = 1};
+  answer.tokens.assign(static_cast<size_t>(length), 0);
+  answer.labels.assign(static_cast<size_t>(length), data::kIgnoreIndex);
+  for (int64_t i = longest_prompt_; i < length; ++i) answer.labels[static_cast<size_t>(i - 1)] = 0;
+  if (rollouts_.changes_distribution())
+    answer.values.of(data::LabelColumn::kSampledLogp)
+        .assign(static_cast<size_t>(rollouts_.max_new_tokens), 0);
+  data::StepBatch batch{.label_tokens = num_bins * rollouts_.max_new_tokens,
+                        .tokens = num_bins * length};
+  batch.examples = data::ExampleStore::in_memory(
+      std::vector<data::Example>(static_cast<size_t>(num_bins), answer));
+  batch.examples.set_advantages(std::vector<double>(static_cast<size_t>(num_bins), 1));
+  for (int64_t i = 0; i < num_bins; ++i) batch.bins.push_back({i});
+  batch.files.push_back(prompts_.file_of(0));
+  return batch;
+}
+
+int64_t RolloutBatches::micro_batch_tokens(int64_t num_bins, bool /*of_longest*/) const {
+  return num_bins * (longest_prompt_ + rollouts_.max_new_tokens);
+}
+
+}  // namespace sftrun::train

@@ -1,0 +1,44 @@
+#include "sftrun/train/rollout_faults.h"
+
+#include <fmt/format.h>
+
+namespace sftrun::train {
+namespace {
+
+constexpr int64_t kLasting = 5;  // steps
+/// A model that is this sure of every token writes the same answer again and again.
+constexpr double kSmallEntropy = 0.02, kSmallShare = 0.1;
+
+}  // namespace
+
+bool RolloutFaults::Watch::add(bool has_fault) {
+  steps = has_fault ? steps + 1 : 0;
+  return steps == kLasting;
+}
+
+std::vector<std::string> RolloutFaults::add(const RolloutSigns& signs) {
+  std::vector<std::string> warnings;
+  if (!first_entropy_) first_entropy_ = signs.entropy;
+  if (silent_.add(signs.silent_groups == 1))
+    warnings.push_back(fmt::format(
+        "the answers of every group had the same reward for {} steps (mean {:.4g}), from which "
+        "nothing is learnt: the prompts are too hard or too easy for the model, or the rewards do "
+        "not tell its answers apart; look at rollouts/ in the run directory",
+        kLasting, signs.reward));
+  if (cut_short_.add(signs.cut_short == 1))
+    warnings.push_back(fmt::format(
+        "every answer was cut short for {} steps: raise train.rollouts.max_new_tokens, or see "
+        "whether the model ends its answers at all (rollouts/ in the run directory)",
+        kLasting));
+  const bool is_sure =
+      signs.entropy < kSmallEntropy && signs.entropy < kSmallShare * *first_entropy_;
+  if (collapsed_.add(is_sure))
+    warnings.push_back(fmt::format(
+        "the entropy of the model has fallen from {:.3g} to {:.3g}: its answers to a prompt are "
+        "nearly the same, so that little is learnt; lower train.learning_rate, or set train.beta "
+        "above 0",
+        *first_entropy_, signs.entropy));
+  return warnings;
+}
+
+}  // namespace sftrun::train

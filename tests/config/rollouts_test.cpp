@@ -1,0 +1,87 @@
+#include "sftrun/config/rollouts.h"
+
+#include "config_test_base.h"
+#include "sftrun/config/best_metric.h"
+#include "sftrun/config/binding.h"
+#include "sftrun/config/idle_settings.h"
+#include "sftrun/config/yaml_text.h"
+#include "support/expect_error.h"
+
+/// `train.rollouts`.
+namespace sftrun::config {
+namespace {
+
+using test::expect_error;
+
+constexpr const char* kRollouts = R"(
+train:
+  objective: grpo
+  rollouts:
+    n: 4
+    max_new_tokens: 64
+    reward:
+      - number
+      - {name: length, maximum: 48, unit: tokens, weight: 0.5}
+)";
+
+class Rollouts : public ConfigTest {};
+
+TEST_F(Rollouts, AreReadAndWritten) {
+  const RunConfig config = load(kRollouts).config;
+  EXPECT_TRUE(config.train.has_rollouts());
+  EXPECT_EQ(config.train.example_form(), ExampleForm::kPrompt);
+  ASSERT_EQ(config.train.rollouts.reward.size(), 2U);
+  EXPECT_EQ(config.train.rollouts.reward[1].weight, 0.5);
+  EXPECT_EQ(config.train.rollouts.n, 4);
+  EXPECT_EQ(best_metric(config.train), "eval_reward");
+  const RunConfig again = from_json(to_json(config));
+  EXPECT_EQ(again.train.rollouts.reward, config.train.rollouts.reward);
+  const auto file = write("again.yaml", to_yaml(config));
+  EXPECT_EQ(load_config(file, {}).config.train.rollouts.reward, config.train.rollouts.reward);
+}
+
+TEST_F(Rollouts, AreOffWithoutRewards) {
+  const RunConfig config = load("train: {objective: grpo, rollouts: {reward: []}}").config;
+  EXPECT_FALSE(config.train.has_rollouts());
+  EXPECT_EQ(config.train.example_form(), ExampleForm::kSampled);
+  const RunConfig other = load("train: {objective: sft, rollouts: {reward: number}}").config;
+  EXPECT_FALSE(other.train.has_rollouts()) << "an idle setting, which is warned of";
+}
+
+TEST_F(Rollouts, MistakesInRewardsAreNamed) {
+  expect_error<ConfigError>([&] { load("train: {objective: grpo, rollouts: {reward: [numbr]}}"); },
+                            {"`train.rollouts.reward` cannot be used: unknown reward `numbr`",
+                             "did you mean `number`?", "run.yaml:3:"});
+  expect_error<ConfigError>([&] { load("train: {rollouts: {n: 1}}"); }, {"train.rollouts.n"});
+}
+
+TEST_F(Rollouts, AStepHasWholeGroups) {
+  for (const int world_size : {1, 2, 3}) {
+    LoadedConfig loaded = load(kRollouts, {"train.rollouts.n=5"});
+    resolve(loaded, "run.yaml", world_size);
+    EXPECT_EQ(*loaded.config.train.global_batch_size.value % 5, 0);
+    EXPECT_EQ(*loaded.config.train.global_batch_size.value % world_size, 0);
+    EXPECT_FALSE(loaded.config.data.packing);
+    EXPECT_EQ(loaded.config.train.max_completion_length, 64);
+  }
+  LoadedConfig loaded = load(kRollouts, {"train.global_batch_size=6"});
+  expect_error<ConfigError>([&] { resolve(loaded, "run.yaml", 1); },
+                            {"6 answers", "not a multiple of train.rollouts.n 4",
+                             "set train.global_batch_size to 4 or 8"});
+}
+
+TEST_F(Rollouts, TheBestModelIsChosenByARewardAndNotByALoss) {
+  const std::vector<std::string> best = {"data.val=v.jsonl", "train.eval_strategy=epoch",
+                                         "train.load_best_model_at_end=true"};
+  auto with = [&](const std::string& metric) {
+    std::vector<std::string> all = best;
+    all.push_back("train.metric_for_best_model=" + metric);
+    return load(kRollouts, all);
+  };
+  EXPECT_EQ(best_metric(with("rewards/length/mean").config.train), "eval_rewards/length/mean");
+  expect_error<ConfigError>([&] { with("eval_loss"); },
+                            {"not a metric of an evaluation", "eval_reward"});
+}
+
+}  // namespace
+}  // namespace sftrun::config
