@@ -24,7 +24,9 @@ import chat
 import run
 
 HERE = Path(__file__).resolve().parent
-AGREEMENT = {"fp32": 2e-5, "bf16": 2e-2}  # of the losses of a step; bf16 rounds sums over 1500 tokens
+# Of the losses of a step. The peer adds log-probabilities in the dtype of the logits: in fp32 a sum over 1536 tokens of random weights is near -17,000,
+# where neighbouring numbers are 0.002 apart, and beta 0.1 of four such sums is in the loss.
+AGREEMENT = {"fp32": 1e-3, "bf16": 6e-2}
 MIB = 2**20
 BETA = 0.1
 FIGURES = [*run.FIGURES, ("peak memory beyond the libraries, MiB", "beyond_libraries_mib", lambda v: f"{v:.0f}", False)]
