@@ -140,7 +140,8 @@ std::string gguf_of_run(const std::filesystem::path& adapter) {
   }
 }
 
-/// The base model that `adapter_config.json` names.
+}  // namespace
+
 ModelAsked base_of(const std::filesystem::path& adapter) {
   const std::filesystem::path file = adapter / "adapter_config.json";
   const auto json = parse_python_json(read_utf8_file(file));
@@ -164,10 +165,8 @@ ModelAsked base_of(const std::filesystem::path& adapter) {
   }
   if (!base.name.empty()) return base;
   throw DataError("the adapter does not say which model it was trained on", file.string(),
-                  "name the model with --model");
+                  "name the model with --model, or write it there as base_model_name_or_path");
 }
-
-}  // namespace
 
 HelpFormatter::HelpFormatter() {
   constexpr size_t kColumnWidth = 36;

@@ -12,6 +12,7 @@
 
 #include "cli_idle_flags.h"
 #include "commands.h"
+#include "model_source.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/hub/hub.h"
 
@@ -167,6 +168,10 @@ InputRequest input_request(const RecordFlags& flags);
 config::DataSource input_of(const RecordFlags& flags);
 /// Whether input or output is a stream, which is for one process.
 bool is_stream(const RecordFlags& flags);
+
+/// The base model that an adapter's `adapter_config.json` names.
+/// @throws DataError if it names none, or is damaged
+ModelAsked base_of(const std::filesystem::path& adapter);
 
 /// The path of the model to load: `model`, or the base of `adapter` if only that is given.
 /// @throws ConfigError, and as find_model

@@ -21,6 +21,7 @@
 #include "sftrun/plan/quant_notes.h"
 #include "sftrun/plan/stored_bytes.h"
 #include "sftrun/spec/quantization_config.h"
+#include "teacher_source.h"
 
 namespace sftrun::app {
 namespace {
@@ -247,6 +248,8 @@ MemoryReport report_of(const TrainOptions& options, config::LoadedConfig loaded,
   check_tuning(loaded.config.tuning, model.arch);
   RunPlace& place = report.devices.place;
   plan_images(path, model, loaded.config, report);
+  const auto teacher = find_teacher(loaded, {.headers_only = true});
+  if (teacher) place.devices.teacher = teacher->use(loaded.config.train);
   Run run = resolve_run(std::move(loaded), path, &model, options.config, place);
   report.config = std::move(run.loaded.config);
   resolve_auto(report.config, model, place.devices.on_gpu);

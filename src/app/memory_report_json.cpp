@@ -20,6 +20,8 @@ MemoryJson parts_of(const plan::MemoryPlan& plan) {
                   {"tower_activations", plan.step.tower_kept},
                   {"tower", plan.step.tower}});
   if (plan.held.start > 0) parts["reference"] = plan.held.start;
+  if (plan.step.teacher > 0)
+    parts.update({{"teacher", plan.held.teacher}, {"teacher_pass", plan.step.teacher}});
   parts.update(
       {{"communication", plan.communication}, {"context", plan.context}, {"margin", plan.margin}});
   return parts;

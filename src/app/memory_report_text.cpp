@@ -60,7 +60,9 @@ std::vector<MemoryLine> lines_of_plan(const MemoryReport& report) {
   const config::RunConfig& config = report.config;
   const bool trains_adapter = config.tuning.trains_adapter(),
              on_gpu = report.devices.place.devices.on_gpu;
-  const Bytes largest = std::max({plan.step.layer, plan.step.head, plan.step.tower});
+  const Bytes largest = std::max({plan.step.layer, plan.step.head, plan.step.tower}),
+              own = plan.step.kept + plan.step.tower_kept + largest + plan.step.images;
+  const bool is_teachers = plan.step.teacher > own;  // the peak
   const std::string optimizer = config::to_json(config)["train"]["optimizer"];
   std::vector<MemoryLine> lines = {
       {fmt::format("frozen weights ({})", base_form(config)), plan.held.base},
@@ -70,14 +72,18 @@ std::vector<MemoryLine> lines_of_plan(const MemoryReport& report) {
       {"gradients (fp32)", plan.held.gradients},
       {fmt::format("optimizer state ({})", optimizer), plan.held.optimizer},
       {"start of what trains, as reference model", plan.held.start},
+      {"teacher", plan.held.teacher},
       {"gathered units", plan.held.gathered},
-      {"activations kept for the backward pass", plan.step.kept},
-      {"backward pass of one layer", plan.step.layer, plan.step.layer == largest},
-      {"head and loss", plan.step.head, plan.step.head == largest && plan.step.layer != largest},
-      {"tower and projector, kept for the backward pass", plan.step.tower_kept},
+      {"forward pass of the teacher", plan.step.teacher, is_teachers},
+      {"activations kept for the backward pass", plan.step.kept, !is_teachers},
+      {"backward pass of one layer", plan.step.layer, plan.step.layer == largest && !is_teachers},
+      {"head and loss", plan.step.head,
+       plan.step.head == largest && plan.step.layer != largest && !is_teachers},
+      {"tower and projector, kept for the backward pass", plan.step.tower_kept, !is_teachers},
       {"one layer of the tower, or the projector", plan.step.tower,
-       plan.step.tower == largest && std::max(plan.step.layer, plan.step.head) != largest},
-      {"images: patches, positions, features", plan.step.images},
+       plan.step.tower == largest && std::max(plan.step.layer, plan.step.head) != largest &&
+           !is_teachers},
+      {"images: patches, positions, features", plan.step.images, !is_teachers},
       {on_gpu ? "batch, unpacked matrices" : "batch", plan.step.workspace},
       {on_gpu ? "communication buffers (NCCL)" : "communication buffers", plan.communication},
       {on_gpu ? "CUDA context, cuBLAS" : "program and LibTorch", plan.context}};
@@ -168,8 +174,8 @@ std::string text_of_strategies(const MemoryReport& report, const MemoryUnit& uni
     }
     const plan::MemoryPlan& plan = *row.plan;
     for (const Bytes bytes :
-         {plan.held.base + plan.held.trainable + plan.held.start, plan.held.gradients,
-          plan.held.optimizer, plan.held.gathered, plan.step.peak(),
+         {plan.held.base + plan.held.trainable + plan.held.start + plan.held.teacher,
+          plan.held.gradients, plan.held.optimizer, plan.held.gathered, plan.step.peak(),
           plan.communication + plan.context + plan.margin, plan.needed()})
       text += fmt::format("{:>11}", unit.of(bytes));
     const Bytes over = plan.needed() - report.memory_bytes();

@@ -254,7 +254,10 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
   if (loaded.config.train.batch_size.is_auto()) {
     run.batches.max_micro_batch = plan::max_micro_batch(
         model.arch, loaded.config, devices.memory_bytes, devices.element_bytes, model.stored,
-        {.on_gpu = devices.on_gpu, .tower = devices.tower, .images = devices.images});
+        {.on_gpu = devices.on_gpu,
+         .tower = devices.tower,
+         .images = devices.images,
+         .teacher = devices.teacher});
   }
   run.batches.max_micro_batch = std::min(run.batches.max_micro_batch, place.max_micro_batch);
   config::resolve(loaded, yaml, world_size, run.batches.max_micro_batch);

@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "run_check.h"
 #include "run_forecast.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/plan/micro_batch.h"
+#include "teacher_source.h"
 
 /// What `auto` becomes on the devices of a run, before a worker starts.
 namespace sftrun::app {
@@ -21,7 +23,8 @@ struct Run {
       loaded;  ///< resolved, except for values that depend on the device and the data
   std::filesystem::path model_path;  ///< the model's path on this machine
   BatchRequest batches;
-  std::string images_of_bin;  ///< that workers plan for (planned_images.h); empty: none
+  std::string images_of_bin;             ///< that workers plan for (planned_images.h); empty: none
+  std::optional<TeacherSource> teacher;  ///< beside the student
 };
 
 /// Where a run is started, or would be.

@@ -30,7 +30,6 @@
 #include "sftrun/core/units.h"
 #include "sftrun/core/verbosity.h"
 #include "sftrun/data/small_data.h"
-#include "sftrun/data/teacher_scores.h"
 #include "sftrun/data/text_model.h"
 #include "sftrun/foreign/load.h"
 #include "sftrun/launch/error_file.h"
@@ -50,6 +49,7 @@
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/memory_change.h"
 #include "sftrun/plan/stages.h"
+#include "teacher_source.h"
 
 namespace sftrun::app {
 namespace {
@@ -68,21 +68,6 @@ void list_changes(const Json& before, const Json& after, const std::string& pref
           "{} = {}", name, excerpt(value.is_string() ? value.get<std::string>() : value.dump())));
     }
   }
-}
-
-/// Scores are found here, before a model is loaded.
-void require_teacher(const config::LoadedConfig& loaded) {
-  const config::TrainConfig& train = loaded.config.train;
-  if (!train.objective_info().needs_teacher) return;
-  if (data::TeacherScores::are_in(train.teacher))
-    return data::require_temperature(data::TeacherScores(train.teacher).description(),
-                                     train.kd_temperature, loaded.place_of("train.kd_temperature"));
-  throw DataError(
-      fmt::format("`train.teacher` is {}, and no teacher's scores are there", train.teacher),
-      loaded.place_of("train.teacher"),
-      fmt::format("let a teacher score the run's data: sftrun score --config run.yaml --model "
-                  "TEACHER --topk 64 --output {} (docs/distillation.md)",
-                  train.teacher));
 }
 
 /// Before a model is downloaded.
@@ -134,6 +119,17 @@ std::filesystem::path locate_model(config::LoadedConfig& loaded, const TrainOpti
   model.name = std::move(source.name);
   model.revision = std::move(source.revision);
   return source.path;
+}
+
+/// Finds a teacher that is a model, and adds it to what is planned.
+std::optional<TeacherSource> locate_teacher(const config::LoadedConfig& loaded,
+                                            const TrainOptions& options, bool quiet,
+                                            RunPlace& place) {
+  std::optional<TeacherSource> teacher = find_teacher(
+      loaded,
+      {.parts = options.dry_run ? hub::ModelParts::kText : hub::ModelParts::kAll, .quiet = quiet});
+  if (teacher) place.devices.teacher = teacher->use(loaded.config.train);
+  return teacher;
 }
 
 /// Resolves each `auto` that does not depend on the data.
@@ -227,6 +223,7 @@ void require_inputs_stay(const Run& run) {
   require("tuning.lora.init_from", config.tuning.lora.init_from);
   if (config.train.reference_model() == config::ReferenceModel::kPath)
     require("train.reference", config.train.reference);
+  require("train.teacher", config.train.teacher);
   require("model.name", run.model_path);
 }
 
@@ -244,9 +241,12 @@ void require_free_directory(const TrainOptions& options, const Run& run) {
 }
 
 WorkerRequest worker_request(const TrainOptions& options, const Run& run) {
+  const TeacherSource teacher = run.teacher.value_or(TeacherSource());
   return {.config = run.loaded.config,
           .places = run.loaded.places,
           .model_path = run.model_path.string(),
+          .teacher_model = teacher.model.string(),
+          .teacher_adapter = teacher.adapter,
           .device = options.device,
           .batch_size = run.batches.batch_size.value,
           .steps_are_auto = run.batches.steps_are_auto,
@@ -525,6 +525,8 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
         options.dry_run ? read_headers(model_path, asked) : headers_if_readable(model_path, asked);
   RunPlace place = place_here(asked, worker.world_size, worker.local_world_size, options.device);
   if (options.max_micro_batch > 0) place.max_micro_batch = options.max_micro_batch;
+  const auto teacher =
+      locate_teacher(loaded, options, /*quiet=*/worker.rank != 0 || worker.supervised, place);
   std::string images;
   if (worker.supervised && !options.images_of_bin.empty()) {
     headers = headers_if_readable(model_path, asked);
@@ -535,6 +537,7 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   }
   Run run = resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr,
                         options.config, place);
+  run.teacher = teacher;
   if (worker.supervised) return run_as_worker(worker_request(options, run));
   if (!images.empty()) run.loaded.notes.push_back(images);
   const std::string launch =
@@ -677,10 +680,12 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env,
       options.dry_run ? read_headers(model_path, asked) : headers_if_readable(model_path, asked);
   RunPlace place =
       place_here(asked, plan.world_size(), plan.local_world_size, plan.device, options.gpus);
+  const auto teacher = locate_teacher(loaded, options, /*quiet=*/false, place);
   std::string images;
   if (headers) images = plan_images_of_data(asked, model_path, headers->arch, place.devices);
   Run run = resolve_run(std::move(loaded), model_path, headers ? &*headers : nullptr,
                         options.config, place);
+  run.teacher = teacher;
   if (!images.empty()) {
     run.loaded.notes.push_back(images);
     run.images_of_bin = to_text(place.devices.images);

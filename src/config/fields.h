@@ -397,9 +397,22 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
         "precomputed");
   field(train.teacher, "teacher", any(), kCompared,
         readers_of_setting("train.teacher") +
-            ": folder in which `sftrun score --topk` has written the teacher's log-probabilities "
-            "of this run's examples (docs/distillation.md).",
+            ": the teacher: a folder in which `sftrun score --topk` has written its "
+            "log-probabilities of this run's examples, or a model, which is loaded beside the "
+            "student: a folder, a GGUF file, a name on the hub, or an adapter "
+            "(docs/distillation.md).",
         "teacher");
+  field(train.teacher_topk, "teacher_topk", between(1, kMaxTokens), kSame,
+        readers_of_setting("train.teacher_topk") +
+            ": of a teacher beside the student: its likeliest tokens, whose log-probabilities are "
+            "compared one by one; the others count together. The size of the vocabulary, or more: "
+            "the whole distribution.",
+        "128");
+  field(train.teacher_quant, "teacher_quant", any().otherwise("the format of its files"), kSame,
+        readers_of_setting("train.teacher_quant") +
+            ": of a teacher beside the student: the format of its linear layers in memory, as "
+            "tuning.quant has it.",
+        "nf4");
   field(train.kd_alpha, "kd_alpha", between(0, 1), kSame,
         readers_of_setting("train.kd_alpha") +
             ": share of the divergence in the loss; the rest is the cross-entropy of the labels.",

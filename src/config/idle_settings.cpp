@@ -9,6 +9,7 @@
 
 #include "choices.h"
 #include "sftrun/config/best_metric.h"
+#include "sftrun/config/teacher.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/core/user_path.h"
@@ -247,7 +248,8 @@ IdleRules rules_of_objectives() {
                                 ? std::string(" with train.sampling_correction off")
                                 : std::string();
                    }});
-  rules.push_back({{"train.teacher", "train.kd_beta", "train.kd_temperature"},
+  rules.push_back({{"train.teacher", "train.teacher_topk", "train.teacher_quant", "train.kd_beta",
+                    "train.kd_temperature"},
                    [](const RunConfig& run, const RunFacts&) {
                      return run.train.objective_info().needs_teacher && run.train.kd_alpha == 0
                                 ? std::string(
@@ -296,6 +298,14 @@ IdleRules rules_of_objectives() {
                     ? std::string(
                           " with train.rollouts, whose answers have no length before "
                           "they are written")
+                    : std::string();
+       }});
+  rules.push_back(
+      {{"train.teacher_topk", "train.teacher_quant"}, [](const RunConfig& run, const RunFacts&) {
+         return teacher_kind(run.train) == TeacherKind::kScores
+                    ? std::string(
+                          ": train.teacher names scores, which sftrun score "
+                          "has written with its own --topk")
                     : std::string();
        }});
   rules.push_back({{"train.f_alpha_divergence_coef"}, [](const RunConfig& run, const RunFacts&) {

@@ -158,15 +158,10 @@ constexpr auto kRefusalsOfObjectives = std::to_array<RefusalRow>({
     {.key = "train.teacher",
      .concerns = needs_teacher,
      .applies = [](const RunConfig& run) { return run.train.teacher.empty(); },
-     .message = "`train.objective` is {objective}, and `train.teacher` names no teacher's scores",
-     .fix = "write train.teacher: teacher, and let a teacher score the run's data: sftrun score "
-            "--config run.yaml --model TEACHER --topk 64 --output teacher (docs/distillation.md)"},
-    {.key = "data.streaming",
-     .concerns = needs_teacher,
-     .applies = [](const RunConfig& run) { return run.data.streaming; },
-     .message = "`train.objective` is {objective}, whose teacher has scored examples that are "
-                "known before the first step, and with `data.streaming` they are not",
-     .fix = "remove data.streaming"},
+     .message = "`train.objective` is {objective}, and `train.teacher` names no teacher",
+     .fix = "write train.teacher: MODEL, which is then loaded beside the student; or let it score "
+            "the run's data before, and name the folder: sftrun score --config run.yaml --model "
+            "MODEL --topk 64 --output teacher (docs/distillation.md)"},
     {.key = "data.thinking",
      .concerns = takes_whole_answers,
      .applies = [](const RunConfig& run) { return run.data.thinking == Thinking::kSplit; },

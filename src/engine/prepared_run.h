@@ -15,13 +15,24 @@
 #include "sftrun/data/text_model.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/parallel/strategy.h"
+#include "sftrun/plan/teacher.h"
 #include "sftrun/train/checkpoint.h"
 #include "sftrun/train/run_data.h"
+#include "sftrun/train/teacher.h"
 #include "sftrun/weights/checkpoint.h"
 #include "weight_hashing.h"
 
 /// What a training run needs before its first step: data, model, strategy.
 namespace sftrun::engine {
+
+/// A model beside the run's own.
+struct LoadedTeacher {
+  LoadedModel model;
+  std::optional<train::Teacher> teacher;
+
+  /// Bytes of its weights on this rank's device.
+  uint64_t device_bytes() const;
+};
 
 /// What is prepared before the first step.
 struct PreparedRun {
@@ -43,8 +54,10 @@ struct PreparedRun {
   std::unique_ptr<ModelDivision> division;  ///< when the ranks are connected
   std::unique_ptr<model::Decoder> decoder;
   std::unique_ptr<parallel::Strategy> strategy;
-  bool tries_longest_batch = false;  ///< now
-  bool asks_for_batch = false;       ///< train::BatchRequest::asks_for_batch
+  std::shared_ptr<const plan::TeacherUse> teacher_use;  ///< null: no model is beside the student
+  std::unique_ptr<LoadedTeacher> teacher;               ///< the same, when it is loaded
+  bool tries_longest_batch = false;                     ///< now
+  bool asks_for_batch = false;                          ///< train::BatchRequest::asks_for_batch
 
   std::filesystem::path run_dir() const { return config.output.dir; }
 };

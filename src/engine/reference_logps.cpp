@@ -8,11 +8,10 @@
 #include <vector>
 
 #include "evaluated_loss.h"
+#include "other_model.h"
 #include "sftrun/config/reference_model.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/error.h"
-#include "sftrun/core/feature_projector.h"
-#include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
@@ -137,17 +136,6 @@ Json tuning_of(const PreparedRun& run) {
   return settings;
 }
 
-/// What a model makes of images is in its files, and not in its weights.
-/// @param model its folder, or its file, beside which there is none
-Json image_files_of(const std::filesystem::path& model) {
-  Json prints = Json::object();
-  for (const char* name : {"preprocessor_config.json", "processor_config.json",
-                           "video_preprocessor_config.json", "sftrun_images.json"})
-    if (const std::filesystem::path file = model / name; leads_to_file(file))
-      prints[name] = Fingerprint().add(read_text_file(file)).hex();
-  return prints;
-}
-
 /// The tokens of both models must be the same, as one reads the answers of the other.
 /// @throws ConfigError naming the first that differs
 void require_same_tokens(const weights::Checkpoint& reference, const PreparedRun& run) {
@@ -175,104 +163,33 @@ void require_same_tokens(const weights::Checkpoint& reference, const PreparedRun
   }
 }
 
-/// A reference that does not read what the answers are about compares other things.
-/// @throws ConfigError
-void require_same_inputs(const spec::ArchSpec& reference, const PreparedRun& run) {
-  const auto refuse = [](const std::string& what, const std::string& fix) {
-    throw ConfigError(what, "train.reference", fix);
-  };
-  if (run.has_images && !reference.vision)
-    refuse("the records have images, and the reference model reads none",
-           "give a model with a vision tower");
-  const bool has_features = (run.data.train && run.data.train->examples().media_kinds().features) ||
-                            (run.data.val && run.data.val->examples().media_kinds().features);
-  if (!has_features) return;
-  for (const FeatureProjector& projector : run.checkpoint->arch().projectors) {
-    const auto& known = reference.projectors;
-    const bool has_it = std::any_of(known.begin(), known.end(), [&](const FeatureProjector& one) {
-      return one.name == projector.name && one.input_width == projector.input_width &&
-             one.tokens == projector.tokens;
-    });
-    if (!has_it)
-      refuse(
-          fmt::format("the records have features for the projector {}, which the reference model "
-                      "does not have, or with other sizes",
-                      projector.name),
-          "give a model or an adapter that was trained with it, or set train.reference to start");
-  }
+OtherModelAsked asked_reference(const PreparedRun& run) {
+  const std::string& path = run.config.train.reference;
+  const bool is_adapter = leads_to_file(std::filesystem::path(path) / "adapter_config.json");
+  return {.name = path,
+          .word = "the reference model",
+          .setting = "train.reference",
+          .model = is_adapter ? run.model_path.string() : path,
+          .adapter = is_adapter ? std::optional(path) : std::nullopt};
 }
-
-/// Another model or adapter than the run's own.
-class OtherModel {
- public:
-  OtherModel(const PreparedRun& run, std::string device) : run_(run), device_(std::move(device)) {
-    const std::string& path = run.config.train.reference;
-    const bool is_adapter = leads_to_file(std::filesystem::path(path) / "adapter_config.json");
-    request_ = {.model = is_adapter ? run.model_path.string() : path,
-                .takes_images = run.has_images};
-    if (is_adapter) request_.adapter = path;
-  }
-
-  const std::string& name() const { return run_.config.train.reference; }
-
-  /// @throws DataError; ConfigError for another tokenizer
-  Json identity() const {
-    const auto checkpoint =
-        request_.adapter ? run_.checkpoint : weights::Checkpoint::open(request_.model);
-    if (!request_.adapter) require_same_tokens(*checkpoint, run_);
-    const auto files = weights::hash_weights(*checkpoint, weights::remembered_hashes());
-    Json identity = {{"weights", weights::fingerprint(*checkpoint, files)},
-                     {"configuration", checkpoint->configuration()}};
-    if (run_.has_images) identity["images"] = image_files_of(request_.model);
-    if (request_.adapter) {
-      if (run_.has_images) identity["adapter_images"] = image_files_of(*request_.adapter);
-      identity["adapter"] = weights::adapter_hash(*request_.adapter);
-      identity["adapter_config"] =
-          weights::load_adapter_config(*request_.adapter, checkpoint->arch()).to_json();
-    }
-    return identity;
-  }
-
-  int load(Rank& rank, LoadedModel& loaded) const {
-    return load_part(request_, {.device = device_, .dtype = dtype_name(run_.compute.dtype)},
-                     parallel(), rank, loaded, nullptr, /*is_first=*/false);
-  }
-
- private:
-  /// What the run divides beside weights, and where it keeps what trains, is not of use here.
-  config::ParallelConfig parallel() const {
-    config::ParallelConfig parallel = run_.config.parallel;
-    config::Axes& axes = parallel.axes;
-    parallel.offload.params = config::Offload::kNone;
-    if (parallel.offload.base == config::Offload::kCpu) axes.level = config::ShardLevel::kWeights;
-    if (axes.shards_weights()) return parallel;
-    axes.level = config::ShardLevel::kNone;
-    axes.dp_replicate *= std::exchange(axes.dp_shard, 1);
-    return parallel;
-  }
-
-  const PreparedRun& run_;
-  std::string device_;
-  app::ModelRequest request_;
-};
 
 }  // namespace
 
 int add_logps_of_other_model(PreparedRun& run, const std::string& device, Rank& rank) {
-  const OtherModel other(run, device);
+  const OtherModel other(run, asked_reference(run), device);
   std::string own;
   const auto identify = [&] {
-    if (rank.is_main()) own = other.identity().dump();
+    if (!rank.is_main()) return;
+    const auto checkpoint = other.open();
+    if (!other.asked().adapter) require_same_tokens(*checkpoint, run);
+    own = other.identity(*checkpoint).dump();
   };
   if (const int code = rank.before_training(identify)) return code;
   const Json identity = Json::parse(rank.comm().broadcast("reference", own));
   train::add_reference(run.identity, Fingerprint().add(identity.dump()).hex());
-  return add_logps(run, rank, identity, other.name(), [&](const auto& use) {
+  return add_logps(run, rank, identity, other.asked().name, [&](const auto& use) {
     LoadedModel loaded;
-    if (const int code = other.load(rank, loaded)) return rank.told_before_training(code);
-    if (const int code =
-            rank.before_training([&] { require_same_inputs(loaded.decoder->arch(), run); }))
-      return code;
+    if (const int code = other.load(rank, loaded)) return code;
     const model::Stage stage(*loaded.decoder, loaded.strategy.get(), loaded.strategy->links());
     return use({.stage = stage, .mesh = loaded.division->mesh()});
   });

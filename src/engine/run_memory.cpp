@@ -55,13 +55,14 @@ plan::RunDevices planned_devices(const PreparedRun& run, const Rank& rank) {
           .threads = at::get_num_threads(),
           .tokens_of_bin = tokens_of_bin(run),
           .tower = plan::TowerUse::of(run.config.tuning, run.checkpoint->arch(), run.has_images),
-          .images = images_of_bin(run)};
+          .images = images_of_bin(run),
+          .teacher = run.teacher_use};
 }
 
 observe::RankBytes planned_bytes(const PreparedRun& run, const Rank& rank) {
   const plan::MemoryPlan plan = memory_plan(run, rank);
   const auto bytes = [](int64_t value) { return static_cast<uint64_t>(value); };
-  return {.base = bytes(plan.held.base),
+  return {.base = bytes(plan.held.base + plan.held.teacher),
           .trainable = bytes(plan.held.trainable + plan.held.start),
           .gradients = bytes(plan.held.gradients),
           .optimizer = bytes(plan.held.optimizer),

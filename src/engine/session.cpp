@@ -386,6 +386,11 @@ OpenedModel open_model(const app::ModelRequest& request, const Compute& compute)
   return opened;
 }
 
+void hold_as(OpenedModel& opened, const config::TuningConfig& form) {
+  opened.tuning = form;
+  opened.options.base = model::base_form(form, opened.loaded.checkpoint.get());
+}
+
 /// @param bases null: the model has weights of its own
 void share_weights(OpenedModel& opened, SharedBases* bases) {
   if (bases != nullptr && !opened.is_own_base && !opened.options.lora.pissa)
@@ -448,11 +453,12 @@ LoadedModel load_model(const app::ModelRequest& request, const app::ComputeReque
 
 int load_part(const app::ModelRequest& request, const app::ComputeRequest& asked,
               const config::ParallelConfig& parallel, Rank& rank, LoadedModel& loaded,
-              SharedBases* bases, bool is_first) {
+              SharedBases* bases, bool is_first, const config::TuningConfig* form) {
   const Compute compute = choose_compute(asked, rank.gpu());
   config::RunConfig config;
   config.parallel = parallel;
   OpenedModel opened = open_model(request, compute);
+  if (form != nullptr) hold_as(opened, *form);
   config.tuning = opened.tuning;
   auto division = std::make_unique<ModelDivision>(rank.comm(), config, compute.device);
   divide_matrices(*division, opened, config);

@@ -98,10 +98,12 @@ LoadedModel load_model(const app::ModelRequest& request, const app::ComputeReque
 /// The same of the part of the model that this rank has. All ranks call it.
 /// @param parallel with resolved axes   @param loaded receives the model
 /// @param bases, is_first as above
+/// @param form how the base is held; null: as its files or the adapter say
 /// @return 0, or the exit code of a stop that any rank was asked for
 int load_part(const app::ModelRequest& request, const app::ComputeRequest& asked,
               const config::ParallelConfig& parallel, Rank& rank, LoadedModel& loaded,
-              SharedBases* bases = nullptr, bool is_first = true);
+              SharedBases* bases = nullptr, bool is_first = true,
+              const config::TuningConfig* form = nullptr);
 /// @throws ConfigError for a model with a head of scores, which gives no tokens
 void require_language_head(const LoadedModel& model);
 /// Warns of the request's variables that change no text (data::idle_template_flag).

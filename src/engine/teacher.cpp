@@ -5,10 +5,17 @@
 #include <algorithm>
 #include <memory>
 
+#include "sftrun/config/teacher.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/hash.h"
+#include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/units.h"
 #include "sftrun/data/teacher_scores.h"
+#include "sftrun/spec/trained_names.h"
 #include "sftrun/train/identity.h"
+#include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/weights_summary.h"
 
 namespace sftrun::engine {
 namespace {
@@ -65,13 +72,13 @@ void require_tokens_of_teacher(const std::vector<std::string>& of_teacher,
 }
 
 std::optional<int64_t> rendering_time_of_teacher(const config::TrainConfig& train) {
-  if (!train.objective_info().needs_teacher) return std::nullopt;
+  if (config::teacher_kind(train) != config::TeacherKind::kScores) return std::nullopt;
   return data::TeacherScores(train.teacher).description().rendered_at_unix_s;
 }
 
 void attach_teacher(PreparedRun& run) {
   const config::TrainConfig& train = run.config.train;
-  if (!train.objective_info().needs_teacher) return;
+  if (config::teacher_kind(train) != config::TeacherKind::kScores) return;
   const auto scores = std::make_shared<const data::TeacherScores>(train.teacher);
   data::require_temperature(scores->description(), train.kd_temperature, "train.kd_temperature");
   require_tokens_of_teacher(scores->description().tokens, *run.text,
@@ -83,6 +90,99 @@ void attach_teacher(PreparedRun& run) {
     (*dataset)->set_teacher(scores);
   }
   train::add_teacher(run.identity, fmt::format("{:016x}", scores->description().hash()));
+}
+
+namespace {
+
+constexpr const char* kSetting = "train.teacher";
+
+int64_t values_of_adapter(const std::optional<std::string>& adapter, const spec::ArchSpec& arch) {
+  return adapter ? spec::num_lora_values(weights::load_adapter_config(*adapter, arch).lora, arch)
+                 : 0;
+}
+
+}  // namespace
+
+uint64_t LoadedTeacher::device_bytes() const {
+  const parallel::StoredBytes stored = model.strategy->stored_bytes();
+  return stored.frozen.value_or(model.decoder->base_bytes()) + stored.trainable + stored.gradients;
+}
+
+TeacherBeside::TeacherBeside(PreparedRun& run, const app::WorkerRequest& request)
+    : run_(run), request_(request) {
+  if (config::teacher_kind(run.config.train) == config::TeacherKind::kModel)
+    model_.emplace(run, asked(), request.device);
+}
+
+OtherModelAsked TeacherBeside::asked() const {
+  const config::TrainConfig& train = run_.config.train;
+  OtherModelAsked asked{.name = train.teacher,
+                        .word = "the teacher",
+                        .setting = kSetting,
+                        .model = request_.teacher_model,
+                        .reads_as_run = true};
+  if (!request_.teacher_adapter.empty()) asked.adapter = request_.teacher_adapter;
+  if (train.teacher_quant != config::Quant::kAuto) asked.form = config::form_of_teacher(train);
+  return asked;
+}
+
+void TeacherBeside::check(const weights::Checkpoint& teacher) {
+  const spec::ArchSpec& arch = teacher.arch();
+  if (arch.score)
+    throw ConfigError("the teacher has a head of scores, and gives no tokens", kSetting,
+                      "name a language model");
+  const data::TextModel text = text_model_of(teacher, "");
+  require_tokens_of_teacher(data::tokens_of(*text.tokenizer), *run_.text,
+                            run_.checkpoint->arch().vocab_size, kSetting);
+  num_tokens_ = std::min(std::ssize(data::tokens_of(*run_.text->tokenizer)),
+                         run_.checkpoint->arch().vocab_size);
+  const int64_t num_embeddings = text.num_embeddings.value_or(arch.vocab_size);
+  if (num_embeddings < num_tokens_)
+    throw ConfigError(fmt::format("the teacher has embeddings for only {} of the {}",
+                                  num_embeddings, counted(num_tokens_, "token")),
+                      kSetting,
+                      "give a teacher with as many, or enlarge it with resize_token_embeddings of "
+                      "transformers");
+  k_ = std::min(run_.config.train.teacher_topk, num_tokens_);
+}
+
+int TeacherBeside::identify(Rank& rank) {
+  if (!model_) return 0;
+  std::string own;
+  const auto identify = [&] {
+    const auto teacher = model_->open();
+    check(*teacher);
+    run_.teacher_use = std::make_shared<const plan::TeacherUse>(plan::TeacherUse{
+        .arch = teacher->arch(),
+        .stored = weights::packed_bytes(*teacher),
+        .form = config::form_of_teacher(run_.config.train),
+        .adapter_values = values_of_adapter(model_->asked().adapter, teacher->arch())});
+    if (rank.is_main()) own = model_->identity(*teacher).dump();
+  };
+  if (const int code = rank.before_training(identify)) return code;
+  const std::string identity = rank.comm().broadcast("teacher", own);
+  train::add_teacher(run_.identity, Fingerprint().add("beside 1").add(identity).hex());
+  return 0;
+}
+
+int TeacherBeside::load(Rank& rank) {
+  if (!model_) return 0;
+  run_.teacher = std::make_unique<LoadedTeacher>();
+  LoadedModel& loaded = run_.teacher->model;
+  if (const int code = model_->load(rank, loaded)) return code;
+  const config::TrainConfig& train = run_.config.train;
+  run_.teacher->teacher.emplace(*loaded.decoder, *loaded.strategy,
+                                train::TeacherOptions{.k = k_,
+                                                      .num_tokens = num_tokens_,
+                                                      .mix = {.alpha = train.kd_alpha,
+                                                              .beta = train.kd_beta,
+                                                              .temperature = train.kd_temperature},
+                                                      .is_pinned = train.dataloader_pin_memory});
+  if (rank.is_main())
+    log::info("teacher: {} beside the student ({}), {}", model_->asked().name,
+              format_bytes(run_.teacher->device_bytes()),
+              k_ == num_tokens_ ? "all tokens" : fmt::format("its {} likeliest tokens", k_));
+  return 0;
 }
 
 }  // namespace sftrun::engine

@@ -5,6 +5,7 @@
 #include "sftrun/core/build_id.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/units.h"
+#include "sftrun/data/image_input.h"
 #include "sftrun/export/run_result.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/model/base_form.h"
@@ -39,6 +40,7 @@ train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
   inputs.decoder = run.decoder.get();
   inputs.comm = &rank.comm();
   inputs.strategy = run.strategy.get();
+  if (run.teacher) inputs.teacher = &*run.teacher->teacher;
   inputs.bin_cost = bin_cost_of(run);
   train::make_batches(run.data, run.config, inputs.bin_cost);
   inputs.batches = run.data.batches.get();

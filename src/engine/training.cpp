@@ -166,6 +166,7 @@ int Training::make_trainer() {
   reset_tensor_peak(device_);
   static_bytes_ =
       tensor_memory(device_).allocated_bytes + run_.strategy->stored_bytes().unallocated;
+  if (run_.teacher) static_bytes_ += run_.teacher->model.strategy->stored_bytes().unallocated;
   bins_in_epoch_ = run_.data.batches->bins_in_epoch();
   // Reads a checkpoint's tensors, if the run resumes.
   return rank_.before_training([&] { trainer_.emplace(std::move(inputs)); });
@@ -203,11 +204,11 @@ void Training::start_report() {
 /// A collective.
 void Training::write_report(const std::string& status) {
   report_.status = status;
-  auto ranks = gather_rank_reports(
-      rank_.comm(),
+  observe::RankBytes own =
       rank_bytes(run_.decoder->base_bytes(), run_.strategy->stored_bytes(),
-                 trainer_->optimizer_bytes(), tensor_memory(device_).peak_bytes, static_bytes_),
-      run_.decoder->file_bytes());
+                 trainer_->optimizer_bytes(), tensor_memory(device_).peak_bytes, static_bytes_);
+  if (run_.teacher) own.base += run_.teacher->device_bytes();
+  auto ranks = gather_rank_reports(rank_.comm(), own, run_.decoder->file_bytes());
   if (!keeps_statements()) report_.ranks = std::move(ranks);
   if (rank_.is_main()) observe::write_run_report(run_.run_dir() / "run.json", report_);
 }

@@ -132,6 +132,8 @@ int prepare_and_train(const app::WorkerRequest& request, PreparedRun& run, Rank&
   train::require_same_on_all_ranks(run.identity, config, rank.comm(),
                                    rank.env().local_world_size == rank.env().world_size);
   if (const int code = rank.before_training([&] { attach_teacher(run); })) return code;
+  TeacherBeside teacher(run, request);
+  if (const int code = teacher.identify(rank)) return code;
   if (run.resume_from) {
     train::require_resumable(*run.resume_from, *saved, run.identity, resume);
     train::require_length(*run.resume_from, *saved, config, run.data.train_or_null(), resume);
@@ -143,6 +145,7 @@ int prepare_and_train(const app::WorkerRequest& request, PreparedRun& run, Rank&
   if (precomputes && has_other)
     if (const int code = add_logps_of_other_model(run, request.device, rank)) return code;
   if (const int code = load_model(run, rank)) return code;
+  if (const int code = teacher.load(rank)) return code;
   const bool knows_weights = add_weights(run, hashing, rank);
   if (const int code = rank.stop_before_training()) return code;
   SFTRUN_CHECK(knows_weights);  // false only if rank 0 was stopped, which stops all ranks

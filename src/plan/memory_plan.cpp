@@ -63,7 +63,8 @@ MicroBatchShape micro_batch_shape(const config::RunConfig& config, const RunDevi
           .on_gpu = devices.on_gpu,
           .threads = devices.threads,
           .tower = devices.tower,
-          .images = devices.images.times(config.train.batch_size.value.value())};
+          .images = devices.images.times(config.train.batch_size.value.value()),
+          .teacher = devices.teacher};
 }
 
 namespace {
@@ -83,8 +84,9 @@ int64_t process_bytes(const spec::ArchSpec& arch, const config::RunConfig& confi
 
 StaticMemory held_by(const spec::ArchSpec& arch, const config::RunConfig& config,
                      const RunDevices& devices, const StoredBytes& stored) {
-  return static_memory(arch, config, devices.element_bytes, stored,
-                       {.on_gpu = devices.on_gpu, .tower = devices.tower});
+  return static_memory(
+      arch, config, devices.element_bytes, stored,
+      {.on_gpu = devices.on_gpu, .tower = devices.tower, .teacher = devices.teacher});
 }
 
 MemoryPlan with_step(const StaticMemory& held, const spec::ArchSpec& arch,

@@ -19,6 +19,7 @@
 #include "sftrun/spec/quantised_modules.h"
 #include "sftrun/spec/tensor_parallel.h"
 #include "sftrun/spec/trained_names.h"
+#include "teacher_memory.h"
 #include "trained_in_full.h"
 
 namespace sftrun::plan {
@@ -523,9 +524,12 @@ int64_t add_joint_adapters(std::vector<UnitWeights>& units, const StepContext& s
 
 }  // namespace
 
-StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunConfig& config,
-                           int64_t element_bytes, const StoredBytes& whole_stored,
-                           const DeviceShare& device) {
+namespace {
+
+/// Without a teacher.
+StaticMemory memory_of_model(const spec::ArchSpec& whole_arch, const config::RunConfig& config,
+                             int64_t element_bytes, const StoredBytes& whole_stored,
+                             const DeviceShare& device) {
   const config::Axes& axes = config.parallel.axes;
   const spec::ArchSpec arch = device_arch(whole_arch, axes);
   const StoredBytes stored = device_bytes(whole_arch, axes, whole_stored);
@@ -551,6 +555,16 @@ StaticMemory static_memory(const spec::ArchSpec& whole_arch, const config::RunCo
     if (memory.total() > largest.total()) largest = memory;
   }
   return largest;
+}
+
+}  // namespace
+
+StaticMemory static_memory(const spec::ArchSpec& arch, const config::RunConfig& config,
+                           int64_t element_bytes, const StoredBytes& stored,
+                           const DeviceShare& device) {
+  StaticMemory memory = memory_of_model(arch, config, element_bytes, stored, device);
+  if (device.teacher) add_teacher(*device.teacher, config, element_bytes, device, memory);
+  return memory;
 }
 
 std::vector<double> unit_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
@@ -586,7 +600,8 @@ int64_t step_bytes(const spec::ArchSpec& arch, const config::RunConfig& config, 
                       .element_bytes = element_bytes,
                       .on_gpu = device.on_gpu,
                       .tower = device.tower,
-                      .images = device.images.times(bins)})
+                      .images = device.images.times(bins),
+                      .teacher = device.teacher})
       .peak();
 }
 

@@ -11,6 +11,7 @@
 #include "sftrun/spec/graph_limit.h"
 #include "sftrun/spec/tensor_parallel.h"
 #include "sftrun/spec/trained_names.h"
+#include "teacher_memory.h"
 #include "tower_bytes.h"
 
 namespace sftrun::plan {
@@ -49,11 +50,12 @@ int64_t angle_bytes(const spec::ArchSpec& arch, int64_t positions) {
   return positions * std::ssize(arch.ropes) * arch.head_dim * kFp32;
 }
 
-/// What a teacher says of a label: numbers and log-probabilities of the usual k tokens. The k of its
-/// files is not known here.
+/// What a teacher says of a label: numbers and log-probabilities of its k tokens. The k of files is not
+/// known here, and taken to be the default.
 int64_t teacher_bytes_of_label(const StepContext& step) {
-  constexpr int64_t kUsualTokens = 64;
-  return step.config.train.objective_info().needs_teacher ? (2 * kUsualTokens + 1) * kFp32 : 0;
+  if (!step.config.train.objective_info().needs_teacher) return 0;
+  const int64_t k = std::min(step.config.train.teacher_topk, step.arch.vocab_size);
+  return (2 * k + 1) * kFp32;
 }
 
 /// Tokens, labels, dropout keys and positions, what a teacher says, and the angles of each position.
@@ -231,6 +233,14 @@ int64_t kept_in_step(const spec::ArchSpec& whole, const StepContext& step, int64
   return kept;
 }
 
+/// What earlier micro-batches of a pipeline keep while the teacher reads the next one.
+int64_t kept_before(const config::RunConfig& config, int64_t kept) {
+  const config::Axes& axes = config.parallel.axes;
+  if (!axes.has_stages()) return 0;
+  const int64_t at_once = std::min(axes.pp, config.train.grad_accum.value.value_or(axes.pp));
+  return kept / at_once * (at_once - 1);
+}
+
 }  // namespace
 
 spec::ArchSpec device_arch(const spec::ArchSpec& arch, const config::Axes& axes) {
@@ -269,14 +279,17 @@ StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& con
       step,
       largest_of_layers(step.arch, [&](int64_t layer) { return largest_matrix(step.arch, layer); }),
       step.trains_all);
-  return {.kept = kept_in_step(whole, step, units.kept),
-          .layer = units.in_backward + gradient + norm_gradient_bytes(step) +
-                   unpacked_experts_bytes(step),
-          .head = block_row("head").training(step, /*layer=*/-1).in_forward,
-          .workspace = workspace_bytes(whole, step),
-          .images = tower.images * images_at_once(step.config),
-          .tower_kept = tower.kept * images_at_once(step.config),
-          .tower = tower.of_unit};
+  const int64_t kept = kept_in_step(whole, step, units.kept);
+  return {
+      .kept = kept,
+      .layer =
+          units.in_backward + gradient + norm_gradient_bytes(step) + unpacked_experts_bytes(step),
+      .head = block_row("head").training(step, /*layer=*/-1).in_forward,
+      .workspace = workspace_bytes(whole, step),
+      .images = tower.images * images_at_once(step.config),
+      .tower_kept = tower.kept * images_at_once(step.config),
+      .tower = tower.of_unit,
+      .teacher = shape.teacher ? teacher_pass_bytes(config, shape) + kept_before(config, kept) : 0};
 }
 
 }  // namespace sftrun::plan

@@ -120,8 +120,8 @@ StepSums Evaluator::sums_of(const std::vector<data::Bin>& bins, model::Decoder& 
   StepSums sums;
   for (int64_t step = 0; step * of_all_ranks < num_bins && goes_on(); ++step) {
     const data::Batch batch = micro_batch_of(mesh, val_.examples(), bins, deal_of(step), lost_);
-    const model::PackedBatch packed = model::prepare_batch(
-        batch, decoder.rope(), decoder.batch_target(), {}, batch_options(objective, is_pinned_));
+    const model::PackedBatch packed =
+        prepare_for(objective, batch, decoder, {.is_pinned = is_pinned_});
     add_terms(stage, packed, objective, whole, counts_correct_, sums);
     sums.num_terms += objective.count_terms(counts_of(batch));
   }

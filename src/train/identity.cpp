@@ -270,10 +270,11 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
   }
   if (saved.contains(kTeacher) && now.contains(kTeacher) && differs(kTeacher)) {
     differences.all.push_back(fmt::format(
-        "the scores of train.teacher are of another teacher, or were written with other "
-        "settings (their hash was {}, is now {})",
+        "train.teacher names another teacher, or scores that were written with other settings "
+        "(their hash was {}, is now {})",
         shown(saved, kTeacher), shown(now, kTeacher)));
-    differences.restored.emplace_back("give train.teacher the scores that the run began with");
+    differences.restored.emplace_back(
+        "give train.teacher the model or the scores that the run began with");
   }
   if (differs("tokenizer")) {
     differences.all.push_back(fmt::format("the tokenizer differs (its hash was {}, is now {})",

@@ -9,6 +9,7 @@
 
 #include "sftrun/core/error.h"
 #include "sftrun/model/stage.h"
+#include "sftrun/train/teacher.h"
 
 namespace sftrun::train {
 namespace {
@@ -78,10 +79,10 @@ class StageSchedule final : public MicroBatchSchedule {
   void forward(const data::Batch& batch, const StepWork& work, const model::PassOptions& options,
                StepSums& sums) {
     const config::ObjectiveInfo& info = objective_.info();
-    model::Decoder& decoder = stage_.decoder();
     auto under_way = std::make_unique<UnderWay>(
-        model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), work.randomness,
-                             batch_options(objective_, is_pinned_)),
+        prepare_for(
+            objective_, batch, stage_.decoder(),
+            {.randomness = work.randomness, .is_pinned = is_pinned_, .activity = work.activity}),
         options);
     model::MicroBatchRun& run = under_way->run;
     if (info.has_scores())
@@ -147,13 +148,12 @@ class UnitSchedule final : public MicroBatchSchedule {
     std::deque<model::AuxLoss> aux;
     std::vector<std::unique_ptr<model::MicroBatchRun>> owned;
     std::vector<model::MicroBatchRun*> runs;
-    model::Decoder& decoder = stage_.decoder();
     for (int64_t i = 0; i < work.num_micro_batches; ++i) {
       const data::Batch batch = work.micro_batch(i);
       aux.push_back({.grad_scale = work.aux_grad_scale.value_or(0)});
-      batches.push_back(model::prepare_batch(batch, decoder.rope(), decoder.batch_target(),
-                                             work.randomness,
-                                             batch_options(objective_, is_pinned_)));
+      batches.push_back(prepare_for(
+          objective_, batch, stage_.decoder(),
+          {.randomness = work.randomness, .is_pinned = is_pinned_, .activity = work.activity}));
       owned.push_back(std::make_unique<model::MicroBatchRun>(
           batches.back(), model::PassOptions{.grad_scale = work.grad_scale,
                                              .aux = work.aux_grad_scale ? &aux.back() : nullptr,
@@ -309,7 +309,19 @@ model::BatchOptions batch_options(const Objective& objective, bool is_pinned) {
   return {.is_pinned = is_pinned,
           .with_documents = objective.info().needs_sums(),
           .kinds = objective.label_kinds(),
-          .distillation = objective.distillation()};
+          .distillation = objective.teacher() == nullptr ? objective.distillation() : std::nullopt};
+}
+
+model::PackedBatch prepare_for(const Objective& objective, const data::Batch& batch,
+                               model::Decoder& decoder, const Preparation& how) {
+  // The student's first: it takes note of images that cannot be read.
+  model::PackedBatch packed =
+      model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), how.randomness,
+                           batch_options(objective, how.is_pinned));
+  if (objective.teacher() == nullptr) return packed;
+  packed.teacher = objective.teacher()->targets(batch, how.activity);
+  SFTRUN_CHECK(!packed.teacher || packed.teacher->tokens.size(0) == packed.labels.numel());
+  return packed;
 }
 
 BatchCounts counts_of(const data::Batch& batch) {

@@ -12,7 +12,7 @@ namespace sftrun::train {
 
 StepPasses::StepPasses(const TrainerInputs& inputs)
     : in_(inputs),
-      objective_(in_.config.train),
+      objective_(in_.config.train, in_.teacher),
       schedule_(make_schedule(*in_.decoder, *in_.strategy, objective_, in_.config)),
       stage_(stage_of(*in_.decoder, *in_.strategy)),
       lost_(*in_.comm, in_.config.data.bad_records) {}

@@ -89,15 +89,11 @@ TEST_F(ObjectivesTest, NoiseNeedsAnObjectiveWithDropout) {
   EXPECT_GE(refusing, 1);
 }
 
-TEST_F(ObjectivesTest, ATeacherHasScoredExamplesThatAreKnown) {
+TEST_F(ObjectivesTest, ATeacherIsNamed) {
   test::expect_error<ConfigError>([&] { load("", {"train.objective=distill"}); },
-                                  {"`train.teacher` names no teacher's scores", "--topk 64"});
-  test::expect_error<ConfigError>(
-      [&] {
-        load("", {"train.objective=distill", "train.teacher=t", "data.streaming=true",
-                  "train.max_steps=3"});
-      },
-      {"`data.streaming`", "teacher"});
+                                  {"`train.teacher` names no teacher", "--topk 64"});
+  EXPECT_NO_THROW(load("", {"train.objective=distill", "train.teacher=t", "data.streaming=true",
+                            "train.max_steps=3"}));
   EXPECT_TRUE(objective_info(Objective::kDistill).predicts_labels());
   EXPECT_EQ(objective_info(Objective::kDistill).cross_entropy_metric(), "ce_loss");
 }

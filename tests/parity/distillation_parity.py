@@ -1,13 +1,15 @@
 """Distillation beside plain torch, on a CPU in fp32.
 
-    python tests/parity/distillation_parity.py --sftrun build/bin/sftrun [--only training processes nearer scores]
+    python tests/parity/distillation_parity.py --sftrun build/bin/sftrun [--only training processes nearer scores beside]
 
 training   5 steps of full training of a tiny Llama whose teacher is another one: loss, divergence, cross-entropy and gradient norm are those of
            the formulas over k + 1 classes (k tokens and the rest) of the teacher's logits by transformers; with k = vocabulary of the whole
-           distributions, by TRL's GKDTrainer.generalized_jsd_loss
+           distributions, by TRL's GKDTrainer.generalized_jsd_loss. The scores are in a folder, or the teacher is beside the student
 processes  1 and 2 processes x accumulation 1 and 2, packed or not, by every strategy of 2 processes: the same losses
 nearer     a student that learns from its teacher is nearer to it on other texts (KL divergence) than one that learns from the texts alone
 scores     2 processes score as one; other records and other orders; an interrupted, extended or damaged folder, with files of others; what is refused
+beside     a teacher beside the student gives the losses of its scores: 1 and 2 processes x accumulation, packed, by every strategy of 2 processes;
+           with evaluations, streamed data, a QLoRA student, a GGUF file, an adapter, a quantised teacher; interrupted and resumed; what is refused
 
 --quick leaves out some settings and strategies.
 """
@@ -208,6 +210,11 @@ def check_training(place: Place, verdicts: Verdicts, quick: bool) -> None:
             for key in ("loss", "kd_loss", "ce_loss"):
                 verdicts.below(f"{case.name}, {backend}: {key}", largest_difference(ours, reference, key), LOSS)
             verdicts.below(f"{case.name}, {backend}: grad_norm", largest_difference(ours, reference, "grad_norm"), GRAD_NORM)
+        k = case.k or place.vocabulary
+        ours = place.sftrun.train(run, place.folder / f"training-{number}-beside", train__teacher=place.teacher, train__teacher_topk=k)
+        for key in ("loss", "kd_loss", "ce_loss"):
+            verdicts.below(f"{case.name}, teacher beside: {key}", largest_difference(ours, reference, key), LOSS)
+        verdicts.below(f"{case.name}, teacher beside: grad_norm", largest_difference(ours, reference, "grad_norm"), GRAD_NORM)
 
 
 def check_processes(place: Place, verdicts: Verdicts, quick: bool) -> None:
@@ -324,7 +331,7 @@ def check_scores(place: Place, verdicts: Verdicts, quick: bool) -> None:
     four = place.folder / "scores-of-four"
     place.score(run, four, 4)
     train_on = ["train", "--config", str(run), "--device", "cpu", f"output.dir={resumed}", f"train.teacher={four}"]
-    why = refused(place, train_on, "the scores of train.teacher are of another teacher")
+    why = refused(place, train_on, "train.teacher names another teacher")
     verdicts.expect("a resumed run with other scores is refused", not why, why)
     continued = place.sftrun.train(run, resumed)
     verdicts.expect("a resumed run has the same losses", [x["loss"] for x in continued] == [x["loss"] for x in expected])
@@ -337,7 +344,7 @@ def check_scores(place: Place, verdicts: Verdicts, quick: bool) -> None:
     verdicts.expect("another temperature is refused", not why, why)
     why = refused(place, [*train, "train.kd_temperature=2", "--dry-run"], "`train.kd_temperature` is 2", "were written with 1")
     verdicts.expect("another temperature is refused by a dry run", not why, why)
-    why = refused(place, [*train, "train.teacher=nowhere"], "no teacher's scores are there", "sftrun score --config")
+    why = refused(place, [*train, "train.teacher=nowhere"], "neither a model nor a teacher's scores are there", "sftrun score --config")
     verdicts.expect("a folder without scores is refused", not why, why)
     score = ["score", "--config", str(run), "--topk", "4", "--output", str(one), "--device", "cpu", "--dtype", "fp32"]
     why = refused(place, [*score, "--model", str(place.teacher)], "has scores by", "k 8", "k 4", "--overwrite")
@@ -394,7 +401,148 @@ def check_folder(place: Place, verdicts: Verdicts, run: Path, case: Case) -> Non
     verdicts.expect("a classifier is no teacher", not why, why)
 
 
-CHECKS = {"training": check_training, "processes": check_processes, "nearer": check_nearer, "scores": check_scores}
+def evaluations(run: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "eval_loss" in line]
+
+
+class Beside:
+    """Runs whose teacher is beside the student, compared with runs that read its scores."""
+
+    CASE = Case(0.6, 0.3, 1.5, 8)
+
+    def __init__(self, place: Place, verdicts: Verdicts):
+        self.place, self.verdicts = place, verdicts
+        self.scores = place.folder / "scores-for-beside"
+        self.run = place.run("beside", self.scores, self.CASE.settings)
+        place.score(self.run, self.scores, self.CASE.k)
+        self.model = {"train__teacher": place.teacher, "train__teacher_topk": self.CASE.k}
+
+    def train(self, name: str, processes: int = 1, **settings) -> list[dict]:
+        return self.place.sftrun.train(self.run, self.place.folder / f"beside-{name}", processes, **{**self.model, **settings})
+
+    def off_line(self, name: str, processes: int = 1, **settings) -> list[dict]:
+        return self.place.sftrun.train(self.run, self.place.folder / f"off-line-{name}", processes, **settings)
+
+    def same(self, what: str, ours: list[dict], expected: list[dict], limit: float = SAME) -> None:
+        for key in ("loss", "kd_loss", "ce_loss", "grad_norm"):
+            self.verdicts.below(f"beside, {what}: {key}", largest_difference(ours, expected, key), limit)
+
+
+def check_beside(place: Place, verdicts: Verdicts, quick: bool) -> None:
+    beside = Beside(place, verdicts)
+    expected = beside.off_line("one")
+    beside.same("one process", beside.train("one"), expected)
+    beside_strategies(beside, quick)
+    beside_evaluations(beside)
+    beside_models(beside, expected, quick)
+    beside_resumed(beside)
+    beside_refused(beside)
+
+
+def beside_strategies(beside: Beside, quick: bool) -> None:
+    strategies = ["fsdp", "pipeline", "tensor"] if quick else ["ddp", "fsdp", "zero1", "zero2", "zero3", "pipeline", "tensor"]
+    for packing in [True] if quick else [False, True]:
+        data = {"data__packing": packing, **({"data__bin_tokens": 96} if packing else {})}
+        def sizes(parts: int, accumulation: int, data: dict = data) -> dict:
+            return {"train__batch_size": BATCH // (parts * accumulation), "train__grad_accum": accumulation, **data}
+
+        what = "packed, " if packing else ""
+        expected = beside.off_line(f"parts-{packing}", **sizes(1, 1))
+        for processes, accumulation in [(2, 2)] if quick else [(1, 2), (2, 1), (2, 2)]:
+            ours = beside.train(f"{packing}-{processes}-{accumulation}", processes, **sizes(processes, accumulation))
+            beside.same(f"{what}{processes} processes, accumulation {accumulation}", ours, expected)
+        for strategy in strategies:
+            parts = 1 if strategy in ("pipeline", "tensor") else 2
+            ours = beside.train(f"{packing}-{strategy}", 2, parallel__strategy=strategy, **sizes(parts, 2))
+            beside.same(f"{what}{strategy}", ours, expected)
+        if not quick:
+            ours = beside.train(f"{packing}-per-step", 2, parallel__strategy="fsdp", parallel__fetch="per_step", **sizes(2, 2))
+            beside.same(f"{what}fsdp per step", ours, expected)
+
+
+def beside_evaluations(beside: Beside) -> None:
+    settings = {"data__val_split": 0.25, "train__eval_steps": 2, "train__eval_token_accuracy": True}
+    beside.same("with evaluations", beside.train("evaluated", 2, **settings, train__batch_size=2), beside.off_line("evaluated", **settings))
+    ours, theirs = (evaluations(beside.place.folder / name) for name in ("beside-evaluated", "off-line-evaluated"))
+    beside.verdicts.expect("beside: as many evaluations", len(ours) == len(theirs) > 1, f"{len(ours)}, {len(theirs)}")
+    for key in ("eval_loss", "eval_kd_loss", "eval_ce_loss", "eval_token_accuracy"):
+        beside.verdicts.below(f"beside: {key}", max(abs(a[key] / b[key] - 1) for a, b in zip(ours, theirs)), SAME)
+
+
+def beside_models(beside: Beside, expected: list[dict], quick: bool) -> None:
+    place = beside.place
+    streamed = {"data__streaming": True, "data__packing": False}
+    beside.same("streamed data", beside.train("streamed", **streamed), expected)
+    qlora = {"tuning__mode": "qlora", "tuning__quant": "nf4"}
+    beside.same("QLoRA student", beside.train("qlora", **qlora), beside.off_line("qlora", **qlora))
+    if quick:
+        return
+    recomputed = {"train__gradient_checkpointing": True, "tuning__backend": "bnb"}
+    beside.same("recomputed layers, plain backend", beside.train("plain", **recomputed), expected, LOSS)
+    gguf = place.folder / "beside.gguf"
+    place.sftrun.run("merge", "--model", str(place.teacher), "--output", str(gguf), "--dtype", "f32")
+    beside.same("GGUF", beside.train("gguf", train__teacher=gguf), expected, LOSS)
+    # An adapter of the teacher, by its run, and the model that it makes.
+    tuned = place.run("tuned", beside.scores, {"objective": "sft"})
+    place.sftrun.train(tuned, place.folder / "tuned", model__name=place.teacher, tuning__mode="lora", train__learning_rate=1e-2, train__teacher="")
+    merged = place.folder / "tuned-merged"
+    place.sftrun.run("merge", "--adapter", str(place.folder / "tuned" / "adapter"), "--output", str(merged), "--dtype", "f32")
+    of_adapter = beside.train("adapter", train__teacher=place.folder / "tuned")
+    beside.same("adapter", of_adapter, beside.train("merged", train__teacher=merged), LOSS)
+    beside.verdicts.expect("beside: the adapter is another teacher", largest_difference(of_adapter, expected, "kd_loss") > 1e-3)
+    sharded = {"parallel__strategy": "fsdp", "train__batch_size": BATCH // 2}
+    beside.same("adapter, fsdp", beside.train("adapter-fsdp", 2, train__teacher=place.folder / "tuned", **sharded), of_adapter, LOSS)
+    quantised = beside.train("int8", train__teacher_quant="int8")
+    difference = largest_difference(quantised, expected, "kd_loss")
+    beside.verdicts.expect("beside: a teacher in int8 says nearly the same", 0 < difference < 0.05, f"{difference:.2e}")
+
+
+def beside_resumed(beside: Beside) -> None:
+    place, resumed = beside.place, beside.place.folder / "beside-resumed"
+    beside.train("resumed", train__max_steps=3)
+    other = make_llama(place.folder / "other-teacher", seed=4, hidden=48)
+    train_on = ["train", "--config", str(beside.run), "--device", "cpu", f"output.dir={resumed}"]
+    why = refused(place, [*train_on, f"train.teacher={other}", "train.teacher_topk=8"], "train.teacher names another teacher")
+    beside.verdicts.expect("beside: a resumed run with another teacher is refused", not why, why)
+    why = refused(place, [*train_on, f"train.teacher={place.teacher}", "train.teacher_topk=4"], "train.teacher_topk was 8, is now 4")
+    beside.verdicts.expect("beside: a resumed run with another k is refused", not why, why)
+    moved = place.folder / "moved-teacher"
+    shutil.copytree(place.teacher, moved)
+    continued = beside.train("resumed", train__teacher=moved)
+    whole = beside.train("whole")
+    beside.verdicts.expect("beside: a resumed run has the same losses", [x["loss"] for x in continued] == [x["loss"] for x in whole])
+
+
+def beside_refused(beside: Beside) -> None:
+    place = beside.place
+    train = ["train", "--config", str(beside.run), "--device", "cpu", f"output.dir={place.folder / 'beside-refused'}"]
+    def refuses(what: str, settings: list[str], *texts: str) -> None:
+        why = refused(place, [*train, *settings], *texts)
+        beside.verdicts.expect(f"beside: {what} is refused", not why, why)
+
+    refuses("teacher_topk beside scores", [f"train.teacher={beside.scores}", "train.teacher_topk=4"], "`train.teacher_topk` is 4", "--topk 8")
+    empty = place.folder / "empty"
+    empty.mkdir()
+    refuses("a folder without a model", [f"train.teacher={empty}"], "neither a model nor a teacher's scores")
+    refuses("a device map", [f"train.teacher={place.teacher}", "parallel.strategy=device_map"], "parallel.device_map")
+    refuses("streaming of scored data", [f"train.teacher={beside.scores}", "data.streaming=true", "train.max_steps=2"], "`data.streaming`")
+    other = place.folder / "beside-other-tokens"
+    shutil.copytree(place.teacher, other)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second = (next(token for token, number in vocabulary.items() if number == wanted) for wanted in (10, 11))
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    refuses("a teacher with other tokens", [f"train.teacher={other}"], "other tokens than the model: number 10")
+    judge = place.folder / "beside-judge"
+    shutil.copytree(place.teacher, judge)
+    (judge / "model.safetensors").unlink()
+    LlamaForSequenceClassification(LlamaConfig.from_pretrained(place.teacher, num_labels=3, pad_token_id=EOS_ID)).save_pretrained(judge)
+    refuses("a classifier", [f"train.teacher={judge}"], "has a head of scores, and gives no tokens")
+
+
+CHECKS = {"training": check_training, "processes": check_processes, "nearer": check_nearer, "scores": check_scores, "beside": check_beside}
 
 
 def main() -> int:

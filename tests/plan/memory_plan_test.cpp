@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "sftrun/config/teacher.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/plan/answers_memory.h"
@@ -51,6 +52,43 @@ TEST(MemoryPlan, OfAProcessOnACpu) {
   constexpr int64_t kMiB = 1 << 20;
   EXPECT_EQ(plan.context, 154 * kMiB + 200 * arch.vocab_size + plan.tensors() / 32);
   EXPECT_EQ(plan.peak(), plan.tensors() + plan.context);
+}
+
+/// What the plan of a run counts more with a teacher beside the student.
+StaticMemory held_by_teacher(config::RunConfig config, RunDevices devices,
+                             const TeacherUse& teacher) {
+  config.train.objective = config::Objective::kDistill;
+  const StaticMemory without = memory_plan(test::llama_8b(), config, devices).held;
+  devices.teacher = std::make_shared<const TeacherUse>(teacher);
+  const MemoryPlan plan = memory_plan(test::llama_8b(), config, devices);
+  EXPECT_EQ(plan.held.base, without.base);
+  EXPECT_GT(plan.step.teacher, 0);
+  EXPECT_GE(plan.step.peak(), plan.step.teacher + plan.step.workspace);
+  return {.teacher = plan.held.teacher, .gathered = plan.held.gathered - without.gathered};
+}
+
+TEST(MemoryPlan, CountsATeacherAsItIsDivided) {
+  config::TrainConfig train;
+  TeacherUse teacher{.arch = test::llama_8b(), .form = config::form_of_teacher(train)};
+  const config::RunConfig run = resolved_lora();
+  const int64_t whole = base_bytes(teacher.arch, teacher.form, 2);
+  const StaticMemory single = held_by_teacher(run, cards(1), teacher);
+  EXPECT_EQ(single.teacher, whole);
+  EXPECT_EQ(single.gathered, 0);
+  using enum config::Strategy;
+  EXPECT_EQ(held_by_teacher(with_axes(run, kDdp, 4), cards(4), teacher).teacher, whole);
+  EXPECT_EQ(held_by_teacher(with_axes(run, kZero2, 4), cards(4), teacher).teacher, whole);
+  const StaticMemory fsdp = held_by_teacher(with_axes(run, kFsdp, 4), cards(4), teacher);
+  EXPECT_NEAR(static_cast<double>(fsdp.teacher), static_cast<double>(whole) / 4,
+              static_cast<double>(whole) / 50);
+  EXPECT_GT(fsdp.gathered, 0);
+  for (const config::Strategy strategy : {kTensor, kPipeline})
+    EXPECT_LT(held_by_teacher(with_axes(run, strategy, 4), cards(4), teacher).teacher, whole / 2);
+  teacher.adapter_values = 1000;
+  EXPECT_EQ(held_by_teacher(run, cards(1), teacher).teacher, whole + 1000 * (4 + 2));
+  train.teacher_quant = config::quant_of(QuantFormat::kNf4);
+  teacher.form = config::form_of_teacher(train);
+  EXPECT_LT(held_by_teacher(run, cards(1), teacher).teacher, whole / 2);
 }
 
 TEST(MemoryPlan, IsTheSumOfItsParts) {

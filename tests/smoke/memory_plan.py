@@ -33,6 +33,7 @@ SIZES = {"hidden_size": 384, "intermediate_size": 1024, "num_attention_heads": 6
          "vocab_size": 128, "max_position_embeddings": 32768}
 GPU_SIZES = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16, "num_key_value_heads": 4}
 RECOMPUTED = ["train.gradient_checkpointing=true"]
+TEACHER = ["train.objective=distill", "train.teacher={folder}/teacher"]
 QWEN3_MOE = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_act": "silu", "num_experts": 16, "num_experts_per_tok": 4,
              "moe_intermediate_size": 256, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "rms_norm_eps": 1e-6,
              "tie_word_embeddings": False, "eos_token_id": 1, "bos_token_id": 0}
@@ -69,6 +70,7 @@ class Case:
     sizes: dict = field(default_factory=dict)  # other than SIZES
     quick: bool = False  # of `make test`
     on_gpu: bool = False  # of `make gpu-check`
+    teacher: dict = field(default_factory=dict)  # its sizes that differ from the student's
 
 
 CASES = [
@@ -144,6 +146,16 @@ CASES = [
     Case("SimPO, ddp", 2, ["train.objective=simpo", "parallel.strategy=ddp"]),
     Case("KTO", 1, ["train.objective=kto"]),
     Case("KTO, recomputed, full", 1, ["train.objective=kto", *RECOMPUTED, "tuning.mode=full"]),
+    Case("teacher beside", 1, TEACHER, quick=True, on_gpu=True),
+    Case("teacher beside, large", 1, [*TEACHER, *RECOMPUTED], teacher={"num_hidden_layers": 12, "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}),
+    Case("teacher beside, large vocabulary", 1, TEACHER, {"vocab_size": 16384, "num_hidden_layers": 2}),
+    Case("teacher beside, bf16", 1, [*TEACHER, *RECOMPUTED, "model.dtype=bf16", "train.kd_temperature=2"], {"vocab_size": 4096}),
+    Case("teacher beside, full, ddp", 2, [*TEACHER, "tuning.mode=full", "parallel.strategy=ddp"]),
+    Case("teacher beside, fsdp", 2, [*TEACHER, *RECOMPUTED, "parallel.strategy=fsdp"]),
+    Case("teacher beside, zero2", 2, [*TEACHER, *RECOMPUTED, "tuning.mode=full", "parallel.strategy=zero2"]),
+    Case("teacher beside, pipeline", 2, [*TEACHER, "parallel.strategy=pipeline", "train.grad_accum=2"]),
+    Case("teacher beside, tensor", 2, [*TEACHER, *RECOMPUTED, "parallel.strategy=tensor"], {"num_attention_heads": 8, "vocab_size": 4096}),
+    Case("teacher beside, nf4, QLoRA", 1, [*TEACHER, *RECOMPUTED, "tuning.mode=qlora", "tuning.quant=nf4", "train.teacher_quant=nf4"]),
     Case("DPO, large vocabulary", 1, ["train.objective=dpo"], {"vocab_size": 16384, "num_hidden_layers": 2}),
     Case("saved head", 1, [*RECOMPUTED, "tuning.lora.modules_to_save=[lm_head]"], {"vocab_size": 8192}, quick=True),
     Case("saved head, bf16", 1, [*RECOMPUTED, "tuning.lora.modules_to_save=[lm_head]", "model.dtype=bf16"], {"vocab_size": 8192}),
@@ -281,7 +293,11 @@ class Machine:
         folder = self.scratch / str(number)
         write_model(folder / "model", case.sizes, self.on_gpu)
         digits = random.Random(number)
-        is_pair, has_images = any(setting.startswith("train.objective=") for setting in case.settings), "vision_config" in case.sizes
+        has_teacher = TEACHER[0] in case.settings
+        if has_teacher:
+            write_model(folder / "teacher", {**case.sizes, **case.teacher}, self.on_gpu)
+        is_pair = any(setting.startswith("train.objective=") for setting in case.settings) and not has_teacher
+        has_images = "vision_config" in case.sizes
         if has_images:
             vision_folders.write_picture(folder / "picture.png", *PICTURE, digits)
         def text(count):
@@ -301,7 +317,8 @@ class Machine:
             "model": {"name": str(folder / "model"), "dtype": "bf16" if self.on_gpu else "fp32", "max_seq_len": self.tokens},
             "tuning": {"mode": "lora", "lora": {"r": 8}}, "data": {"train": str(folder / "texts.jsonl"), "format": "preference" if is_pair else "messages" if has_images else "text", "cache_dir": "none"},
             "train": {"max_steps": 2, "batch_size": 1, "grad_accum": 1, "save_every": "0"}, "output": {"tensorboard": False}}))
-        run = ["--config", folder / "run.yaml", "--device", self.device, "--nproc-per-node", case.processes, f"output.dir={folder}/run", *case.settings]
+        run = ["--config", folder / "run.yaml", "--device", self.device, "--nproc-per-node", case.processes, f"output.dir={folder}/run",
+               *(setting.replace("{folder}", str(folder)) for setting in case.settings)]
         plan = self.call("memory-check", "--json", *run)
         self.call("train", *run)
         report = json.loads((folder / "run/run.json").read_text())
@@ -325,8 +342,9 @@ def compare(case: Case, report: dict) -> dict:
     parts, ratios, wrong = report["memory-check"]["parts"], {}, []
     front = {term: parts[term] for term in KEPT}
     front["trainable"] += parts.get("reference", 0)
-    kept = sum(parts.get(term, 0) for term in ("gathered", "activations", "tower_activations", "images", "workspace"))
-    front["activations_peak"] = kept + max(parts["layer_backward"], parts["head"], parts.get("tower", 0))
+    front["base"] += parts.get("teacher", 0)
+    own = sum(parts.get(term, 0) for term in ("activations", "tower_activations", "images")) + max(parts["layer_backward"], parts["head"], parts.get("tower", 0))
+    front["activations_peak"] = parts["gathered"] + parts["workspace"] + max(own, parts.get("teacher_pass", 0))
     if front != planned:
         wrong.append(f"memory-check says {front}, run.json {planned}")
     for term in (*KEPT, "activations_peak"):

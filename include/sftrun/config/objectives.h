@@ -62,7 +62,7 @@ struct ObjectiveInfo {
   /// The loss is the cross-entropy of the labels.
   bool is_cross_entropy = false;
   /// The loss compares the model's probabilities of each label token with a teacher's, which are read
-  /// from files (`train.teacher`).
+  /// from files or computed by a model beside this one (`train.teacher`).
   bool needs_teacher = false;
   /// Log-probabilities are compared with those of a reference model (reference_model.h), unless
   /// `train.beta` is 0.
@@ -181,9 +181,9 @@ inline constexpr auto kRewardSettings =
 inline constexpr auto kClassifySettings =
     std::to_array<std::string_view>({"data.classes", "train.problem_type"});
 
-inline constexpr auto kDistillSettings =
-    std::to_array<std::string_view>({"data.loss_on", "data.label_weights", "train.teacher",
-                                     "train.kd_alpha", "train.kd_beta", "train.kd_temperature"});
+inline constexpr auto kDistillSettings = std::to_array<std::string_view>(
+    {"data.loss_on", "data.label_weights", "train.teacher", "train.teacher_topk",
+     "train.teacher_quant", "train.kd_alpha", "train.kd_beta", "train.kd_temperature"});
 
 /// As in TRL's DPOTrainer, CPOTrainer, ORPOTrainer and KTOTrainer.
 inline constexpr auto kPairMetrics =

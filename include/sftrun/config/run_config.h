@@ -245,7 +245,10 @@ struct TrainConfig {
   std::string reference = "start";  ///< "start", "base", or the path of a model or an adapter
   ReferenceLogps reference_logps = ReferenceLogps::kOnline;
   RolloutsConfig rollouts;
-  std::string teacher;  ///< folder of its scores (data/teacher_scores.h); empty: none
+  /// Folder of its scores (data/teacher_scores.h), or a model or adapter (`teacher_kind`); empty: none
+  std::string teacher;
+  int64_t teacher_topk = 64;           ///< of a model: tokens whose log-probabilities are compared
+  Quant teacher_quant = Quant::kAuto;  ///< of a model: auto is the format of its files
   double kd_alpha = 0.5, kd_beta = 0, kd_temperature = 1;  ///< layers::Distillation
   double epochs = 3;
   std::optional<int64_t> max_steps;

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
 
 #include "sftrun/config/run_config.h"
+#include "sftrun/plan/teacher.h"
 #include "sftrun/plan/tower.h"
 #include "sftrun/spec/arch_spec.h"
 #include "sftrun/spec/lora_spec.h"
@@ -22,6 +24,7 @@ struct MicroBatchShape {
   int64_t threads = 1;  ///< of a CPU: each works on an attention head
   TowerUse tower = {};
   ImageShape images = {};
+  std::shared_ptr<const TeacherUse> teacher = {};  ///< beside the model; null: none
 };
 
 /// What the bytes of a block depend on: the sizes that one device has of the model, the run, and its

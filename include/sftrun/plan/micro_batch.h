@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "sftrun/config/run_config.h"
 #include "sftrun/plan/strategy_sizes.h"
+#include "sftrun/plan/teacher.h"
 #include "sftrun/plan/tower.h"
 #include "sftrun/spec/arch_spec.h"
 
@@ -45,7 +47,8 @@ int64_t base_bytes(const spec::ArchSpec& arch, const config::TuningConfig& tunin
 struct DeviceShare {
   bool on_gpu = false;  ///< paged optimizers then keep their moments in host memory
   TowerUse tower = {};
-  ImagesOfBin images = {};  ///< for max_micro_batch
+  ImagesOfBin images = {};                         ///< for max_micro_batch
+  std::shared_ptr<const TeacherUse> teacher = {};  ///< beside the model; null: none
 };
 
 /// Memory of one device between two micro-batches.
@@ -54,8 +57,11 @@ struct StaticMemory {
   int64_t trainable = 0;  ///< masters and copies in the compute dtype
   int64_t gradients = 0, optimizer = 0;
   int64_t start = 0;     ///< initial trained values, for the reference model (config::keeps_start)
-  int64_t gathered = 0;  ///< units that are whole while they are used
-  int64_t total() const { return base + trainable + gradients + optimizer + start + gathered; }
+  int64_t teacher = 0;   ///< weights of a model beside this one
+  int64_t gathered = 0;  ///< units that are whole while they are used, the teacher's included
+  int64_t total() const {
+    return base + trainable + gradients + optimizer + start + teacher + gathered;
+  }
 };
 StaticMemory static_memory(const spec::ArchSpec& arch, const config::RunConfig& config,
                            int64_t element_bytes, const StoredBytes& stored = {},
@@ -97,6 +103,7 @@ struct RunDevices {
   /// weights of a tower that is loaded.
   TowerUse tower = {};
   ImagesOfBin images = {};
+  std::shared_ptr<const TeacherUse> teacher = {};  ///< beside the model; null: none
 };
 /// What `parallel.strategy: auto` becomes: the first of ddp, zero1, zero2, hybrid, fsdp,
 /// `combinations`, tensor and pipeline with which one packed sequence fits into four fifths of a

@@ -29,8 +29,12 @@ struct StepMemory {
   int64_t tower_kept = 0;  ///< as `kept`, of the tower and the mergers
   /// The unit of the tower that needs most, forward or backward, less what is not there then of what is kept.
   int64_t tower = 0;
+  /// The forward pass of a teacher beside the model, before the model's own, with what earlier
+  /// micro-batches of a pipeline keep meanwhile.
+  int64_t teacher = 0;
   int64_t peak() const {
-    return kept + tower_kept + std::max({layer, head, tower}) + workspace + images;
+    return std::max(kept + tower_kept + std::max({layer, head, tower}) + images, teacher) +
+           workspace;
   }
 };
 

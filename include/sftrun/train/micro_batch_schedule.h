@@ -90,6 +90,18 @@ at::Tensor log_ratio_sum(const model::Stage& stage, const model::PackedBatch& ba
 /// What the objective reads of a batch.
 model::BatchOptions batch_options(const Objective& objective, bool is_pinned);
 
+/// How a micro-batch gets ready for a pass of the objective.
+struct Preparation {
+  model::Randomness randomness = {};
+  bool is_pinned = true;
+  Activity* activity = nullptr;  ///< records the teacher's pass; may be null
+};
+/// The micro-batch on the device, with what the objective reads of it. A teacher beside the student
+/// reads it first: a forward pass of that model, so all ranks call it for the same micro-batches.
+/// @throws as model::prepare_batch
+model::PackedBatch prepare_for(const Objective& objective, const data::Batch& batch,
+                               model::Decoder& decoder, const Preparation& how);
+
 /// Converts `train.cuda_graphs`.
 model::GraphUse graph_use(config::CudaGraphs choice);
 

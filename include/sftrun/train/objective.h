@@ -18,6 +18,8 @@
 /// over all ranks and micro-batches, so that neither changes the loss or its gradient.
 namespace sftrun::train {
 
+class Teacher;
+
 /// Values of the labelled rows of sampled answers: [rows] fp64.
 struct SampledRows {
   at::Tensor policy;         ///< log p by the trained model
@@ -100,10 +102,14 @@ struct GlobalBatch {
 /// the weights, a second pass the gradients.
 class Objective {
  public:
-  explicit Objective(config::TrainConfig config) : config_(std::move(config)) {}
+  /// @param teacher beside the student, which must outlive the objective; null: there is none, or its
+  /// scores come with the batches
+  explicit Objective(config::TrainConfig config, const Teacher* teacher = nullptr)
+      : config_(std::move(config)), teacher_(teacher) {}
 
   const config::ObjectiveInfo& info() const { return config_.objective_info(); }
   const config::TrainConfig& config() const { return config_; }
+  const Teacher* teacher() const { return teacher_; }
 
   /// How many terms the loss has in a (micro or global) batch. Loss, gradient and metrics are
   /// divided by the sum over the global batch.
@@ -132,6 +138,7 @@ class Objective {
 
  private:
   config::TrainConfig config_;
+  const Teacher* teacher_;
 };
 
 /// Sums of log p over the labelled rows of one kind, of each document: [documents] fp64.

@@ -21,6 +21,7 @@
 #include "sftrun/train/checkpoint.h"
 #include "sftrun/train/evaluation.h"
 #include "sftrun/train/events.h"
+#include "sftrun/train/teacher.h"
 #include "sftrun/weights/peft.h"
 
 namespace sftrun::train {
@@ -58,6 +59,7 @@ struct TrainerInputs {
   model::Decoder* decoder = nullptr;
   parallel::Communicator* comm = nullptr;
   parallel::Strategy* strategy = nullptr;  ///< of the decoder's parameters
+  const Teacher* teacher = nullptr;        ///< beside the student; null: none
   Batches* batches = nullptr;
   int local_world_size = 1;            ///< ranks on this machine
   const data::Dataset* val = nullptr;  ///< null: no evaluation

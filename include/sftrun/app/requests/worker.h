@@ -9,6 +9,8 @@ struct WorkerRequest {
   config::RunConfig config;
   config::Places places;   ///< where keys of the configuration were set, for errors
   std::string model_path;  ///< of model.name
+  /// A model of train.teacher, and the directory of its adapter; empty: there is none.
+  std::string teacher_model, teacher_adapter;
   std::string device = "auto";
   std::optional<int64_t> batch_size;  ///< as configured; null: automatic
   bool steps_are_auto = false, eval_batch_size_is_auto = false;
@@ -18,9 +20,9 @@ struct WorkerRequest {
        allow_backend_change = false;
   std::string profile;  ///< steps, as core/step_range.h has them; empty: none
 
-  SFTRUN_FIELDS(config, places, model_path, device, batch_size, steps_are_auto,
-                eval_batch_size_is_auto, max_micro_batch, resume, overwrite, allow_changed_data,
-                allow_changed_length, allow_backend_change, profile)
+  SFTRUN_FIELDS(config, places, model_path, teacher_model, teacher_adapter, device, batch_size,
+                steps_are_auto, eval_batch_size_is_auto, max_micro_batch, resume, overwrite,
+                allow_changed_data, allow_changed_length, allow_backend_change, profile)
 };
 
 }  // namespace sftrun::app

@@ -1,0 +1,105 @@
+#include "teacher_memory.h"
+
+#include <algorithm>
+
+#include "adapter_bytes.h"
+#include "blocks/block.h"
+#include "layer_bytes.h"
+#include "sftrun/config/teacher.h"
+#include "sftrun/spec/blocks.h"
+
+namespace sftrun::plan {
+namespace {
+
+/// A run of the teacher alone, in which nothing trains.
+config::RunConfig run_of(const TeacherUse& teacher, const config::RunConfig& student) {
+  config::RunConfig run;
+  run.tuning = teacher.form;
+  run.parallel = config::parallel_of_frozen(student.parallel);
+  return run;
+}
+
+/// It has a tower where the student has one.
+TowerUse tower_of(const TeacherUse& teacher, const TowerUse& student) {
+  return {.is_loaded = student.is_loaded && teacher.arch.vision.has_value(),
+          .parts = TrainedParts::text()};
+}
+
+/// Rows whose logits exist at the same time (`layers::top_tokens`).
+int64_t rows_of_chunk(const StepContext& pass) {
+  constexpr int64_t kRowBlock = 64, kDivisor = 4;
+  const int64_t own = pass.arch.vocab_size;
+  const int64_t rows = pass.shape.on_gpu
+                           ? std::max<int64_t>(1024, (int64_t{256} << 20) / own)
+                           : std::max(kRowBlock, (int64_t{32} << 20) / own / kRowBlock * kRowBlock);
+  return std::min(pass.shape.tokens, std::max<int64_t>(1, rows / kDivisor));
+}
+
+/// Numbers of k tokens, and log-probabilities of them and of the rest.
+int64_t target_bytes(const StepContext& pass, const config::RunConfig& student, int64_t vocab) {
+  return pass.shape.tokens * (2 * std::min(student.train.teacher_topk, vocab) + 1) * kFp32;
+}
+
+/// Hidden states and those of the labels; a chunk's logits, of all ranks of a tensor group, in fp32, without the k tokens,
+/// and what a reduction makes of them. In the end the chunks' results are copied to one tensor.
+int64_t head_bytes(const StepContext& pass, const config::RunConfig& student, int64_t vocab) {
+  const int64_t rows = rows_of_chunk(pass), element = pass.shape.element_bytes;
+  const bool is_in_fp32 = element == kFp32 && student.train.kd_temperature == 1;
+  const int64_t of_vocab = 2 * kFp32 + (is_in_fp32 ? 0 : kFp32) + element,
+                of_part = pass.config.parallel.axes.tp > 1 ? element : 0;
+  const int64_t chunk =
+      rows * (of_vocab * vocab + of_part * pass.arch.vocab_size + element * pass.arch.hidden_size);
+  const int64_t targets = target_bytes(pass, student, vocab);
+  return pass.rows(2 * pass.arch.hidden_size) + std::max(targets + chunk, 2 * targets);
+}
+
+/// On a GPU products read whole matrices: quantised ones are unpacked, into two buffers.
+int64_t unpacked_bytes(const StepContext& pass, bool has_stored) {
+  const config::TuningConfig& form = pass.config.tuning;
+  if (!pass.shape.on_gpu || !(form.quantises_base() || form.keeps_blocks() || has_stored)) return 0;
+  int64_t largest = 0;
+  for (int64_t layer = 0; layer < pass.arch.num_layers; ++layer)
+    largest = std::max(largest, largest_product(pass.arch, layer));
+  return 2 * pass.shape.element_bytes * largest;
+}
+
+int64_t largest_tower_pass(const StepContext& pass) {
+  if (!pass.shape.tower.is_loaded || pass.shape.images.patches == 0) return 0;
+  int64_t largest = block_row("tower_patches").generation(pass, 0).pass;
+  const int64_t layers = num_tower_units(pass.arch, pass.shape.tower) - 2;
+  for (int64_t layer = 0; layer < layers; ++layer)
+    largest = std::max(largest, block_row("tower_layer").generation(pass, layer).pass);
+  return std::max(largest, block_row("tower_mergers").generation(pass, 0).pass);
+}
+
+}  // namespace
+
+void add_teacher(const TeacherUse& teacher, const config::RunConfig& student, int64_t element_bytes,
+                 const DeviceShare& device, StaticMemory& memory) {
+  const StaticMemory own =
+      static_memory(teacher.arch, run_of(teacher, student), element_bytes, teacher.stored,
+                    {.on_gpu = device.on_gpu, .tower = tower_of(teacher, device.tower)});
+  const int64_t copy = element_bytes == kFp32 ? 0 : element_bytes;
+  memory.teacher = own.base + own.trainable + teacher.adapter_values * (kFp32 + copy);
+  memory.gathered += own.gathered;
+}
+
+int64_t teacher_pass_bytes(const config::RunConfig& student, const MicroBatchShape& shape) {
+  const TeacherUse& teacher = *shape.teacher;
+  const config::RunConfig run = run_of(teacher, student);
+  MicroBatchShape of_teacher = shape;
+  of_teacher.teacher = nullptr;
+  of_teacher.tower = tower_of(teacher, shape.tower);
+  const StepContext pass(teacher.arch, run, of_teacher);
+  int64_t largest = largest_tower_pass(pass);
+  for (int64_t layer = 0; layer < pass.arch.num_layers; ++layer)
+    largest = std::max(largest, pass_bytes(pass, layer));
+  constexpr int64_t kOfToken = 64;
+  const int64_t angles = std::ssize(pass.arch.ropes) * pass.arch.head_dim * kFp32,
+                batch = shape.tokens * (kOfToken + angles) +
+                        (shape.on_gpu ? student.model.max_seq_len * angles : 0);
+  return batch + unpacked_bytes(pass, !teacher.stored.empty()) +
+         std::max(largest, head_bytes(pass, student, teacher.arch.vocab_size));
+}
+
+}  // namespace sftrun::plan

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "sftrun/plan/blocks.h"
+#include "sftrun/plan/micro_batch.h"
+
+/// A teacher beside the student: its weights, and its forward pass of a micro-batch.
+namespace sftrun::plan {
+
+/// Adds what a device holds of the teacher.   @param student the run
+void add_teacher(const TeacherUse& teacher, const config::RunConfig& student, int64_t element_bytes,
+                 const DeviceShare& device, StaticMemory& memory);
+
+/// Bytes of the teacher's forward pass, its own copy of the batch and what it says included.
+/// @param shape of the student's micro-batch   @pre shape.teacher
+int64_t teacher_pass_bytes(const config::RunConfig& student, const MicroBatchShape& shape);
+
+}  // namespace sftrun::plan
