@@ -23,6 +23,7 @@ constexpr int64_t kCpuProcess = 154 * kMiB;   // LibTorch's code and data, data 
 constexpr int64_t kTokenizerEntry = 200;      // bytes for each token of the vocabulary
 constexpr int64_t kImageProcess =
     10 * kMiB;  // decoders, images between file and patches, the tower's operators
+constexpr int64_t kTeacherProcess = 10 * kMiB;  // the files of a second model
 /// A CPU's allocator keeps this part of the tensors' peak of freed ones, at most 1/16 (decision 52).
 /// Gradients of whole matrices have many sizes.
 constexpr int64_t kKeptOfAdapters = 32, kKeptOfBase = 16;
@@ -71,7 +72,7 @@ namespace {
 
 /// What a process on a CPU has beside tensors.
 int64_t process_bytes(const spec::ArchSpec& arch, const config::RunConfig& config,
-                      const TowerUse& tower, int64_t tensors) {
+                      const RunDevices& devices, int64_t tensors) {
   int64_t bytes = kCpuProcess + kTokenizerEntry * arch.vocab_size +
                   tensors / (config.tuning.trains_adapter() ? kKeptOfAdapters : kKeptOfBase);
   std::set<std::string_view> blocks;
@@ -79,7 +80,9 @@ int64_t process_bytes(const spec::ArchSpec& arch, const config::RunConfig& confi
     for (const spec::BlockTensors& block : spec::layer_blocks(arch, layer))
       blocks.insert(block.block);
   for (const std::string_view block : blocks) bytes += block_row(block).process_bytes;
-  return bytes + (tower.is_loaded ? kImageProcess : 0);
+  if (devices.teacher)
+    bytes += kTeacherProcess + kTokenizerEntry * devices.teacher->arch.vocab_size;
+  return bytes + (devices.tower.is_loaded ? kImageProcess : 0);
 }
 
 StaticMemory held_by(const spec::ArchSpec& arch, const config::RunConfig& config,
@@ -95,7 +98,7 @@ MemoryPlan with_step(const StaticMemory& held, const spec::ArchSpec& arch,
                   .step = step_memory(arch, config, micro_batch_shape(config, devices)),
                   .communication = communication_bytes(config, devices, held.gradients)};
   plan.context =
-      devices.on_gpu ? kCudaContext : process_bytes(arch, config, devices.tower, plan.tensors());
+      devices.on_gpu ? kCudaContext : process_bytes(arch, config, devices, plan.tensors());
   plan.margin = static_cast<int64_t>(kGaps * static_cast<double>(plan.tensors()));
   return plan;
 }

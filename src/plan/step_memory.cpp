@@ -280,16 +280,16 @@ StepMemory step_memory(const spec::ArchSpec& whole, const config::RunConfig& con
       largest_of_layers(step.arch, [&](int64_t layer) { return largest_matrix(step.arch, layer); }),
       step.trains_all);
   const int64_t kept = kept_in_step(whole, step, units.kept);
-  return {
-      .kept = kept,
-      .layer =
-          units.in_backward + gradient + norm_gradient_bytes(step) + unpacked_experts_bytes(step),
-      .head = block_row("head").training(step, /*layer=*/-1).in_forward,
-      .workspace = workspace_bytes(whole, step),
-      .images = tower.images * images_at_once(step.config),
-      .tower_kept = tower.kept * images_at_once(step.config),
-      .tower = tower.of_unit,
-      .teacher = shape.teacher ? teacher_pass_bytes(config, shape) + kept_before(config, kept) : 0};
+  const TeacherBytes teacher = shape.teacher ? teacher_bytes(config, shape) : TeacherBytes();
+  return {.kept = kept,
+          .layer = units.in_backward + gradient + norm_gradient_bytes(step) +
+                   unpacked_experts_bytes(step),
+          .head = block_row("head").training(step, /*layer=*/-1).in_forward,
+          .workspace = workspace_bytes(whole, step) + teacher.sent,
+          .images = tower.images * images_at_once(step.config),
+          .tower_kept = tower.kept * images_at_once(step.config),
+          .tower = tower.of_unit,
+          .teacher = shape.teacher ? teacher.in_pass + kept_before(config, kept) : 0};
 }
 
 }  // namespace sftrun::plan

@@ -4,8 +4,8 @@
 
 #include "adapter_bytes.h"
 #include "blocks/block.h"
-#include "layer_bytes.h"
 #include "sftrun/config/teacher.h"
+#include "sftrun/plan/step_memory.h"
 #include "sftrun/spec/blocks.h"
 
 namespace sftrun::plan {
@@ -40,17 +40,24 @@ int64_t target_bytes(const StepContext& pass, const config::RunConfig& student, 
   return pass.shape.tokens * (2 * std::min(student.train.teacher_topk, vocab) + 1) * kFp32;
 }
 
-/// Hidden states and those of the labels; a chunk's logits, of all ranks of a tensor group, in fp32, without the k tokens,
-/// and what a reduction makes of them. In the end the chunks' results are copied to one tensor.
+/// Hidden states and those of the labels; a chunk's logits, of all ranks of a tensor group, in fp32, without
+/// the k tokens, and what a reduction makes of them. In the end the results of chunks are copied to one tensor.
 int64_t head_bytes(const StepContext& pass, const config::RunConfig& student, int64_t vocab) {
   const int64_t rows = rows_of_chunk(pass), element = pass.shape.element_bytes;
   const bool is_in_fp32 = element == kFp32 && student.train.kd_temperature == 1;
   const int64_t of_vocab = 2 * kFp32 + (is_in_fp32 ? 0 : kFp32) + element,
-                of_part = pass.config.parallel.axes.tp > 1 ? element : 0;
-  const int64_t chunk =
-      rows * (of_vocab * vocab + of_part * pass.arch.vocab_size + element * pass.arch.hidden_size);
-  const int64_t targets = target_bytes(pass, student, vocab);
+                chunk = rows * (of_vocab * vocab + element * pass.arch.hidden_size),
+                targets = target_bytes(pass, student, vocab);
   return pass.rows(2 * pass.arch.hidden_size) + std::max(targets + chunk, 2 * targets);
+}
+
+/// A layer that keeps nothing: its input, middle and output, and its blocks, of which the mixer has freed
+/// its memory when the feed-forward block runs.
+int64_t layer_pass_bytes(const StepContext& pass, int64_t layer) {
+  int64_t mixer = 0, feed_forward = 0;
+  for (const spec::BlockTensors& block : spec::layer_blocks(pass.arch, layer))
+    (block.is_mixer ? mixer : feed_forward) += block_row(block.block).generation(pass, layer).pass;
+  return pass.rows(3 * pass.arch.hidden_size) + std::max(mixer, feed_forward);
 }
 
 /// On a GPU products read whole matrices: quantised ones are unpacked, into two buffers.
@@ -72,19 +79,49 @@ int64_t largest_tower_pass(const StepContext& pass) {
   return std::max(largest, block_row("tower_mergers").generation(pass, 0).pass);
 }
 
+DeviceShare share_of(const TeacherUse& teacher, bool on_gpu, const TowerUse& student) {
+  return {.on_gpu = on_gpu, .tower = tower_of(teacher, student)};
+}
+
+/// What is gathered of the teacher: its first unit ahead, for the next micro-batch, while the student is
+/// used.
+struct GatheredBytes {
+  int64_t between = 0;  ///< its passes
+  int64_t in_pass = 0;  ///< more, while it runs
+};
+
+GatheredBytes gathered_bytes(const TeacherUse& teacher, const config::RunConfig& run,
+                             int64_t element_bytes, const DeviceShare& share) {
+  const int64_t gathered =
+      static_memory(teacher.arch, run, element_bytes, teacher.stored, share).gathered;
+  if (gathered == 0) return {};
+  const double first = unit_bytes(device_arch(teacher.arch, run.parallel.axes), run, element_bytes,
+                                  teacher.stored, share)
+                           .front();
+  const int64_t waiting = std::min(gathered, static_cast<int64_t>(first));
+  return {.between = waiting, .in_pass = gathered - waiting};
+}
+
+/// What a stage sends stays until the next one has received it.
+int64_t sent_bytes(const StepContext& pass) {
+  constexpr int64_t kUnderWay = 2;
+  const config::Axes& axes = pass.config.parallel.axes;
+  return axes.pp > 1 && !axes.stages_in_process ? kUnderWay * pass.rows(pass.arch.hidden_size) : 0;
+}
+
 }  // namespace
 
 void add_teacher(const TeacherUse& teacher, const config::RunConfig& student, int64_t element_bytes,
                  const DeviceShare& device, StaticMemory& memory) {
-  const StaticMemory own =
-      static_memory(teacher.arch, run_of(teacher, student), element_bytes, teacher.stored,
-                    {.on_gpu = device.on_gpu, .tower = tower_of(teacher, device.tower)});
+  const config::RunConfig run = run_of(teacher, student);
+  const DeviceShare share = share_of(teacher, device.on_gpu, device.tower);
+  const StaticMemory own = static_memory(teacher.arch, run, element_bytes, teacher.stored, share);
   const int64_t copy = element_bytes == kFp32 ? 0 : element_bytes;
   memory.teacher = own.base + own.trainable + teacher.adapter_values * (kFp32 + copy);
-  memory.gathered += own.gathered;
+  memory.gathered += gathered_bytes(teacher, run, element_bytes, share).between;
 }
 
-int64_t teacher_pass_bytes(const config::RunConfig& student, const MicroBatchShape& shape) {
+TeacherBytes teacher_bytes(const config::RunConfig& student, const MicroBatchShape& shape) {
   const TeacherUse& teacher = *shape.teacher;
   const config::RunConfig run = run_of(teacher, student);
   MicroBatchShape of_teacher = shape;
@@ -93,13 +130,16 @@ int64_t teacher_pass_bytes(const config::RunConfig& student, const MicroBatchSha
   const StepContext pass(teacher.arch, run, of_teacher);
   int64_t largest = largest_tower_pass(pass);
   for (int64_t layer = 0; layer < pass.arch.num_layers; ++layer)
-    largest = std::max(largest, pass_bytes(pass, layer));
+    largest = std::max(largest, layer_pass_bytes(pass, layer));
   constexpr int64_t kOfToken = 64;
   const int64_t angles = std::ssize(pass.arch.ropes) * pass.arch.head_dim * kFp32,
                 batch = shape.tokens * (kOfToken + angles) +
                         (shape.on_gpu ? student.model.max_seq_len * angles : 0);
-  return batch + unpacked_bytes(pass, !teacher.stored.empty()) +
-         std::max(largest, head_bytes(pass, student, teacher.arch.vocab_size));
+  const DeviceShare share = share_of(teacher, shape.on_gpu, shape.tower);
+  return {.in_pass = batch + unpacked_bytes(pass, !teacher.stored.empty()) +
+                     gathered_bytes(teacher, run, shape.element_bytes, share).in_pass +
+                     std::max(largest, head_bytes(pass, student, teacher.arch.vocab_size)),
+          .sent = sent_bytes(pass)};
 }
 
 }  // namespace sftrun::plan

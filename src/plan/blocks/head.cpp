@@ -19,11 +19,14 @@ int64_t logit_rows(const StepContext& step) {
   return std::min(step.shape.tokens, distills(step) ? std::max<int64_t>(1, rows / 4) : rows);
 }
 
-/// Beside a chunk of logits, those in fp32 with what reductions need (distilled_rows.cpp).
+/// Beside a chunk of logits, those in fp32, which are the chunk itself where that is in fp32 and has no soft
+/// cap, with what reductions need (distilled_rows.cpp).
 int64_t distillation_bytes(const StepContext& step) {
   if (!distills(step)) return 0;
-  const int64_t tensors =
-      2 + (step.config.train.kd_temperature != 1 ? 1 : 0) + (step.arch.final_softcap > 0 ? 1 : 0);
+  const bool has_softcap = step.arch.final_softcap > 0,
+             is_in_place = step.shape.element_bytes == kFp32 && !has_softcap;
+  const int64_t tensors = (is_in_place ? 1 : 2) + (step.config.train.kd_temperature != 1 ? 1 : 0) +
+                          (has_softcap ? 1 : 0);
   return tensors * logit_rows(step) * step.arch.vocab_size * kFp32;
 }
 
