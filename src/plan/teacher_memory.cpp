@@ -35,19 +35,22 @@ int64_t rows_of_chunk(const StepContext& pass) {
   return std::min(pass.shape.tokens, std::max<int64_t>(1, rows / kDivisor));
 }
 
-/// Numbers of k tokens, and log-probabilities of them and of the rest.
-int64_t target_bytes(const StepContext& pass, const config::RunConfig& student, int64_t vocab) {
-  return pass.shape.tokens * (2 * std::min(student.train.teacher_topk, vocab) + 1) * kFp32;
+/// Tokens that the teacher names at each label.
+int64_t named_tokens(const config::RunConfig& student, int64_t vocab) {
+  return std::min(student.train.teacher_topk, vocab);
 }
 
 /// Hidden states and those of the labels; a chunk's logits, of all ranks of a tensor group, in fp32, without
-/// the k tokens, and what a reduction makes of them. In the end the results of chunks are copied to one tensor.
+/// the k tokens, and what a reduction makes of them, with values and numbers of the k tokens. In the end the
+/// results of chunks, numbers and log-probabilities, are copied to one tensor.
 int64_t head_bytes(const StepContext& pass, const config::RunConfig& student, int64_t vocab) {
-  const int64_t rows = rows_of_chunk(pass), element = pass.shape.element_bytes;
+  constexpr int64_t kOfNamed = 12;
+  const int64_t rows = rows_of_chunk(pass), element = pass.shape.element_bytes,
+                k = named_tokens(student, vocab);
   const bool is_in_fp32 = element == kFp32 && student.train.kd_temperature == 1;
   const int64_t of_vocab = 2 * kFp32 + (is_in_fp32 ? 0 : kFp32) + element,
-                chunk = rows * (of_vocab * vocab + element * pass.arch.hidden_size),
-                targets = target_bytes(pass, student, vocab);
+                chunk = rows * (of_vocab * vocab + kOfNamed * k + element * pass.arch.hidden_size),
+                targets = pass.shape.tokens * (2 * k + 1) * kFp32;
   return pass.rows(2 * pass.arch.hidden_size) + std::max(targets + chunk, 2 * targets);
 }
 

@@ -432,11 +432,12 @@ class Beside:
 def check_beside(place: Place, verdicts: Verdicts, quick: bool) -> None:
     beside = Beside(place, verdicts)
     expected = beside.off_line("one")
-    beside.same("one process", beside.train("one"), expected)
+    one = beside.train("one")
+    beside.same("one process", one, expected)
     beside_strategies(beside, quick)
     beside_evaluations(beside)
     beside_models(beside, expected, quick)
-    beside_resumed(beside)
+    beside_resumed(beside, one)
     beside_refused(beside)
 
 
@@ -498,7 +499,7 @@ def beside_models(beside: Beside, expected: list[dict], quick: bool) -> None:
     beside.verdicts.expect("beside: a teacher in int8 says nearly the same", 0 < difference < 0.05, f"{difference:.2e}")
 
 
-def beside_resumed(beside: Beside) -> None:
+def beside_resumed(beside: Beside, whole: list[dict]) -> None:
     place, resumed = beside.place, beside.place.folder / "beside-resumed"
     beside.train("resumed", train__max_steps=3)
     other = make_llama(place.folder / "other-teacher", seed=4, hidden=48)
@@ -510,7 +511,6 @@ def beside_resumed(beside: Beside) -> None:
     moved = place.folder / "moved-teacher"
     shutil.copytree(place.teacher, moved)
     continued = beside.train("resumed", train__teacher=moved)
-    whole = beside.train("whole")
     beside.verdicts.expect("beside: a resumed run has the same losses", [x["loss"] for x in continued] == [x["loss"] for x in whole])
 
 

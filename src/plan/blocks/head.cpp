@@ -20,14 +20,20 @@ int64_t logit_rows(const StepContext& step) {
 }
 
 /// Beside a chunk of logits, those in fp32, which are the chunk itself where that is in fp32 and has no soft
-/// cap, with what reductions need (distilled_rows.cpp).
+/// cap, with what reductions need; or, where that is more, k + 1 classes in fp64 with their columns
+/// (distilled_rows.cpp).
 int64_t distillation_bytes(const StepContext& step) {
   if (!distills(step)) return 0;
+  constexpr int64_t kOfClass = 7 * 8;
+  const config::TrainConfig& train = step.config.train;
   const bool has_softcap = step.arch.final_softcap > 0,
              is_in_place = step.shape.element_bytes == kFp32 && !has_softcap;
-  const int64_t tensors = (is_in_place ? 1 : 2) + (step.config.train.kd_temperature != 1 ? 1 : 0) +
-                          (has_softcap ? 1 : 0);
-  return tensors * logit_rows(step) * step.arch.vocab_size * kFp32;
+  const int64_t tensors =
+      (is_in_place ? 0 : 1) + (train.kd_temperature != 1 ? 1 : 0) + (has_softcap ? 1 : 0);
+  const int64_t logits = logit_rows(step) * step.arch.vocab_size * kFp32,
+                classes = logit_rows(step) * kOfClass *
+                          (std::min(train.teacher_topk, step.arch.vocab_size) + 1);
+  return tensors * logits + std::max(logits, classes);
 }
 
 /// On a GPU products read whole matrices: a quantised head is unpacked for its own.
