@@ -86,25 +86,6 @@ DeviceShare share_of(const TeacherUse& teacher, bool on_gpu, const TowerUse& stu
   return {.on_gpu = on_gpu, .tower = tower_of(teacher, student)};
 }
 
-/// What is gathered of the teacher: its first unit ahead, for the next micro-batch, while the student is
-/// used.
-struct GatheredBytes {
-  int64_t between = 0;  ///< its passes
-  int64_t in_pass = 0;  ///< more, while it runs
-};
-
-GatheredBytes gathered_bytes(const TeacherUse& teacher, const config::RunConfig& run,
-                             int64_t element_bytes, const DeviceShare& share) {
-  const int64_t gathered =
-      static_memory(teacher.arch, run, element_bytes, teacher.stored, share).gathered;
-  if (gathered == 0) return {};
-  const double first = unit_bytes(device_arch(teacher.arch, run.parallel.axes), run, element_bytes,
-                                  teacher.stored, share)
-                           .front();
-  const int64_t waiting = std::min(gathered, static_cast<int64_t>(first));
-  return {.between = waiting, .in_pass = gathered - waiting};
-}
-
 /// What a stage sends stays until the next one has received it.
 int64_t sent_bytes(const StepContext& pass) {
   constexpr int64_t kUnderWay = 2;
@@ -121,7 +102,6 @@ void add_teacher(const TeacherUse& teacher, const config::RunConfig& student, in
   const StaticMemory own = static_memory(teacher.arch, run, element_bytes, teacher.stored, share);
   const int64_t copy = element_bytes == kFp32 ? 0 : element_bytes;
   memory.teacher = own.base + own.trainable + teacher.adapter_values * (kFp32 + copy);
-  memory.gathered += gathered_bytes(teacher, run, element_bytes, share).between;
 }
 
 TeacherBytes teacher_bytes(const config::RunConfig& student, const MicroBatchShape& shape) {
@@ -138,9 +118,10 @@ TeacherBytes teacher_bytes(const config::RunConfig& student, const MicroBatchSha
   const int64_t angles = std::ssize(pass.arch.ropes) * pass.arch.head_dim * kFp32,
                 batch = shape.tokens * (kOfToken + angles) +
                         (shape.on_gpu ? student.model.max_seq_len * angles : 0);
-  const DeviceShare share = share_of(teacher, shape.on_gpu, shape.tower);
-  return {.in_pass = batch + unpacked_bytes(pass, !teacher.stored.empty()) +
-                     gathered_bytes(teacher, run, shape.element_bytes, share).in_pass +
+  const StaticMemory own = static_memory(teacher.arch, run, shape.element_bytes, teacher.stored,
+                                         share_of(teacher, shape.on_gpu, shape.tower));
+  // Of its units none is gathered ahead for the next micro-batch (parallel::ShardedValues).
+  return {.in_pass = batch + unpacked_bytes(pass, !teacher.stored.empty()) + own.gathered +
                      std::max(largest, head_bytes(pass, student, teacher.arch.vocab_size)),
           .sent = sent_bytes(pass)};
 }

@@ -81,7 +81,7 @@ TEST(MemoryPlan, CountsATeacherAsItIsDivided) {
   const StaticMemory fsdp = held_by_teacher(with_axes(run, kFsdp, 4), cards(4), teacher);
   EXPECT_NEAR(static_cast<double>(fsdp.teacher), static_cast<double>(whole) / 4,
               static_cast<double>(whole) / 50);
-  EXPECT_GT(fsdp.gathered, 0);
+  EXPECT_EQ(fsdp.gathered, 0);  // of the student alone; the teacher's are a part of its pass
   for (const config::Strategy strategy : {kTensor, kPipeline})
     EXPECT_LT(held_by_teacher(with_axes(run, strategy, 4), cards(4), teacher).teacher, whole / 2);
   teacher.adapter_values = 1000;

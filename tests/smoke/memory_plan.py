@@ -149,7 +149,6 @@ CASES = [
     Case("teacher beside", 1, TEACHER, quick=True, on_gpu=True),
     Case("teacher beside, large", 1, [*TEACHER, *RECOMPUTED], teacher={"num_hidden_layers": 12, "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}),
     Case("teacher beside, large vocabulary", 1, TEACHER, {"vocab_size": 16384, "num_hidden_layers": 2}),
-    Case("teacher beside, all tokens", 1, [*TEACHER, *RECOMPUTED, "train.teacher_topk=2048"], {"vocab_size": 2048, "num_hidden_layers": 2}),
     Case("teacher beside, bf16", 1, [*TEACHER, *RECOMPUTED, "model.dtype=bf16", "train.kd_temperature=2"], {"vocab_size": 4096}),
     Case("teacher beside, full, ddp", 2, [*TEACHER, "tuning.mode=full", "parallel.strategy=ddp"]),
     Case("teacher beside, fsdp", 2, [*TEACHER, *RECOMPUTED, "parallel.strategy=fsdp"]),

@@ -58,7 +58,7 @@ struct StaticMemory {
   int64_t gradients = 0, optimizer = 0;
   int64_t start = 0;     ///< initial trained values, for the reference model (config::keeps_start)
   int64_t teacher = 0;   ///< weights of a model beside this one
-  int64_t gathered = 0;  ///< units that are whole while they are used, the teacher's included
+  int64_t gathered = 0;  ///< units that are whole while they are used
   int64_t total() const {
     return base + trainable + gradients + optimizer + start + teacher + gathered;
   }
