@@ -146,7 +146,7 @@ CASES = [
     Case("SimPO, ddp", 2, ["train.objective=simpo", "parallel.strategy=ddp"]),
     Case("KTO", 1, ["train.objective=kto"]),
     Case("KTO, recomputed, full", 1, ["train.objective=kto", *RECOMPUTED, "tuning.mode=full"]),
-    Case("teacher beside", 1, TEACHER, quick=True, on_gpu=True),
+    Case("teacher beside", 1, TEACHER, quick=True),
     Case("teacher beside, large", 1, [*TEACHER, *RECOMPUTED], teacher={"num_hidden_layers": 12, "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}),
     Case("teacher beside, large vocabulary", 1, TEACHER, {"vocab_size": 16384, "num_hidden_layers": 2}),
     Case("teacher beside, bf16", 1, [*TEACHER, *RECOMPUTED, "model.dtype=bf16", "train.kd_temperature=2"], {"vocab_size": 4096}),
