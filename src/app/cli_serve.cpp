@@ -198,7 +198,7 @@ Command add_serve(CLI::App& sftrun) {
       "sftrun serve --adapter runs/first\n"
       "  sftrun serve --model models/base --adapter v1=runs/first --adapter v2=runs/second\n\n"
       "Clients name a model or an adapter: /v1/completions, /v1/chat/completions, /v1/models, "
-      "/health.");
+      "/health; of reward models and classifiers /classify, /v1/score, /pooling.");
   add_named_adapters(*command, options->models);
   command
       ->add_option("--served-model-name", options->served_names,

@@ -18,6 +18,7 @@
 #include "sftrun/data/input_records.h"
 #include "sftrun/data/parallel_for.h"
 #include "sftrun/data/record_error.h"
+#include "sftrun/data/scored_text.h"
 #include "sftrun/data/sequence.h"
 #include "sftrun/model/stage.h"
 #include "teacher.h"
@@ -39,20 +40,13 @@ struct ScoredRecord {
 /// messages. Texts are scored as they are: no end token is appended.
 /// @param head of scores: texts are read as in training; null: a language-model head
 void tokenize(ScoredRecord& scored, const data::TextModel& text, const spec::ScoreSpec* head) {
-  data::SequenceOptions options;
-  options.append_eos = false;
-  if (head != nullptr) {
-    options.form = config::ExampleForm::kClassed;
-    options.loss_on = config::LossOnChoice::kAll;
-    options.ends_texts = head->num_labels == 1;
-  }
   const auto& [line, record, where, folder] = scored.input;
   try {
-    const data::RecordFormat format = head == nullptr
-                                          ? data::detect_input_format(record, where).format
-                                          : data::detect_scored_format(record, where).format;
-    const data::Sequence sequence =
-        data::SequenceBuilder(format, text, options).build(record, where, folder).at(0);
+    const data::SequenceBuilder builder =
+        head == nullptr ? data::SequenceBuilder(data::detect_input_format(record, where).format,
+                                                text, {.append_eos = false})
+                        : data::scored_text_builder(record, where, text, *head);
+    const data::Sequence sequence = builder.build(record, where, folder).at(0);
     scored.tokens = sequence.ids;
     scored.mask = sequence.mask;
     scored.media = sequence.media;

@@ -148,7 +148,6 @@ int serve_together(const app::ServeRequest& request, Rank& rank) {
   SharedBases* shared = request.models.models.size() > 1 ? &bases : nullptr;
   const auto served = load_all(request, [&](const app::ModelRequest& one, LoadedModel& loaded) {
     code = ranks.load_model(one, loaded, shared);
-    if (code == 0) require_language_head(loaded);
     return code == 0;
   });
   if (!served) return code;
@@ -174,7 +173,6 @@ int run_serve(const app::ServeRequest& request) {
       load_all(request, [&](const app::ModelRequest& one, LoadedModel& loaded) {
         loaded = load_model(one, request.ranks.compute, 0, shares ? &bases : nullptr,
                             std::exchange(is_first, false));
-        require_language_head(loaded);
         return true;
       });
   const launch::StopSignals signals;

@@ -432,7 +432,7 @@ void tell_of(const Compute& compute) {
 void require_language_head(const LoadedModel& model) {
   if (!model.checkpoint->arch().score) return;
   throw ConfigError("the model has a head of scores, and gives no tokens", "--model or --adapter",
-                    "use sftrun score, which writes its scores or classes");
+                    "use sftrun score, which writes its scores or classes, or sftrun serve");
 }
 
 LoadedModel load_model(const app::ModelRequest& request, const app::ComputeRequest& asked,

@@ -26,6 +26,7 @@ GenerationBatch::GenerationBatch(Decoder& decoder, size_t num_rows, BatchHooks h
       bytes_of_state_(SequenceCache(decoder).bytes({.rows = 1, .length = 0})),
       bytes_of_token_(SequenceCache(decoder).bytes({.rows = 1, .length = 1}) - bytes_of_state_),
       has_states_(spec::any_has_state(decoder.arch())),
+      has_scores_(decoder.arch().score.has_value()),
       forward_(std::make_unique<GenerationForward>(decoder, ranks)) {
   SFTRUN_CHECK(num_rows > 0);
   if (ranks != nullptr) messages_ = std::make_unique<GenerationMessages>(*ranks, number);
@@ -48,6 +49,8 @@ uint64_t GenerationBatch::cache_bytes(size_t more, int64_t length) const {
 void GenerationBatch::add(std::vector<SequenceRequest> requests) {
   SFTRUN_CHECK(requests.size() <= num_free());
   for (SequenceRequest& request : requests) {
+    std::vector<int32_t>& tokens = request.prompt.tokens;
+    if (has_scores_) tokens.resize(scored_part(tokens, decoder_.batch_target().pad_token).size());
     if (messages_) messages_->added(request);
     sequences_->add(std::move(request));
   }
@@ -180,6 +183,8 @@ void GenerationBatch::run(size_t num_decoded, const std::vector<size_t>& prefill
   const std::vector<size_t> rows = inputs.rows();
   for (size_t i = 0; i < rows.size(); ++i) {
     CachedSequence& row = sequences_->rows()[rows[i]];
+    if (has_scores_) row.result.scores = std::move(choices.scores[i]);
+    if (has_scores_) continue;
     row.next = choices.tokens[i];
     row.logprobs = std::move(choices.logprobs[i]);
   }
@@ -194,6 +199,10 @@ Choices GenerationBatch::choices_of(const at::Tensor& hidden, const GenerationIn
   Choices choices;
   try {
     forward_->with_head([&] {
+      if (has_scores_) {
+        choices.scores = head_scores(decoder_, inputs.last_of_rows(hidden));
+        return;
+      }
       choices.prompt_scores =
           prompt_scores(decoder_, hidden.narrow(0, inputs.decode.count(), inputs.prefill.count()),
                         rows, inputs.prefill);
@@ -210,7 +219,7 @@ Choices GenerationBatch::choices_of(const at::Tensor& hidden, const GenerationIn
 bool GenerationBatch::accept(CachedSequence& row) {
   const SamplingOptions& options = *row.request.options;
   Generation& result = row.result;
-  if (options.max_new_tokens == 0) return false;
+  if (options.max_new_tokens == 0 || has_scores_) return false;
   const auto& stops = options.stop_tokens;
   const bool is_stop = std::find(stops.begin(), stops.end(), row.next) != stops.end();
   if (is_stop)

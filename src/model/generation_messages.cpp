@@ -128,13 +128,14 @@ json to_json(const Choices& choices) {
   json scores = json::array();
   for (const auto& [prompt, of_prompt] : choices.prompt_scores)
     scores.push_back({prompt, to_json(of_prompt)});
-  return {choices.is_finite, choices.tokens, logprobs, scores};
+  return {choices.is_finite, choices.tokens, logprobs, scores, choices.scores};
 }
 
 Choices choices_of(const json& value) {
   Choices choices{.tokens = value[1].get<std::vector<int32_t>>(),
                   .logprobs = {},
                   .prompt_scores = {},
+                  .scores = value[4].get<std::vector<std::vector<float>>>(),
                   .is_finite = value[0].get<bool>()};
   for (const json& found : value[2]) {
     choices.logprobs.emplace_back();

@@ -19,6 +19,7 @@ struct Choices {
   std::vector<int32_t> tokens;                         ///< the next one of each row
   std::vector<std::optional<TokenLogprobs>> logprobs;  ///< of these, where they were asked for
   PromptScores prompt_scores;
+  std::vector<std::vector<float>> scores;  ///< of each row, by a head of scores; no tokens then
   bool is_finite = true;  ///< false: the logits are not, and there is nothing else
 };
 

@@ -86,14 +86,11 @@ LabelledRows labelled_rows(const data::Batch& batch, const LabelKinds& kinds) {
   return labelled;
 }
 
-/// The row of a document that is scored, as transformers' GenericForSequenceClassification chooses it: of
-/// the last token that is not the padding token.
 size_t scored_row(const data::Batch& batch, size_t document, std::optional<int64_t> pad_token) {
   const auto first = static_cast<size_t>(batch.cu_seqlens[document]),
              end = static_cast<size_t>(batch.cu_seqlens[document + 1]);
-  for (size_t row = end; row > first && pad_token; --row)
-    if (batch.tokens[row - 1] != *pad_token) return row - 1;
-  return pad_token ? first : end - 1;
+  const std::span tokens(batch.tokens);
+  return first + scored_part(tokens.subspan(first, end - first), pad_token).size() - 1;
 }
 
 /// One row of each document, without a token to predict.
@@ -492,6 +489,14 @@ void put_rows(at::Tensor& hidden, const at::Tensor& rows, const at::Tensor& feat
 
 BatchTarget::BatchTarget(at::Device to) : device(to) {
   if (to.is_cuda()) copies = c10::impl::VirtualGuardImpl(to.type()).getStreamFromGlobalPool(to);
+}
+
+std::span<const int32_t> scored_part(std::span<const int32_t> tokens,
+                                     std::optional<int64_t> pad_token) {
+  if (!pad_token) return tokens;
+  size_t size = tokens.size();
+  while (size > 1 && tokens[size - 1] == *pad_token) --size;
+  return tokens.first(size);
 }
 
 PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const BatchTarget& target,

@@ -83,6 +83,21 @@ PromptScores prompt_scores(const Decoder& decoder, const at::Tensor& hidden,
   return of_prompts;
 }
 
+std::vector<std::vector<float>> head_scores(const Decoder& decoder, const at::Tensor& hidden) {
+  const at::Tensor scores = layers::scores_of(decoder.head(), hidden).cpu().contiguous();
+  const std::span values(scores.data_ptr<float>(), static_cast<size_t>(scores.numel()));
+  if (!all_finite(values))
+    throw NotFiniteError("the scores of a text are NaN or infinite", {},
+                         "use --dtype fp32; if that does not help, the weights are broken");
+  const auto width = static_cast<size_t>(scores.size(1));
+  std::vector<std::vector<float>> of_rows;
+  for (size_t first = 0; first < values.size(); first += width) {
+    const std::span row = values.subspan(first, width);
+    of_rows.emplace_back(row.begin(), row.end());
+  }
+  return of_rows;
+}
+
 void choose_tokens(const at::Tensor& logits, const std::vector<CachedSequence>& sequences,
                    const std::vector<size_t>& rows, Choices& choices) {
   choices.tokens.resize(rows.size());

@@ -24,6 +24,11 @@ PromptScores prompt_scores(const Decoder& decoder, const at::Tensor& hidden,
                            const std::vector<CachedSequence>& sequences,
                            const GenerationInputs::Prefill& prefill);
 
+/// Of a model with a head of scores.
+/// @param hidden [n, hidden] output of the last layer for the scored tokens   @return [n][labels]
+/// @throws NotFiniteError
+std::vector<std::vector<float>> head_scores(const Decoder& decoder, const at::Tensor& hidden);
+
 [[noreturn]] void throw_not_finite_logits();
 
 }  // namespace sftrun::model

@@ -12,6 +12,7 @@
 
 #include "answers.h"
 #include "request_head.h"
+#include "scored_texts.h"
 #include "sftrun/core/json_memory.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
@@ -19,23 +20,33 @@
 
 namespace sftrun::serve {
 
+namespace {
+
+const CompletionRequest& texts_of(const CompletionRequest& request) {
+  return request;
+}
+const CompletionRequest& texts_of(const ScoringRequest& request) {
+  return request.texts;
+}
+
 /// A request in progress. Its answers are no longer generated when it is destroyed.
+template <class Request, class Response>
 struct Progress {
-  Progress(CompletionRequest asked_, const ServedModel& model_, Scheduler& scheduler,
-           std::string id, int64_t created)
+  Progress(Request asked_, const ServedModel& model_, Scheduler& scheduler, std::string id,
+           int64_t created)
       : asked(std::move(asked_)),
-        channel(scheduler.submit(model_, asked)),
+        channel(scheduler.submit(model_, texts_of(asked))),
         answers(asked, model_, std::move(id), created) {}
   ~Progress() { channel->cancel(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  const CompletionRequest asked;
+  const Request asked;
   const std::shared_ptr<AnswerChannel> channel;
-  Answers answers;
+  Response answers;
 };
-
-namespace {
+using Completing = Progress<CompletionRequest, Answers>;
+using Scoring = Progress<ScoringRequest, ScoredTexts>;
 
 constexpr auto kBetweenLooks = std::chrono::milliseconds(250);  // at the connection
 constexpr std::string_view kHealth = "/health", kModels = "/v1/models", kOneModel = "/v1/models/",
@@ -70,10 +81,9 @@ int64_t unix_time() {
       .count();
 }
 
-std::string new_id(bool is_chat) {
+std::string new_id(const char* prefix) {
   std::random_device random;
-  return fmt::format("{}-{:08x}{:08x}{:08x}", is_chat ? "chatcmpl" : "cmpl", random(), random(),
-                     random());
+  return fmt::format("{}-{:08x}{:08x}{:08x}", prefix, random(), random(), random());
 }
 
 /// Takes the same time wherever two texts of the same length differ.
@@ -96,7 +106,8 @@ std::string_view last_part(std::string_view id) {
   return id.substr(id.rfind('/') + 1);
 }
 
-HttpResponse wait_for_all(Progress& progress, const HttpRequest& request) {
+template <class Request, class Response>
+HttpResponse wait_for_all(Progress<Request, Response>& progress, const HttpRequest& request) {
   while (!progress.answers.is_complete()) {
     const auto event = progress.channel->receive(kBetweenLooks);
     if (!event) {
@@ -115,7 +126,7 @@ std::string sent_event(const Json& json) {
 
 /// Server-sent events (html.spec.whatwg.org/multipage/server-sent-events.html).
 /// @return whether more will follow
-bool write_next(Progress& progress, std::string& out) {
+bool write_next(Completing& progress, std::string& out) {
   const auto event = progress.channel->receive(kBetweenLooks);
   if (!event) return true;
   if (event->error) {
@@ -127,6 +138,33 @@ bool write_next(Progress& progress, std::string& out) {
   if (progress.asked.includes_usage) out += sent_event(progress.answers.usage_chunk());
   out += "data: [DONE]\n\n";
   return false;
+}
+
+/// "/classify, /score, ".
+std::string scoring_paths() {
+  std::string paths;
+  for (const ScoringTaskInfo& info : kScoringTasks) paths += fmt::format("{}, ", info.path);
+  return paths;
+}
+
+/// @throws ApiError for a model with a head of scores, which writes no text
+void require_writes(const ServedModel& model) {
+  if (!model.decoder.arch().score) return;
+  throw ApiError(kBadRequest,
+                 fmt::format("{} has a head of scores and writes no text: use /classify, /score or "
+                             "/pooling",
+                             model.id),
+                 "model");
+}
+
+/// @throws ApiError for a model without a head of scores
+void require_scores(const ServedModel& model, const ScoringTaskInfo& task) {
+  if (model.decoder.arch().score) return;
+  throw ApiError(kBadRequest,
+                 fmt::format("{} has no head of scores, which {} needs: serve a reward model or a "
+                             "classifier, or use {}",
+                             model.id, task.path, kCompletions),
+                 "model");
 }
 
 void require_method(const HttpRequest& request, const std::string& method) {
@@ -206,10 +244,11 @@ void Api::require_valid_head(const HttpRequest& request) const {
   require_access(request);
   if (request.path == kModels || request.path.starts_with(kOneModel))
     return require_method(request, "GET");
-  if (request.path != kChat && request.path != kCompletions) {
-    throw ApiError(kNotFound,
-                   fmt::format("there is no {}: the server has {}, {}, {} and {}",
-                               excerpt(request.path), kCompletions, kChat, kModels, kHealth));
+  if (request.path != kChat && request.path != kCompletions &&
+      find_scoring_task(request.path) == nullptr) {
+    throw ApiError(kNotFound, fmt::format("there is no {}: the server has {}, {}, {}{} and {}",
+                                          excerpt(request.path), kCompletions, kChat,
+                                          scoring_paths(), kModels, kHealth));
   }
   require_method(request, "POST");
   require_readable_type(request);
@@ -221,6 +260,7 @@ HttpResponse Api::route(HttpRequest& request) {
   if (request.path == kModels) return list_models();
   if (request.path == kChat || request.path == kCompletions)
     return complete(request, request.path == kChat);
+  if (const ScoringTaskInfo* task = find_scoring_task(request.path)) return score(request, *task);
   return json_response(describe(find_model({{"model", request.path.substr(kOneModel.size())}})));
 }
 
@@ -251,11 +291,13 @@ void Api::require_access(const HttpRequest& request) const {
 }
 
 Json Api::describe(const ServedModel& model) const {
-  return {{"id", model.id},
-          {"object", "model"},
-          {"created", created_},
-          {"owned_by", "sftrun"},
-          {"max_model_len", model.max_length}};
+  Json described = {{"id", model.id},
+                    {"object", "model"},
+                    {"created", created_},
+                    {"owned_by", "sftrun"},
+                    {"max_model_len", model.max_length}};
+  if (const auto& head = model.decoder.arch().score) described["num_classes"] = head->num_labels;
+  return described;
 }
 
 HttpResponse Api::list_models() const {
@@ -288,8 +330,8 @@ const ServedModel& Api::find_model(const Json& body) const {
                  "model", "model_not_found");
 }
 
-/// Reads the request, and frees its body.
-std::shared_ptr<Progress> Api::begin(HttpRequest& request, bool is_chat) {
+template <class Begin>
+auto Api::begun(HttpRequest& request, const Begin& begin) {
   constexpr size_t kMuch = size_t{1} << 20;
   const size_t size = request.body.size();
   std::unique_lock reads_alone(large_bodies_, std::defer_lock);
@@ -302,18 +344,29 @@ std::shared_ptr<Progress> Api::begin(HttpRequest& request, bool is_chat) {
   Json body = parse_body(request.body);
   const JsonEmptier emptier(body);
   request.drop_body();
-  const ServedModel& model = find_model(body);
-  CompletionRequest asked = is_chat ? parse_chat(std::move(body), model, options_.defaults)
-                                    : parse_completion(body, model);
-  return std::make_shared<Progress>(std::move(asked), model, scheduler_, new_id(is_chat),
-                                    unix_time());
+  return begin(body, find_model(body));
 }
 
 HttpResponse Api::complete(HttpRequest& request, bool is_chat) {
-  const std::shared_ptr<Progress> progress = begin(request, is_chat);
+  const auto progress = begun(request, [&](Json& body, const ServedModel& model) {
+    require_writes(model);
+    CompletionRequest asked = is_chat ? parse_chat(std::move(body), model, options_.defaults)
+                                      : parse_completion(body, model);
+    return std::make_shared<Completing>(std::move(asked), model, scheduler_,
+                                        new_id(is_chat ? "chatcmpl" : "cmpl"), unix_time());
+  });
   if (!progress->asked.stream) return wait_for_all(*progress, request);
   return {.headers = {{"Content-Type", "text/event-stream"}, {"Cache-Control", "no-cache"}},
           .stream = [progress](std::string& out) { return write_next(*progress, out); }};
+}
+
+HttpResponse Api::score(HttpRequest& request, const ScoringTaskInfo& task) {
+  const auto progress = begun(request, [&](Json& body, const ServedModel& model) {
+    require_scores(model, task);
+    return std::make_shared<Scoring>(parse_scoring(std::move(body), task, model), model, scheduler_,
+                                     new_id(task.id_prefix), unix_time());
+  });
+  return wait_for_all(*progress, request);
 }
 
 }  // namespace sftrun::serve

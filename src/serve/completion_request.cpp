@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "parameters.h"
+#include "request_reading.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
 #include "sftrun/core/json_depth.h"
@@ -17,7 +18,6 @@
 #include "sftrun/core/json_reason.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
-#include "sftrun/data/record_error.h"
 #include "sftrun/images/decode.h"
 #include "sftrun/serve/api_error.h"
 #include "sftrun/serve/http_status.h"
@@ -26,7 +26,7 @@
 namespace sftrun::serve {
 namespace {
 
-constexpr size_t kMaxPrompts = 2048, kMaxStops = 16;
+constexpr size_t kMaxStops = 16;
 constexpr int64_t kMaxChoices = 128, kMaxLogprobs = 20;
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
@@ -60,11 +60,6 @@ void read_streaming(Parameters& parameters, CompletionRequest& request) {
   request.includes_usage = of_stream.flag("include_usage");
   of_stream.ignore({"include_obfuscation"});
   of_stream.require_no_others();
-}
-
-void ignore_common(Parameters& parameters) {
-  parameters.ignore({"model", "user", "metadata", "store", "service_tier", "safety_identifier",
-                     "prompt_cache_key"});
 }
 
 /// The answer has what the prompts leave of the context.
@@ -108,27 +103,6 @@ void require_modest_logprobs(const CompletionRequest& request, const char* key) 
 
 // ---- /v1/completions
 
-bool is_token_list(const Json& prompt) {
-  return prompt.is_array() && !prompt.empty() && prompt.front().is_number();
-}
-
-std::vector<int32_t> tokens_of(const Json& prompt, const ServedModel& model) {
-  std::vector<int32_t> tokens;
-  const int64_t vocab = model.text.num_embeddings.value_or(model.text.tokenizer->vocab_size());
-  for (const Json& token : prompt) {
-    const bool is_id = token.is_number_integer() && token.get<double>() >= 0 &&
-                       token.get<double>() < static_cast<double>(vocab);
-    if (!is_id) {
-      throw ApiError(
-          kBadRequest,
-          fmt::format("\"prompt\" has something else than token ids from 0 to {}", vocab - 1),
-          "prompt");
-    }
-    tokens.push_back(token.get<int32_t>());
-  }
-  return tokens;
-}
-
 void add_prompt(CompletionRequest& request, const Json& prompt, const ServedModel& model) {
   std::vector<int32_t> tokens;
   std::string text;
@@ -140,7 +114,7 @@ void add_prompt(CompletionRequest& request, const Json& prompt, const ServedMode
     data::require_embedded(encoding.ids, model.text, "prompt");
     tokens = std::move(encoding.ids);
   } else if (is_token_list(prompt)) {
-    tokens = tokens_of(prompt, model);
+    tokens = tokens_of(prompt, "prompt", model);
     text = model.text.tokenizer->decode(tokens, /*skip_special_tokens=*/false);
   } else if (!prompt.is_array()) {
     throw ApiError(kBadRequest,
@@ -175,31 +149,6 @@ void read_completion_logprobs(Parameters& parameters, CompletionRequest& request
 }
 
 // ---- /v1/chat/completions
-
-/// OpenAI's name for system messages; templates know only the older one.
-Json with_known_roles(Json messages) {
-  for (Json& message : messages) {
-    if (message.is_object() && message.value("role", Json()) == "developer")
-      message["role"] = "system";
-  }
-  return messages;
-}
-
-/// Features are in files, which are not read for who asks.   @throws ApiError
-void refuse_features(const Json& messages) {
-  for (size_t i = 0; i < messages.size(); ++i) {
-    if (!messages[i].is_object() || !messages[i].contains("content")) continue;
-    const Json& content = messages[i]["content"];
-    for (size_t j = 0; content.is_array() && j < content.size(); ++j) {
-      if (!content[j].is_object() || content[j].value("type", Json()) != "features") continue;
-      throw ApiError(kBadRequest,
-                     fmt::format("messages[{}].content[{}] has features, and no features are read "
-                                 "here; remove the part",
-                                 i, j),
-                     "messages");
-    }
-  }
-}
 
 /// Where images are decoded for a pass, an error would end the answers to other requests.
 /// @throws DataError
@@ -251,24 +200,6 @@ void read_chat_logprobs(Parameters& parameters, CompletionRequest& request) {
   if (top && !wanted && *top > 0)
     throw ApiError(kBadRequest, "\"top_logprobs\" needs \"logprobs\": true", "top_logprobs");
   if (wanted) request.num_logprobs = static_cast<size_t>(top.value_or(0));
-}
-
-[[noreturn]] void throw_as_api_error(const DataError& error) {
-  std::string message = error.message();
-  if (!error.fix().empty()) message += "; " + error.fix();
-  throw ApiError(kBadRequest, message, error.where());
-}
-
-/// What is thrown for data is the request's fault.
-template <class Read>
-CompletionRequest reading(Read&& read) {
-  try {
-    return read();
-  } catch (const data::RecordError& error) {  // who asks has no settings of a run
-    throw_as_api_error(error.without_settings());
-  } catch (const DataError& error) {
-    throw_as_api_error(error);
-  }
 }
 
 }  // namespace

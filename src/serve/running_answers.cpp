@@ -29,7 +29,7 @@ RunningAnswers::RunningAnswers(const ServedModel& model, size_t num_rows, size_t
 model::BatchHooks RunningAnswers::hooks() {
   return {
       .on_token = [this](size_t id, model::NewToken&& token) { return take(id, std::move(token)); },
-      .on_finished = [this](size_t id, model::Generation&& answer) { end(id, answer.stopped); },
+      .on_finished = [this](size_t id, model::Generation&& answer) { end(id, std::move(answer)); },
       .on_prompt_scores =
           [this](size_t id, std::vector<model::TokenLogprobs>&& scores) {
             send_scores(id, std::move(scores));
@@ -141,11 +141,12 @@ bool RunningAnswers::take(size_t id, model::NewToken&& token) {
   return goes_on;
 }
 
-void RunningAnswers::end(size_t id, bool stopped) {
+void RunningAnswers::end(size_t id, model::Generation&& answer) {
   AnswerJob& job = *jobs_.at(id);
   AnswerEvent event = job.event();
   event.text = job.take_text(job.text.text());
-  event.finish_reason = stopped ? "stop" : "length";
+  event.finish_reason = answer.stopped ? "stop" : "length";
+  event.scores = std::move(answer.scores);
   job.channel->send(std::move(event));
   jobs_.erase(id);
 }

@@ -49,7 +49,7 @@ class RunningAnswers {
   void guarded_on_all_ranks(const std::function<void()>& body);
   void failed(const std::string& what);
   bool take(size_t id, model::NewToken&& token);
-  void end(size_t id, bool stopped);
+  void end(size_t id, model::Generation&& answer);
   void send_scores(size_t id, std::vector<model::TokenLogprobs>&& scores);
 
   std::map<size_t, std::unique_ptr<AnswerJob>> jobs_;

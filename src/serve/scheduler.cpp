@@ -68,11 +68,12 @@ std::shared_ptr<AnswerChannel> Scheduler::submit(const ServedModel& model,
 void Scheduler::require_memory(const ServedModel& model, int64_t length) const {
   const uint64_t bytes = running_.at(&model)->batch().bytes_of_sequence(length);
   if (bytes <= cache_bytes_) return;
+  const bool is_scored = model.decoder.arch().score.has_value();
   throw ApiError(kBadRequest,
-                 fmt::format("prompt and answer may have {} tokens, which need {} of the key-value "
-                             "cache; it may take {}",
-                             length, format_bytes(bytes), format_bytes(cache_bytes_)),
-                 "max_tokens", "context_length_exceeded");
+                 fmt::format("{} {} tokens, which need {} of the key-value cache; it may take {}",
+                             is_scored ? "a text has" : "prompt and answer may have", length,
+                             format_bytes(bytes), format_bytes(cache_bytes_)),
+                 is_scored ? "input" : "max_tokens", "context_length_exceeded");
 }
 
 Load Scheduler::load() const {

@@ -6,6 +6,8 @@
 openai      models, completions, chats, streams, several choices, log-probabilities, stop texts, and errors as openai's classes
 answers     equal to those of `sftrun generate`, alone and in batches, for the base model and for adapters by name
 harness     lm-evaluation-harness gives the same scores through `local-completions` as with its transformers backend
+heads       reward models and classifiers: transformers' and PEFT's scores by /classify, /score and /pooling, one by one, many at a time, and of
+            a divided model; beside a language model; hostile bodies
 load        more answers than may wait are refused with 429, and what was accepted is answered
 hostile     damaged HTTP and JSON, wrong types, huge bodies, clients that vanish: an error for each, and the server goes on
 memory      requests that need more memory than there is: an error for each, and the server goes on
@@ -217,6 +219,136 @@ def check_answers(options, failures):
             with urllib.request.urlopen(urllib.request.Request(f"{server.url}/completions", json.dumps({"prompt": "a", "max_tokens": 2}).encode(),
                                                                {"Content-Type": "application/json"}), timeout=TIMEOUT) as answer:
                 failures.expect("a request that names no model is for the first adapter", json.load(answer)["model"] == "one")
+
+
+# ---- heads of scores
+
+
+HEADS_BOUND = 1e-5  # of probabilities, and of scores relative to the largest
+
+
+def check_heads(options, failures):
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    sys.path.insert(0, str(ROOT / "tests/parity"))
+    import heads_parity as heads
+    import torch
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        for case in (heads.CASES[1], heads.CASES[2], heads.CASES[3]):
+            directory = folder / case.name.replace(", ", "-").replace(" ", "-")
+            base = heads.make_model(directory, "llama", case)
+            model = heads.AutoModelForSequenceClassification.from_pretrained(base, dtype=torch.float32).eval()
+            with Server(options.sftrun, "--model", base, "--batch-size", 5) as server:
+                compare_scores(server, str(base), heads, model, case, base, failures)
+        check_trained_head(options, heads, folder, failures)
+
+
+def scored_bodies(heads, case):
+    """A request for each text of the records, and what transformers reads of it."""
+    bodies = []
+    for record in heads.make_records(case, 8):
+        for one in heads.scored_records(record, case):
+            bodies.append(({"messages": one["messages"]} if case.chats else {"input": one["text"]}, one))
+    return bodies
+
+
+def compare_scores(server, name, heads, model, case, base, failures):
+    import torch
+
+    tokenizer = heads.PreTrainedTokenizerFast.from_pretrained(base)
+    bodies = scored_bodies(heads, case)
+    sequences = [tokenizer.apply_chat_template(one["messages"], return_dict=False) if case.chats else tokenizer(one["text"])["input_ids"]
+                 for _, one in bodies]
+    with torch.no_grad():
+        scores = heads.scores_of(model, sequences)
+    probs = scores.sigmoid() if case.is_reward or case.problem_type == "multi_label_classification" else scores.softmax(1)
+    client = server.client()
+
+    def ask(path, body):
+        return client.post(path, body={"model": name, **body}, cast_to=object)
+
+    def off(answers, key, expected):
+        return (torch.tensor([answer["data"][0][key] for answer in answers], dtype=torch.float64).view(expected.shape) - expected).abs().max().item()
+
+    alone = [ask("/classify", body) for body, _ in bodies]
+    labels = [model.config.id2label[row.argmax().item()] for row in scores]
+    failures.expect(f"{case.name}: probabilities", off(alone, "probs", probs) < HEADS_BOUND, off(alone, "probs", probs))
+    failures.expect(f"{case.name}: labels", [answer["data"][0]["label"] for answer in alone] == labels, labels)
+    failures.expect(f"{case.name}: numbers of tokens", [answer["usage"]["prompt_tokens"] for answer in alone] == [len(ids) for ids in sequences])
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        raw = list(pool.map(lambda body: ask("/pooling", {**body, "use_activation": False}), [body for body, _ in bodies * 4]))
+    worst = off(raw, "data", scores.repeat(4, 1)) / scores.abs().max().item()
+    failures.expect(f"{case.name}: scores, 16 requests at a time", worst < HEADS_BOUND, worst)
+    whole = ask("/classify", {"input": sequences})["data"]
+    worst = (torch.tensor([entry["probs"] for entry in whole]) - probs).abs().max().item()
+    failures.expect(f"{case.name}: one request with the token ids of all texts", worst < HEADS_BOUND and [e["index"] for e in whole] == list(range(len(whole))), worst)
+    if case.is_reward:
+        pairs = client.post("/score", body={"text_1": "what", "text_2": [" is", " was it"], "use_activation": False}, cast_to=object)["data"]
+        ids = [tokenizer(text + tokenizer.eos_token)["input_ids"] for text in ("what is", "what was it")]
+        worst = (torch.tensor([pair["score"] for pair in pairs]) - heads.scores_of(model, ids)[:, 0]).abs().max().item()
+        failures.expect("pairs of texts, which end with EOS", worst < HEADS_BOUND, worst)
+    else:
+        error = raised(openai.BadRequestError, lambda: client.post("/score", body={"text_1": "a", "text_2": "b"}, cast_to=object))
+        failures.expect(f"{case.name}: /score needs one score", isinstance(error, openai.BadRequestError) and "/classify" in str(error), error)
+    for path in ("completions", "chat/completions"):
+        error = raised(openai.BadRequestError, lambda path=path: client.post(f"/{path}", body={"prompt": "a", "messages": []}, cast_to=object))
+        failures.expect(f"{case.name}: {path} name what to use", isinstance(error, openai.BadRequestError) and "/classify" in str(error), error)
+    check_hostile_scores(server, case, failures)
+
+
+def check_hostile_scores(server, case, failures):
+    chance = random.Random(5)
+    words = ["input", "messages", "text_1", "text_2", "queries", "documents", "use_activation", "model", "add_special_tokens", "encoding_format", "task", "x"]
+    values = [None, True, 0, -1, 1e300, "a", "", [], [[]], [[[]]], [1, 2], [-1], [10**12], ["a", 1], ["a"] * 3, {}, {"a": 1}, [None], "\0", "a" * 5000,
+              [{"role": "user", "content": "hi"}], [{"role": "user"}], [{"role": "user", "content": [{"type": "features", "features": "/etc/passwd"}]}],
+              [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}]]
+    strange = []
+    for _ in range(120):
+        body = {chance.choice(words): chance.choice(values) for _ in range(chance.randrange(5))}
+        path = chance.choice(["/classify", "/v1/classify", "/score", "/v1/score", "/pooling"])
+        reply = exchange(server.port, post(json.dumps(body).encode(), path))
+        if not re.match(rb"HTTP/1.1 (200|4\d\d) ", reply):
+            strange.append((path, body, reply[:200]))
+    for body in (b"{", b"[]", b"", b'{"input": "\xff"}', b'{"input": "\\ud800"}', b'{"input": ' + b"[" * 5000 + b"]" * 5000 + b"}"):
+        reply = exchange(server.port, post(body, "/classify"))
+        if not re.match(rb"HTTP/1.1 4\d\d ", reply):
+            strange.append((body[:50], reply[:200]))
+    failures.expect(f"{case.name}: random and damaged bodies: an answer or an error of the request", not strange, strange[:3])
+    failures.expect(f"{case.name}: no request failed inside", "failed" not in server.text(), server.text()[-2000:])
+
+
+def check_trained_head(options, heads, folder, failures):
+    """An adapter with a head on a causal model, served beside that model; the same divided over two processes."""
+    import torch
+
+    case = heads.CASES[2]
+    base = heads.make_model(folder / "causal", "llama", None)
+    data = heads.write_jsonl(folder / "train.jsonl", heads.make_records(case, 12))
+    run = heads.write_run(folder / "run.yaml", base, data, case, "lora", train={"max_steps": 2})
+    subprocess.run([options.sftrun, "train", "--config", run, "--device", "cpu", f"output.dir={folder}/moods"], check=True, capture_output=True, timeout=TIMEOUT)
+    labels = {key: value for key, value in json.loads((folder / "moods/adapter/labels.json").read_text()).items() if value is not None}
+    labels["id2label"] = {int(i): name for i, name in labels["id2label"].items()}
+    model = heads.AutoModelForSequenceClassification.from_pretrained(base, dtype=torch.float32, **labels)
+    model = heads.PeftModel.from_pretrained(model, folder / "moods/adapter").eval()
+    tokenizer = heads.PreTrainedTokenizerFast.from_pretrained(base)
+    texts = [record["text"] for record in heads.make_records(case, 6)]
+    with torch.no_grad():
+        probs = heads.scores_of(model, [tokenizer(text)["input_ids"] for text in texts]).softmax(1)
+    for what, words in (("an adapter", []), ("tensor parallel", ["--tp", 2, "--nproc-per-node", 2]), ("a pipeline", ["--pp", 2, "--nproc-per-node", 2])):
+        with Server(options.sftrun, "--model", base, "--adapter", folder / "moods", *words) as server:
+            client = server.client()
+            answer = client.post("/classify", body={"model": "moods", "input": texts}, cast_to=object)
+            worst = (torch.tensor([entry["probs"] for entry in answer["data"]]) - probs).abs().max().item()
+            failures.expect(f"{what}: PEFT's probabilities", worst < HEADS_BOUND, worst)
+            completion = client.completions.create(model=str(base), prompt="a", max_tokens=2, temperature=0)
+            failures.expect(f"{what}: its base still writes", completion.usage.completion_tokens >= 1, completion)
+            again = client.post("/classify", body={"input": texts[:1]}, cast_to=object)["data"][0]["probs"]
+            failures.expect(f"{what}: and the adapter, the first model, still scores", (torch.tensor(again) - probs[0]).abs().max().item() < HEADS_BOUND, again)
+            error = raised(openai.BadRequestError, lambda client=client: client.post("/classify", body={"model": str(base), "input": "a"}, cast_to=object))
+            failures.expect(f"{what}: its base has no scores", isinstance(error, openai.BadRequestError) and "head of scores" in str(error), error)
+            failures.expect(f"{what}: it ends with exit code 0", server.stop() == 0, server.text()[-2000:])
 
 
 # ---- lm-evaluation-harness
@@ -509,7 +641,7 @@ def check_stop(options, failures):
         failures.expect("and the exit code is 0", server.process.wait(60) == 0, server.text())
 
 
-CHECKS = {"openai": check_openai, "answers": check_answers, "harness": check_harness, "load": check_load, "hostile": check_hostile,
+CHECKS = {"openai": check_openai, "answers": check_answers, "heads": check_heads, "harness": check_harness, "load": check_load, "hostile": check_hostile,
           "memory": check_memory, "stop": check_stop}
 
 

@@ -43,6 +43,7 @@ struct Generation {
   std::vector<DrawnLogprob> logprobs;
   /// A stop token was generated, or `on_token` ended it; false: max_new_tokens reached.
   bool stopped = false;
+  std::vector<float> scores;  ///< [labels], of a model with a head of scores; it has no tokens
 };
 
 /// Logits are NaN or infinite: the base model or the adapter is broken.

@@ -51,6 +51,9 @@ struct BatchHooks {
 /// Where several ranks have one copy of the model together, each has such an object with the same
 /// arguments: the lead's caller adds sequences and steps, the others call `follow`. The rank with the
 /// head chooses the tokens; hooks are called on the lead.
+///
+/// A model with a head of scores ends each sequence with the step that reads its prompt: `on_finished`
+/// gets the scores of the token that transformers scores (`scored_part`).
 class GenerationBatch {
  public:
   /// @param num_rows most sequences at the same time, above 0   @param decoder must outlive this object
@@ -107,6 +110,7 @@ class GenerationBatch {
   std::unique_ptr<BatchSequences> sequences_;
   const uint64_t bytes_of_state_, bytes_of_token_;  // of one sequence
   const bool has_states_;
+  const bool has_scores_;  // a head of scores
   std::unique_ptr<GenerationForward> forward_;
   std::unique_ptr<GenerationMessages> messages_;  // null: this rank has the whole model
 };

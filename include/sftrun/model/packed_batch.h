@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "sftrun/data/example.h"
@@ -99,6 +100,12 @@ struct BatchOptions {
   /// Pad to these sizes with unlabelled tokens, rows without a label and empty documents.
   std::optional<BatchSizes> sizes = {};
 };
+
+/// The part of a text that a head of scores reads, whose last token is scored, as transformers'
+/// GenericForSequenceClassification chooses it: the last one that is not the padding token.
+/// @param tokens not empty   @param pad_token nullopt: the last token is scored
+std::span<const int32_t> scored_part(std::span<const int32_t> tokens,
+                                     std::optional<int64_t> pad_token);
 
 /// @param batch as formed by data::make_batch; may be empty (T = 0)
 /// Loads its images, too.   @pre with images, options.sizes is not set

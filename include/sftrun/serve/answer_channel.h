@@ -29,6 +29,7 @@ struct AnswerEvent {
   std::vector<AnswerToken> tokens;  ///< including a stop token
   /// Of the prompt's tokens from the second on; before the first token.
   std::vector<model::TokenLogprobs> prompt_scores;
+  std::vector<float> scores;      ///< [labels] of a head of scores; with `finish_reason`
   std::string finish_reason;      ///< "stop" or "length"; empty: not finished
   std::optional<ApiError> error;  ///< the request has failed
 };

@@ -10,6 +10,7 @@
 #include "sftrun/serve/completion_request.h"
 #include "sftrun/serve/http_server.h"
 #include "sftrun/serve/scheduler.h"
+#include "sftrun/serve/scoring_request.h"
 #include "sftrun/serve/served_model.h"
 
 namespace sftrun::serve {
@@ -25,9 +26,8 @@ struct ApiOptions {
   RequestDefaults defaults;
 };
 
-struct Progress;
-
-/// OpenAI's API: /v1/models, /v1/completions, /v1/chat/completions; and /health.
+/// OpenAI's API: /v1/models, /v1/completions, /v1/chat/completions; vLLM's /classify, /score and /pooling
+/// for models with a head of scores; and /health.
 class Api {
  public:
   /// @param models the first answers requests that name no model   All must outlive this object.
@@ -46,7 +46,10 @@ class Api {
   HttpResponse list_models() const;
   HttpResponse health() const;
   HttpResponse complete(HttpRequest& request, bool is_chat);
-  std::shared_ptr<Progress> begin(HttpRequest& request, bool is_chat);
+  HttpResponse score(HttpRequest& request, const ScoringTaskInfo& task);
+  /// Reads the request, and frees its body.   @return what `begin` makes of its JSON and its model
+  template <class Begin>
+  auto begun(HttpRequest& request, const Begin& begin);
   const ServedModel& find_model(const Json& body) const;
   void require_access(const HttpRequest& request) const;
 
