@@ -9,6 +9,7 @@
 #include "data_source_finder.h"
 #include "division_choice.h"
 #include "model_source.h"
+#include "sftrun/config/reference_model.h"
 #include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/optional_file.h"
@@ -66,6 +67,26 @@ void check(const EvalOptions& options, const CLI::App& command) {
                     "the command line", fmt::format("leave out --no-generate, or {}", flags));
 }
 
+/// Pairs are compared with the reference model. What a run has written knows of one: its base.
+void require_base_as_reference(const config::LoadedConfig& loaded) {
+  const config::TrainConfig& train = loaded.config.train;
+  const config::TuningConfig& tuning = loaded.config.tuning;
+  if (!train.objective_info().reads_pairs() || !train.needs_reference()) return;
+  const config::ReferenceModel reference = train.reference_model();
+  const bool is_base = reference == config::ReferenceModel::kStart
+                           ? config::starts_as_base(tuning)
+                           : reference == config::ReferenceModel::kBase;
+  if (is_base) return;
+  throw ConfigError(
+      "`sftrun eval` compares pairs with the base model as their reference, and the reference "
+      "model "
+      "of this run is another one",
+      loaded.place_of("train.reference"),
+      "see its evaluations while it trained (eval_loss in metrics.jsonl), or compare with the "
+      "base: "
+      "train.reference=base");
+}
+
 void check(const config::LoadedConfig& loaded, const fs::path& yaml) {
   const config::RunConfig& config = loaded.config;
   if (config.data.val.empty() && config.data.val_split == 0) {
@@ -74,17 +95,19 @@ void check(const config::LoadedConfig& loaded, const fs::path& yaml) {
         "set data.val or data.val_split in the YAML, or on the command line: data.val=FILE");
   }
   const config::ObjectiveInfo& objective = config.train.objective_info();
-  if (!objective.reads_answers() && !objective.has_scores()) {
+  if (!objective.reads_answers() && !objective.has_scores() && !objective.reads_pairs()) {
     const bool is_of_pairs =
         config::is_format(config.data.format, &config::RecordFormatInfo::is_pair);
-    throw ConfigError(fmt::format("`sftrun eval` measures answers, and train.objective {}",
-                                  objective.reads_pairs() ? "compares pairs of them"
-                                                          : "learns from their judgements"),
-                      loaded.place_of("train.objective"),
-                      "for answers, add them here: data.val=FILE train.objective=" +
-                          config::first_objective_for(config::ExampleForm::kAnswer) +
-                          (is_of_pairs ? " data.format=auto" : ""));
+    throw ConfigError(
+        fmt::format(
+            "`sftrun eval` measures answers and pairs, and train.objective {} learns from {}",
+            objective.name, objective.reads_samples() ? "rewards" : "judgements"),
+        loaded.place_of("train.objective"),
+        "for answers, add them here: data.val=FILE train.objective=" +
+            config::first_objective_for(config::ExampleForm::kAnswer) +
+            (is_of_pairs ? " data.format=auto" : ""));
   }
+  require_base_as_reference(loaded);
 }
 
 /// What the run has trained: its model, or the adapter that --adapter or its directory names.

@@ -122,8 +122,7 @@ class Evaluation {
     };
     if (const int code = rank_.interruptible(prepare)) return code;
     Measured measured{.name = variant.name};
-    if (config_->train.objective_info().has_scores())
-      return measure_scores(variant, model, std::move(measured));
+    if (measures_documents()) return measure_scores(variant, model, std::move(measured));
     const auto stops = [this] { return rank_.stop_exit_code() != 0; };
     measured.sums = label_sums(model, *data_, rank_, measured.name, stops);
     if (const int code = rank_.stop_of_any_rank()) return code;
@@ -139,6 +138,12 @@ class Evaluation {
     dtype_ = dtype_name(model.dtype);
     measured_.push_back(std::move(measured));
     return 0;
+  }
+
+  /// Whether texts or pairs are measured, and not label tokens one by one.
+  bool measures_documents() const {
+    const config::ObjectiveInfo& objective = config_->train.objective_info();
+    return objective.has_scores() || objective.reads_pairs();
   }
 
   /// Those of the model, with which the data are read. Models that are compared have the same.
@@ -169,7 +174,7 @@ class Evaluation {
                      Measured measured) {
     const auto stops = [this] { return rank_.stop_exit_code() != 0; };
     measured.scored = scored_sums(model, *data_, config_->train, rank_, measured.name, stops);
-    measured.classes = model.checkpoint->arch().score->names;
+    if (const auto& head = model.checkpoint->arch().score) measured.classes = head->names;
     if (const int code = rank_.stop_of_any_rank()) return code;
     if (!std::isfinite(measured.scored->loss)) {
       weights::require_finite(*model.checkpoint, variant.model);
@@ -207,7 +212,7 @@ class Evaluation {
   /// The first `max_records` examples that have a prompt are asked.
   void read_data(const data::TextModel& text) {
     data_ = load_validation_data(*config_, text);
-    if (!request_.generate || config_->train.objective_info().has_scores()) return;
+    if (!request_.generate || measures_documents()) return;
     const auto most = static_cast<size_t>(request_.max_records.value_or(data_->examples().size()));
     for (int64_t i = 0; i < data_->examples().size() && asked_.size() < most; ++i) {
       auto question = question_of(data_->examples(), i, *text.tokenizer);
@@ -367,7 +372,8 @@ class Evaluation {
     for (const Measured& measured : measured_) rows[0].second.push_back(measured.name);
     for (const char* key :
          {"loss", "perplexity", "token_accuracy", "rouge1", "rouge2", "rouge_l", "exact_match",
-          "accuracy", "f1_macro", "f1_micro", "margin", "mean_reward"}) {
+          "accuracy", "f1_macro", "f1_micro", "margin", "mean_reward", "rewards/accuracies",
+          "rewards/margins", "rewards/chosen", "rewards/rejected", "nll_loss"}) {
       if (!json_of(measured_[0]).contains(key)) continue;
       add(key, [&](const Measured& m) {
         return fmt::format("{:.4f}", json_of(m)[key].template get<double>());
@@ -396,7 +402,7 @@ class Evaluation {
     const config::ObjectiveInfo& objective = config_->train.objective_info();
     std::string text =
         counted(data_->examples().size() / objective.sequences(), objective.example_word());
-    if (!objective.has_scores()) text += ", " + counted(measured_[0].total().labels, "label token");
+    if (!measures_documents()) text += ", " + counted(measured_[0].total().labels, "label token");
     if (!asked_.empty()) text += fmt::format("; {} generated", counted(asked_.size(), "answer"));
     return text + "; computed in " + dtype_;
   }

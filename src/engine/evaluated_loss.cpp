@@ -32,13 +32,13 @@ std::vector<data::Bin> bins_of(const data::ExampleStore& examples, const data::D
 
 /// @throws DataError naming the record, for images and features that cannot be read
 model::PackedBatch packed_bin(model::Decoder& decoder, const data::Dataset& dataset,
-                              const data::Bin& bin) {
+                              const data::Bin& bin,
+                              const model::BatchOptions& options = {.with_documents = true}) {
   const std::vector<data::Bin> bins(bin.empty() ? 0 : 1, bin);
   const data::Batch batch =
       data::make_batch(dataset.examples(), bins, 0, static_cast<int64_t>(bins.size()));
   try {
-    return model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {},
-                                {.with_documents = true});
+    return model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {}, options);
   } catch (const data::MediaError& error) {
     const int64_t example = bin[static_cast<size_t>(error.document())];
     throw data::error_in_record(error, dataset.place_of(example), /*may_be_left_out=*/false);
@@ -70,6 +70,28 @@ std::vector<double> logps_of_bin(const model::Stage& stage, model::PassValues va
   if (bin.empty()) return {};
   const at::Tensor sums = train::sums_by_document(losses, packed, data::LabelKind::kAnswer).cpu();
   return {sums.const_data_ptr<double>(), sums.const_data_ptr<double>() + sums.numel()};
+}
+
+}  // namespace
+
+namespace {
+
+/// What a micro-batch adds to `ScoredSums`.
+struct DocumentValue {
+  at::Tensor loss_sum;
+  std::vector<train::ObjectiveMetric> metrics;
+  at::Tensor confusion;
+};
+DocumentValue value_of_documents(const model::Stage& stage, const model::PackedBatch& packed,
+                                 const train::Objective& objective,
+                                 const train::GlobalBatch& whole) {
+  model::MicroBatchRun run(packed);
+  if (objective.info().has_scores()) {
+    train::ScoreValue value = score_documents(stage, run, objective, /*wants_confusion=*/true);
+    return {std::move(value.loss_sum), std::move(value.metrics), std::move(value.confusion)};
+  }
+  train::ObjectiveValue value = forward_documents(stage, run, objective, whole);
+  return {std::move(value.loss_sum), std::move(value.metrics), {}};
 }
 
 }  // namespace
@@ -116,12 +138,15 @@ ScoredSums scored_sums(const LoadedModel& model, const data::Dataset& dataset,
   const model::Stage stage = model.stage();
   const parallel::Mesh mesh = model.mesh(rank);
   const train::Objective objective(config);
-  const int64_t num_labels = model.checkpoint->arch().score.value().num_labels;
+  const auto& head = model.checkpoint->arch().score;
+  const int64_t num_labels = head ? head->num_labels : 0;
   const data::ExampleStore& examples = dataset.examples();
   const auto bins =
       bins_of(examples, {.begin = 0, .end = examples.size()}, config.objective_info().sequences());
   const auto parts = static_cast<size_t>(mesh.dp_size());
   const auto stops = [&] { return model.copy ? rank.stop_of_any_rank() != 0 : stop_requested(); };
+  const train::GlobalBatch whole{.counts = data::counts_of(examples, bins)};
+  const model::BatchOptions options = batch_options(objective, /*is_pinned=*/false);
   std::vector<std::string> names;
   const auto num_counts = static_cast<size_t>(objective.confusion_size(num_labels));
   std::vector<double> own, confusion(num_counts);  // own: terms, loss, metrics
@@ -129,10 +154,8 @@ ScoredSums scored_sums(const LoadedModel& model, const data::Dataset& dataset,
     rank.comm().activity().set_work(Work::kEvaluating);
     const size_t number = begin + static_cast<size_t>(mesh.dp_rank());
     const data::Bin bin = number < bins.size() ? bins[number] : data::Bin();
-    const model::PackedBatch packed = packed_bin(stage.decoder(), dataset, bin);
-    model::MicroBatchRun run(packed);
-    const train::ScoreValue value =
-        score_documents(stage, run, objective, /*wants_confusion=*/true);
+    const model::PackedBatch packed = packed_bin(stage.decoder(), dataset, bin, options);
+    const DocumentValue value = value_of_documents(stage, packed, objective, whole);
     std::vector<double> sums = {
         static_cast<double>(std::ssize(bin) / config.objective_info().sequences()),
         value.loss_sum.item<double>()};

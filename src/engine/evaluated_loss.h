@@ -29,13 +29,13 @@ std::vector<LabelSums> label_sums(const LoadedModel& model, const data::Dataset&
                                   Rank& rank, const std::string& name,
                                   const std::function<bool()>& stop_requested);
 
-/// What an objective on scores gives of examples.
+/// What an objective on documents gives of examples: on scores, or on pairs of answers.
 struct ScoredSums {
   double loss = 0, terms = 0;                           ///< a sum, and the number of its terms
   std::vector<std::pair<std::string, double>> metrics;  ///< means
   std::vector<double> confusion;                        ///< train::ScoreValue::confusion
 };
-/// Over all ranks, of all parts. All ranks call it.
+/// Over all ranks, of all parts. All ranks call it. A reference model is the base without its adapter.
 /// @param config the objective, for the classes of this model   @param name, stop_requested as above
 ScoredSums scored_sums(const LoadedModel& model, const data::Dataset& dataset,
                        const config::TrainConfig& config, Rank& rank, const std::string& name,

@@ -497,14 +497,16 @@ class CommandLineTest(unittest.TestCase):
         for flag, value in (("--max-new-tokens", "5"), ("--max-records", "3"), ("--batch-size", "2"), ("--seed", "1"), ("--stop", "a")):
             self.expect(USAGE, [f"{flag} needs generated answers"], *words, "--no-generate", flag, value)
         self.expect(USAGE, ["train.jsonl exists", "--overwrite"], *words, "--predictions", "train.jsonl")
-        self.expect(USAGE, ["data.val=FILE train.objective=sft data.format=auto"], *words, "train.objective=dpo", "data.format=preference")
+        self.expect(USAGE, ["data.val=FILE train.objective=sft data.format=auto"], *words, "train.objective=kto", "data.format=preference")
+        self.expect(USAGE, ["train.reference=base"], *words, "train.objective=dpo", "data.format=preference", "tuning.lora.init_from=adapter")
         # Of a run on pairs, with what only training uses.
         self.write("pairs.yaml", "model: { name: model }\n"
                    "data: { train: { path: train.jsonl, format: preference }, val_split: 0.5, format: preference }\n"
                    "train: { objective: dpo, eval_strategy: steps, load_best_model_at_end: true, early_stopping_patience: 1,\n"
                    "         metric_for_best_model: eval_rewards/accuracies }\n")
         pairs = ["eval", "--config", "pairs.yaml", "--adapter", "none"]
-        self.expect(USAGE, ["fix: for answers, add them here: data.val=FILE train.objective=sft data.format=auto"], *pairs)
+        self.assertEqual(self.request(*pairs)["config"]["train"]["objective"], "dpo")
+        self.expect(USAGE, ["fix: for answers, add them here: data.val=FILE train.objective=sft data.format=auto"], *pairs, "train.objective=kto")
         data = self.request(*pairs, "data.val=train.jsonl", "train.objective=sft", "data.format=auto")["config"]["data"]
         self.assertEqual((data["val"], data["val_split"]), ("train.jsonl", 0))
         self.expect(USAGE, ["`data.val` and `data.val_split` are both set"], *words, "data.val_split=0.5")

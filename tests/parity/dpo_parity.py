@@ -468,6 +468,30 @@ def check_precomputed(sftrun: Sftrun, scratch: Path, verdicts: Verdicts, quick: 
                 compare_runs(verdicts, f"precomputed {name}, {Path(reference).name}, {strategy} of 2", ours, expected, rounds_start=True)
 
 
+def check_evaluated(sftrun: Sftrun, scratch: Path, verdicts: Verdicts, quick: bool) -> None:
+    """`sftrun eval` of a run on pairs gives what its last evaluation gave."""
+    model = make_model(scratch / "evaluated-model", adds_bos=False, splits_words=True)
+    data = write_jsonl(scratch / "evaluated.jsonl", chat_records(random.Random(9), 16))
+    held_out = write_jsonl(scratch / "evaluated-val.jsonl", chat_records(random.Random(10), 7))
+    evaluated = {"data__val": str(held_out), "train__eval_strategy": "steps", "train__eval_steps": 2, "train__max_steps": 2}
+    for name, settings in {"dpo": {}, "mixture": {"train__loss_type": {"sigmoid": 0.8, "sft": 1.0}}, "simpo": {"train__objective": "simpo"},
+                           "orpo": {"train__objective": "orpo"}}.items():
+        if quick and name in ("simpo", "orpo"):
+            continue
+        config = write_run(scratch / f"evaluated-{name}.yaml", model, data, {"model__max_seq_len": 256, **evaluated, **settings})
+        output = scratch / f"evaluated-{name}"
+        sftrun.train(config, output, train__batch_size=4, train__grad_accum=1)
+        last = evaluations(output)[-1]
+        for flags in ([],) if quick else ([], ["--pp", "2", "--nproc-per-node", "2"], ["--nproc-per-node", "2"]):
+            ours = json.loads(sftrun.run("eval", "--config", str(config), "--device", "cpu", "--json", *flags, f"output.dir={output}"))["adapter"]
+            worst = max(abs(value - last[f"eval_{key}"]) for key, value in ours.items() if key != "sets")
+            verdicts.below(f"eval of {name} {' '.join(flags)}: {len(ours)} values of the last evaluation", worst, LOSS)
+            verdicts.expect(f"eval of {name}: accuracy", "rewards/accuracies" in ours, str(ours))
+    refused = subprocess.run([sftrun.path, "eval", "--config", str(config), "--device", "cpu", "train.objective=dpo", f"tuning.lora.init_from={output}/adapter"],
+                             capture_output=True, text=True)
+    verdicts.expect("eval with another reference than the base is refused", refused.returncode == 2 and "train.reference=base" in refused.stderr, refused.stderr[-500:])
+
+
 def evaluations(run_directory: Path) -> list[dict]:
     lines = [json.loads(line) for line in (run_directory / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if "eval_loss" in line]
@@ -491,6 +515,7 @@ def check_reference(sftrun: Sftrun, scratch: Path, verdicts: Verdicts, quick: bo
     model = make_model(scratch / "reference-model", adds_bos=False)
     check_beside_trl(sftrun, scratch, verdicts, quick, model, adapter_of(model))
     check_precomputed(sftrun, scratch, verdicts, quick, adapter_of)
+    check_evaluated(sftrun, scratch, verdicts, quick)
     check_strategies(sftrun, scratch, verdicts, quick, adapter_of)
 
 
