@@ -140,6 +140,13 @@ PreviewedSequence previewed(Sequence sequence, const LengthRule& rule, const std
   return shown;
 }
 
+/// Gives a sequence the names of its classes.
+void name_classes(PreviewedSequence& shown, const SequenceOptions& options) {
+  if (options.head != config::HeadKind::kClasses) return;
+  for (const float number : shown.sequence.targets)
+    shown.classes.push_back(options.classes.at(static_cast<size_t>(number)));
+}
+
 /// A pair of which one sequence is left out is left out as a whole.
 void leave_out_together(std::span<PreviewedSequence> pair) {
   const bool is_whole = std::all_of(
@@ -328,9 +335,10 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
                         bool is_validation, const TextModel& model, int64_t num_records) {
   SourceRecords records(config, source, is_validation ? SplitRole::kValidation : SplitRole::kTrain);
   const DetectedFormat& detected = records.format();
-  const SequenceBuilder builder(detected.format, model,
-                                sequence_options(config, /*with_parts=*/true));
+  const SequenceOptions options = sequence_options(config, /*with_parts=*/true);
+  const SequenceBuilder builder(detected.format, model, options);
   const LengthRule rule = length_rule(config, detected.format);
+  std::map<uint64_t, int64_t> groups;
   Preview preview{.name = source.path + subset_of(source),
                   .format = detected.format,
                   .format_reason = detected.reason};
@@ -351,9 +359,14 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
             builder.build(records.parse(*block, i).record, where, records.folder(*block));
         is_built = true;  // the length of its sequences may be refused
         for (PreviewedSequence& shown :
-             previewed_record(std::move(built), detected.format, config.train.example_form(), rule,
-                              place, where))
+             previewed_record(std::move(built), detected.format, config.train.example_form(),
+                              rule, place, where)) {
+          name_classes(shown, options);
+          if (shown.sequence.score_kind != ScoreKind::kNone)
+            shown.group =
+                groups.emplace(shown.sequence.group, std::ssize(groups) + 1).first->second;
           preview.sequences.push_back(std::move(shown));
+        }
       } catch (const DataError& error) {
         bad.add(bad_record_of(error, where, /*may_be_left_out=*/!is_built), seen);
         preview.sequences.push_back({.place = place, .left_out = error.message()});

@@ -56,6 +56,15 @@ Json judgement_json(Judgement judgement) {
   return judgement == Judgement::kNone ? Json() : Json(judgement == Judgement::kDesirable);
 }
 
+Json or_null(const std::optional<float>& number) {
+  return number ? Json(*number) : Json();
+}
+
+/// null: the answer has none of this kind.
+Json score_json(const Sequence& sequence, ScoreKind kind) {
+  return sequence.score_kind == kind ? Json(sequence.score) : Json();
+}
+
 /// One for each token, 0 without a label; null: all labels have weight 1.
 Json weights_json(const Sequence& sequence) {
   if (sequence.weights.empty()) return nullptr;
@@ -83,6 +92,11 @@ Json sequence_json(const PreviewedSequence& previewed, const tokenizer::Tokenize
           {"num_labels", num_labels},
           {"label_weights", weights_json(previewed.sequence)},
           {"is_desirable", judgement_json(previewed.sequence.judgement)},
+          {"classes", previewed.classes.empty() ? Json() : Json(previewed.classes)},
+          {"margin", or_null(shown_margin(previewed))},
+          {"reward", score_json(previewed.sequence, ScoreKind::kReward)},
+          {"advantage", score_json(previewed.sequence, ScoreKind::kAdvantage)},
+          {"group", previewed.group == 0 ? Json() : Json(previewed.group)},
           {"images", images_json(previewed.sequence)},
           {"videos", videos_json(previewed.sequence)},
           {"features", features_json(previewed.sequence)},

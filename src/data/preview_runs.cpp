@@ -80,6 +80,31 @@ std::vector<ShownRun> shown_runs(const PreviewedSequence& previewed,
   return runs;
 }
 
+std::optional<float> shown_margin(const PreviewedSequence& previewed) {
+  const std::vector<float>& targets = previewed.sequence.targets;
+  if (!previewed.classes.empty() || targets.size() != 1 || targets[0] == 0) return std::nullopt;
+  return targets[0];
+}
+
+namespace {
+
+/// "; class joy", "; reward 0.5, group 2": what the record says of the sequence beside its text.
+std::string target_text(const PreviewedSequence& previewed) {
+  const Sequence& sequence = previewed.sequence;
+  if (!previewed.classes.empty()) {
+    std::vector<std::string> names;
+    for (const std::string& name : previewed.classes) names.push_back(excerpt(name));
+    return fmt::format("; class{} {}", names.size() == 1 ? "" : "es", join(names, ", "));
+  }
+  if (const auto margin = shown_margin(previewed)) return fmt::format("; margin {:g}", *margin);
+  if (sequence.score_kind == ScoreKind::kNone) return "";
+  return fmt::format("; {} {:g}, group {}",
+                     sequence.score_kind == ScoreKind::kReward ? "reward" : "advantage",
+                     sequence.score, previewed.group);
+}
+
+}  // namespace
+
 std::string headline(const PreviewedSequence& previewed) {
   const size_t num_tokens = previewed.sequence.ids.size();
   if (num_tokens == 0) return fmt::format("{}: LEFT OUT: {}", previewed.place, previewed.left_out);
@@ -90,6 +115,7 @@ std::string headline(const PreviewedSequence& previewed) {
       100.0 * static_cast<double>(trained) / static_cast<double>(std::max<size_t>(num_tokens, 1)));
   if (previewed.sequence.judgement != Judgement::kNone)
     text += previewed.sequence.judgement == Judgement::kDesirable ? "; desirable" : "; undesirable";
+  text += target_text(previewed);
   if (!previewed.left_out.empty()) return text + "; LEFT OUT: " + previewed.left_out;
   if (previewed.num_kept < static_cast<int64_t>(num_tokens)) {
     text += fmt::format("; TRUNCATED to its first {}", previewed.num_kept);

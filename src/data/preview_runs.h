@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,7 +28,9 @@ struct ShownRun {
 std::vector<ShownRun> shown_runs(const PreviewedSequence& previewed,
                                  const tokenizer::Tokenizer& tokenizer);
 
-/// "line 3: 120 tokens, 40 trained on (33.3%)", and why it is left out or truncated.
+/// What a pair's margin is to be; nullopt: the sequence is of no pair, or has none.
+std::optional<float> shown_margin(const PreviewedSequence& previewed);
+/// "line 3: 120 tokens, 40 trained on (33.3%)", its class, judgement or reward, and why it is left out or truncated.
 std::string headline(const PreviewedSequence& previewed);
 
 /// Images, features and videos of a sequence: index of each in `Sequence::media`, of a video of its first frames.

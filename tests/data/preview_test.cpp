@@ -60,6 +60,51 @@ TEST(PreviewText, ShowsTruncatedAndOmittedRecords) {
   EXPECT_NE(out.find("LEFT OUT: no token has a label"), std::string::npos) << out;
 }
 
+/// What records say of their texts: classes, margins, rewards and groups.
+TEST(PreviewText, ShowsWhatIsLearnt) {
+  const TextModel model = test::toy_model();
+  const sftrun::test::TemporaryDirectory dir;
+  const auto shown = [&](config::Objective objective, const std::string& content) {
+    write_file_atomically(dir / "f.jsonl", content);
+    config::RunConfig config;
+    config.train.objective = objective;
+    config.data.train = {{.path = (dir / "f.jsonl").string()}};
+    return preview_dataset(config, config.data.train[0], /*is_validation=*/false, model, 10);
+  };
+  const auto expect = [&](const Preview& preview, const std::vector<std::string>& texts) {
+    const std::string text = preview_text(preview, model, /*colour=*/false),
+                      page = preview_html({preview}, model, "t");
+    for (const std::string& one : texts) {
+      EXPECT_NE(text.find(one), std::string::npos) << one << "\n" << text;
+      EXPECT_NE(page.find(one), std::string::npos) << one;
+    }
+  };
+  const auto json = [&](const Preview& preview) {
+    return preview_json({preview}, model)["data_sets"][0]["sequences"];
+  };
+  const Preview classes = shown(config::Objective::kClassify,
+                                "{\"text\": \"x\", \"labels\": [\"joy\", \"anger\"]}\n"
+                                "{\"text\": \"y\", \"labels\": [\"joy\"]}\n");
+  expect(classes, {"; classes anger, joy", "; class joy"});
+  EXPECT_EQ(json(classes)[0]["classes"], Json({"anger", "joy"}));
+  const Preview pairs = shown(config::Objective::kReward,
+                              R"({"prompt": "p", "chosen": "a", "rejected": "b", "margin": 0.5})");
+  expect(pairs, {"line 1, chosen", "; margin 0.5"});
+  EXPECT_EQ(json(pairs)[1]["margin"], 0.5);
+  EXPECT_TRUE(json(pairs)[1]["classes"].is_null());
+  const Preview answers = shown(config::Objective::kGrpo,
+                                "{\"prompt\": \"p\", \"completion\": \"a\", \"reward\": 1}\n"
+                                "{\"prompt\": \"q\", \"completion\": \"a\", \"reward\": 0.25}\n"
+                                "{\"prompt\": \"p\", \"completion\": \"b\", \"reward\": 0}\n"
+                                "{\"prompt\": \"q\", \"completion\": \"b\", \"advantage\": -2}\n");
+  expect(answers, {"; reward 1, group 1", "; reward 0.25, group 2", "; reward 0, group 1",
+                   "; advantage -2, group 2"});
+  EXPECT_EQ(json(answers)[2]["group"], 1);
+  EXPECT_EQ(json(answers)[1]["reward"], 0.25);
+  EXPECT_TRUE(json(answers)[3]["reward"].is_null());
+  EXPECT_EQ(json(answers)[3]["advantage"], -2);
+}
+
 TEST(PreviewJson, HasTokensLabelsAndOriginsSideBySide) {
   const TextModel model = test::toy_model();
   const std::vector<Preview> previews = {preview_of(kChat, model, /*max_seq_len=*/26)};

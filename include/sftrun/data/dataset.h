@@ -161,6 +161,9 @@ struct PreviewedSequence {
   std::string place;     ///< "line 3", "row 3"; of preference records "line 3, chosen"
   int64_t num_kept = 0;  ///< leading tokens used in training; fewer than all if truncated
   std::string left_out;  ///< why it is not trained on; empty if it is
+  std::vector<std::string> classes = {};  ///< of a text with classes
+  /// Of a sampled answer: 1 for the group of the first one that is shown, and so on. 0: it has none
+  int64_t group = 0;
 };
 struct Preview {
   std::string name;  ///< the data set's path
