@@ -8,6 +8,7 @@
 #include "engine_location.h"
 #include "sftrun/config/idle_settings.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/data/classes.h"
 #include "sftrun/launch/gpu.h"
@@ -213,6 +214,7 @@ void resolve_classes(config::RunConfig& config, const std::filesystem::path& mod
   const auto& own = read_arch(model_path).score;
   data::FoundClasses found =
       data::find_classes(config, own ? own->names : std::vector<std::string>());
+  if (!found.remark.empty()) log::warn("{}", found.remark);
   config.data.classes = std::move(found.names);
   config.train.problem_type = found.problem;
 }

@@ -54,6 +54,14 @@ std::optional<int64_t> as_number(const Json& value) {
   return static_cast<int64_t>(wide);
 }
 
+/// A name that files and tables can have.
+bool is_class_name(const std::string& name) {
+  return !trim(name).empty() && std::none_of(name.begin(), name.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte < 0x20 || byte == 0x7F;
+  });
+}
+
 [[noreturn]] void refuse_value(const ClassValue& of, const Json& value,
                                const std::vector<std::string>& classes, const std::string& where) {
   constexpr size_t kShown = 8;
@@ -73,18 +81,28 @@ float number_of(const ClassValue& of, const Json& value, const std::vector<std::
                                                 : std::string();
   const auto named = std::find(classes.begin(), classes.end(), name);
   if (!name.empty() && named != classes.end()) return static_cast<float>(named - classes.begin());
+  if (value.is_string() && !is_class_name(name))
+    throw DataError(
+        fmt::format("\"{}\" has {}, which is no name of a class", of.column,
+                    name.empty() ? std::string("an empty text") : excerpt(to_json_text(value))),
+        where, "write a name of visible characters, or a number, or leave the record out");
   const auto number =
       value.is_boolean() ? std::optional<int64_t>(value.get<bool>() ? 1 : 0) : as_number(value);
   if (!number || *number >= std::ssize(classes)) refuse_value(of, value, classes, where);
   return static_cast<float>(*number);
 }
 
+/// True and false, or 1.0 and 0.0; not 1 and 0, which are numbers of classes.
+bool looks_like_flags(const Json& list) {
+  return !list.empty() && std::all_of(list.begin(), list.end(), [](const Json& one) {
+    return one.is_boolean() || (one.is_number_float() && (one == 0 || one == 1));
+  });
+}
+
 /// One flag for each class.
 bool are_flags(const Json& list, size_t num_classes) {
   if (list.size() != num_classes) return false;
-  return std::all_of(list.begin(), list.end(), [](const Json& one) {
-    return one.is_boolean() || (one.is_number_float() && (one == 0 || one == 1));
-  });
+  return looks_like_flags(list);
 }
 
 }  // namespace
@@ -135,6 +153,12 @@ std::vector<float> class_numbers(const Json& record, const std::vector<std::stri
   } else if (are_flags(of.value, classes.size()) && problem == ProblemType::kMultiLabel) {
     for (size_t i = 0; i < classes.size(); ++i)
       if (of.value[i] == true || of.value[i] == 1) numbers.push_back(static_cast<float>(i));
+  } else if (problem == ProblemType::kMultiLabel && looks_like_flags(of.value)) {
+    throw DataError(fmt::format("\"{}\" has {} flags, and there are {} classes", of.column,
+                                of.value.size(), classes.size()),
+                    where,
+                    "write a flag for each class in the order of data.classes, or the names or "
+                    "numbers of the text's classes");
   } else {
     for (const Json& one : of.value) numbers.push_back(number_of(of, one, classes, where));
     std::sort(numbers.begin(), numbers.end());
@@ -174,15 +198,22 @@ class ClassCollector {
     has_several_ =
         has_several_ || of.column == std::string_view(kLabelsColumn) || of.value.is_array();
     if (!of.value.is_array()) return add_value(of.value, where);
-    const bool has_flags =
-        !of.value.empty() && std::all_of(of.value.begin(), of.value.end(), [](const Json& one) {
-          return one.is_boolean() || one.is_number_float();
-        });
-    if (has_flags) {
+    if (looks_like_flags(of.value)) {
       num_flags_ = std::max(num_flags_, std::ssize(of.value));
       return;
     }
     for (const Json& one : of.value) add_value(one, where);
+  }
+
+  /// One number that is wrong makes a head with a row for each number below it.
+  std::string remark_of_numbers(int64_t num_classes) const {
+    constexpr int64_t kMayBeMissing = 8;
+    if (most_ + 1 != num_classes || most_ < 2 * std::ssize(numbers_) + kMayBeMissing) return "";
+    return fmt::format(
+        "the numbers of classes in the data go up to {} ({}), and {} of the {} classes have no "
+        "record; each takes a row of the head. If a number is wrong, correct it, or set "
+        "data.classes to the names",
+        most_, most_at_, num_classes - std::ssize(numbers_), num_classes);
   }
 
   FoundClasses found(const config::RunConfig& config, const std::vector<std::string>& known) const {
@@ -192,6 +223,7 @@ class ClassCollector {
         .problem = asked != ProblemType::kAuto ? asked
                    : has_several_              ? ProblemType::kMultiLabel
                                                : ProblemType::kSingleLabel};
+    if (config.data.classes.empty()) found.remark = remark_of_numbers(std::ssize(found.names));
     if (found.names.size() > 1) return found;
     throw DataError(
         fmt::format("there is one class, {}, and a classifier chooses between several",
@@ -203,7 +235,7 @@ class ClassCollector {
  private:
   std::vector<std::string> names_for(const config::RunConfig& config,
                                      const std::vector<std::string>& known) const {
-    const bool has_numbers = most_ >= 0 || num_flags_ > 0;
+    const bool has_numbers = most_ >= 0 || (num_flags_ > 0 && names_.empty());
     if (has_numbers && !names_.empty())
       throw DataError(
           fmt::format("some records have names of classes as labels, and others numbers: "
@@ -232,15 +264,18 @@ class ClassCollector {
     if (value.is_boolean()) {
       has_booleans_ = true;
     } else if (const auto number = as_number(value)) {
+      if (*number > most_) most_at_ = where;
       most_ = std::max(most_, *number);
-    } else if (value.is_string()) {
+      numbers_.insert(*number);
+    } else if (value.is_string() && is_class_name(value.get_ref<const std::string&>())) {
       if (names_.empty()) first_name_ = where;
       names_.insert(value.get<std::string>());
     }
   }
 
   std::set<std::string> names_;
-  std::string first_name_;
+  std::set<int64_t> numbers_;
+  std::string first_name_, most_at_;
   int64_t most_ = -1, num_flags_ = 0;
   bool has_booleans_ = false, has_several_ = false;
 };
@@ -249,7 +284,13 @@ class ClassCollector {
 
 namespace {
 
-void require_distinct(const std::vector<std::string>& classes) {
+void require_names(const std::vector<std::string>& classes) {
+  const auto wrong = std::find_if_not(classes.begin(), classes.end(), is_class_name);
+  if (wrong != classes.end())
+    throw ConfigError(wrong->empty() ? std::string("`data.classes` has an empty name")
+                                     : fmt::format("`data.classes` has the name {}",
+                                                   excerpt(to_json_text(*wrong))),
+                      "data.classes", "write names of visible characters");
   const std::set<std::string> distinct(classes.begin(), classes.end());
   if (distinct.size() == classes.size() && classes.size() != 1) return;
   throw ConfigError(
@@ -260,7 +301,7 @@ void require_distinct(const std::vector<std::string>& classes) {
 }  // namespace
 
 FoundClasses find_classes(const config::RunConfig& config, const std::vector<std::string>& known) {
-  require_distinct(config.data.classes);
+  require_names(config.data.classes);
   if (!config.data.classes.empty() && config.train.problem_type != ProblemType::kAuto)
     return {config.data.classes, config.train.problem_type};
   ClassCollector collector;

@@ -29,7 +29,9 @@ TEST(Classes, AreNamesOrNumbers) {
   for (const char* one : {R"("good")", "1", "1.0", R"("1")", "true", R"(["good"])", "[1]"})
     EXPECT_EQ(single(one), Numbers{1}) << one;
   EXPECT_EQ(single(R"("7")"), Numbers{2}) << "a name comes before a number";
-  for (const char* none : {R"("best")", "3", "-1", "0.5", "{}", R"("")"})
+  for (const char* none : {R"("")", R"("  ")", R"("a\u0000b")"})
+    test::expect_error<DataError>([&] { single(none); }, {"no name of a class", "f:1"});
+  for (const char* none : {R"("best")", "3", "-1", "0.5", "{}"})
     test::expect_error<DataError>([&] { single(none); },
                                   {"none of the 3 classes", "bad, good, 7", "f:1"});
   test::expect_error<DataError>([&] { single(R"(["bad", "good"])"); },
@@ -55,6 +57,9 @@ TEST(Classes, MayBeSeveral) {
   EXPECT_EQ(several(R"("b")"), Numbers{1});
   test::expect_error<DataError>([&] { several(R"(["a", "a"])"); }, {"has a class twice"});
   test::expect_error<DataError>([&] { several("[0, 1, 0]"); }, {"has a class twice"});
+  for (const char* flags : {"[true, false]", "[0.0, 1.0]", "[false, false, false, true]"})
+    test::expect_error<DataError>([&] { several(flags); }, {"flags, and there are 3 classes"});
+  EXPECT_EQ(several("[2.0]"), Numbers{2}) << "a number of a column with gaps";
 }
 
 TEST(Margins, AreNumbers) {
@@ -159,6 +164,18 @@ TEST_F(FoundClassesTest, AreNamesInOrderOrCounted) {
   EXPECT_EQ(find("{\"text\": \"x\", \"labels\": [0.0, 1.0, 1.0]}\n").names.size(), 3U);
 }
 
+TEST_F(FoundClassesTest, ANumberFarAboveTheOthersIsRemarked) {
+  std::string records;
+  for (int i = 0; i < 6; ++i)
+    records += "{\"text\": \"x\", \"label\": " + std::to_string(i % 3) + "}\n";
+  EXPECT_EQ(find(records).remark, "");
+  const FoundClasses found = find(records + "{\"text\": \"x\", \"label\": 4000}\n");
+  EXPECT_EQ(found.names.size(), 4001U);
+  EXPECT_NE(found.remark.find("go up to 4000"), std::string::npos) << found.remark;
+  EXPECT_NE(found.remark.find(":7"), std::string::npos) << found.remark;
+  EXPECT_NE(found.remark.find("3997 of the 4001 classes"), std::string::npos) << found.remark;
+}
+
 TEST_F(FoundClassesTest, OfAModelAreKeptIfTheyAreTheSame) {
   const std::string names = "{\"text\": \"x\", \"label\": \"b\"}\n";
   EXPECT_EQ(find(names, {"c", "b", "a"}).names, (Names{"c", "b", "a"}));
@@ -182,6 +199,14 @@ TEST_F(FoundClassesTest, OfTheConfigurationAreDistinct) {
   config_.data.classes = {"a", "b", "a"};
   test::expect_error<ConfigError>([&] { find("{\"text\": \"x\", \"label\": 1}\n"); },
                                   {"has a name twice"});
+}
+
+TEST_F(FoundClassesTest, OfTheConfigurationAreVisible) {
+  for (const std::string& name : {std::string(), std::string("a\0b", 3), std::string("\n")}) {
+    config_.data.classes = {"good", name};
+    test::expect_error<ConfigError>([&] { find("{\"text\": \"x\", \"label\": 0}\n"); },
+                                    {"data.classes", "visible characters"});
+  }
 }
 
 /// Through the store and a batch.

@@ -352,6 +352,33 @@ TEST(Scores, EqualTheReference) {
   EXPECT_EQ(objectives.size(), config::objective_names(&config::ObjectiveInfo::has_scores).size());
 }
 
+/// Of very many classes the matrix would take more than the model: counts of each class give the same means.
+TEST(Scores, OfManyClassesAreCountedByClass) {
+  constexpr int64_t kClasses = 1200, kDocuments = 40;
+  config::TrainConfig config;
+  config.objective = config::Objective::kClassify;
+  config.problem_type = config::ProblemType::kSingleLabel;
+  const Objective objective(config);
+  const at::Tensor numbers = at::arange(kDocuments, at::kLong), actual = numbers.remainder(6),
+                   predicted = (numbers * 7).remainder(5);
+  const auto f1_of = [&](int64_t classes) {
+    const at::Tensor scores = at::one_hot(predicted, classes).to(at::kFloat);
+    model::PackedBatch batch;
+    batch.counts = at::ones({kDocuments}, at::kBool);
+    batch.targets = actual.to(at::kDouble).unsqueeze(1);
+    const at::Tensor counted =
+        objective.evaluate_scores(scores, batch, true).confusion.contiguous();
+    EXPECT_EQ(counted.numel(), objective.confusion_size(classes));
+    return objective.metrics_of(
+        {counted.const_data_ptr<double>(), counted.const_data_ptr<double>() + counted.numel()},
+        classes);
+  };
+  EXPECT_EQ(objective.confusion_size(kClasses), 4 * kClasses);
+  const auto few = f1_of(6), many = f1_of(kClasses);
+  ASSERT_EQ(few.size(), many.size());
+  for (size_t i = 0; i < few.size(); ++i) EXPECT_NEAR(few[i].second, many[i].second, 1e-12);
+}
+
 /// Documents that lost their labels, and micro-batches without documents.
 TEST(Scores, LostDocumentsAreNoTerms) {
   for (const CaseJson& one : head_cases()) {

@@ -83,7 +83,7 @@ struct ScoreValue {
   at::Tensor gradient;  ///< [documents, labels] fp32 of loss_sum
   std::vector<ObjectiveMetric> metrics;
   /// What evaluations count, if asked for. One label: [labels, labels] fp64, rows of the actual, columns of the predicted
-  /// classes. Several: [labels, 4], true positives, false negatives, false positives, true negatives.
+  /// classes. Several, or above kMaxConfusion classes: [labels, 4], true positives, false negatives, false positives, true negatives.
   at::Tensor confusion;
 };
 

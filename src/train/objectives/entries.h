@@ -36,6 +36,9 @@ ObjectiveTerms kto(const DocumentSums& sums, const config::TrainConfig& config,
 /// Group relative policy optimization with the losses of `train.loss_type` (grpo.cpp).
 ObjectiveTerms grpo(const DocumentSums& sums, const config::TrainConfig& config,
                     const BatchCounts& totals);
+/// Classes of which evaluations count each against each other (8 MB).
+inline constexpr int64_t kMaxConfusion = 1000;
+
 /// A function of DocumentScores, whose `scores` require gradients.
 struct ScoreTerms {
   at::Tensor loss_sum;                   ///< scalar fp64

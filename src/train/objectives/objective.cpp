@@ -159,20 +159,22 @@ struct ClassCounts {
 int64_t Objective::confusion_size(int64_t num_labels) const {
   if (info().head != config::HeadKind::kClasses) return 0;
   constexpr int64_t kCounts = 4;
-  return num_labels *
-         (config_.problem_type == config::ProblemType::kMultiLabel ? kCounts : num_labels);
+  const bool has_counts =
+      config_.problem_type == config::ProblemType::kMultiLabel || num_labels > kMaxConfusion;
+  return num_labels * (has_counts ? kCounts : num_labels);
 }
 
 std::vector<std::pair<std::string, double>> Objective::metrics_of(
     const std::vector<double>& confusion, int64_t num_labels) const {
   if (confusion.empty()) return {};
-  const bool has_several = config_.problem_type == config::ProblemType::kMultiLabel;
+  const bool has_several = config_.problem_type == config::ProblemType::kMultiLabel,
+             has_counts = has_several || num_labels > kMaxConfusion;
   const auto labels = static_cast<size_t>(num_labels), width = confusion.size() / labels;
   std::vector<ClassCounts> counts(labels);
   for (size_t row = 0; row < labels; ++row) {
     const double* of = &confusion[row * width];
-    if (has_several) counts[row] = {of[0], of[1], of[2]};
-    for (size_t column = 0; column < labels && !has_several; ++column) {
+    if (has_counts) counts[row] = {of[0], of[1], of[2]};
+    for (size_t column = 0; column < labels && !has_counts; ++column) {
       (row == column ? counts[row].hits : counts[row].missed) += of[column];
       if (row != column) counts[column].wrong += of[column];
     }

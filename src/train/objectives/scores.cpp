@@ -58,15 +58,29 @@ at::Tensor confusion_of(const at::Tensor& predicted, const at::Tensor& actual,
   return at::bincount(places, {}, labels * labels).view({labels, labels}).to(at::kDouble);
 }
 
+/// `counts_by_class` where each document has one class, without a value for each document and class.
+at::Tensor counts_of_each_class(const at::Tensor& predicted, const at::Tensor& actual,
+                                const at::Tensor& counts, int64_t labels) {
+  const at::Tensor are_right = actual == predicted;
+  const auto count = [&](const at::Tensor& classes, const at::Tensor& which) {
+    return at::bincount(at::masked_select(classes, counts.logical_and(which)), {}, labels);
+  };
+  const at::Tensor hits = count(actual, are_right), missed = count(actual, ~are_right),
+                   wrong = count(predicted, ~are_right);
+  return at::stack({hits, missed, wrong, counts.sum() - hits - missed - wrong}, 1).to(at::kDouble);
+}
+
 ScoreTerms single_label(const DocumentScores& documents) {
   const at::Tensor actual = class_of(documents), predicted = documents.scores.argmax(1);
+  const int64_t labels = documents.scores.size(1);
   const at::Tensor losses =
       at::cross_entropy_loss(documents.scores, actual, {}, at::Reduction::None);
   return {.loss_sum = sum_where(documents.counts, losses),
           .metrics = {{"accuracy", sum_where(documents.counts, as_counts(actual == predicted))}},
-          .confusion = documents.wants_confusion ? confusion_of(predicted, actual, documents.counts,
-                                                                documents.scores.size(1))
-                                                 : at::Tensor()};
+          .confusion = documents.wants_confusion
+                           ? (labels > kMaxConfusion ? counts_of_each_class : confusion_of)(
+                                 predicted, actual, documents.counts, labels)
+                           : at::Tensor()};
 }
 
 /// transformers' BCEWithLogitsLoss is a mean over classes, too.
