@@ -13,6 +13,8 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/data/likely_objective.h"
+#include "sftrun/data/record_reader.h"
 #include "sftrun/hub/repo_name.h"
 #include "sftrun/plan/micro_batch.h"
 
@@ -89,6 +91,43 @@ std::string suggested_seq_len(const MachineView& machine,
   return std::to_string(tokens);
 }
 
+/// What the data are made for, by their first record. Folders, patterns and the hub are not looked at.
+config::Objective suggested_objective(const std::string& data) {
+  constexpr auto kUsual = config::Objective::kSft;
+  if (!is_plain_file(data)) return kUsual;
+  try {
+    const auto reader = data::open_records(data);
+    const auto block = reader->next();
+    return block == nullptr ? kUsual : data::likely_objective(block->parse(0, data));
+  } catch (const Error&) {  // the checks of the configuration report it
+    return kUsual;
+  }
+}
+
+/// Learning rates that the documents of the objectives advise.
+struct SuggestedRate {
+  const char *rate, *why;
+};
+SuggestedRate suggested_rate(config::Objective objective, bool is_full) {
+  const config::ObjectiveInfo& info = config::objective_info(objective);
+  if (info.needs_reference && !info.reads_samples())
+    return is_full ? SuggestedRate{"5.0e-7", "a tenth of LoRA's"}
+                   : SuggestedRate{"5.0e-6", "usual for answers that are compared or judged"};
+  if (info.reads_samples())
+    return is_full ? SuggestedRate{"1.0e-6", "a tenth of LoRA's"}
+                   : SuggestedRate{"1.0e-5", "usual for sampled answers"};
+  return is_full ? SuggestedRate{"2.0e-5", "a tenth of LoRA's"}
+                 : SuggestedRate{"2.0e-4", "usual for LoRA"};
+}
+
+/// The line of train.objective; "": it is the default.
+std::string objective_line(config::Objective objective) {
+  if (objective == config::Objective::kSft) return "";
+  const config::ObjectiveInfo& info = config::objective_info(objective);
+  return fmt::format("  objective: {:<18}# by the columns of the data; docs/objectives.md\n",
+                     info.name);
+}
+
 /// Whether the data leave nothing to validate on (the help of --val-split names the number).
 bool has_few_records(const std::string& data) {
   constexpr int kMinRecords = 100;
@@ -156,6 +195,8 @@ RunAnswers ask_about_run(const InitOptions& options, const MachineView& machine)
 
 std::string yaml_of(const RunAnswers& answers, const std::string& file) {
   const bool is_full = answers.mode == "full";
+  const config::Objective objective = suggested_objective(answers.data);
+  const SuggestedRate rate = suggested_rate(objective, is_full);
   std::string text = fmt::format(
       "# Written by `sftrun config init`. Every key: docs/configuration.md\n"
       "#   sftrun preview --config {0}          what the model will see, and which tokens are "
@@ -181,6 +222,7 @@ std::string yaml_of(const RunAnswers& answers, const std::string& file) {
         answers.val_split);
   text += fmt::format(
       "\ntrain:\n"
+      "{}"
       "  epochs: {}\n"
       "  batch_size: auto              # as many as fit; if all three are auto, 32 sequences per "
       "step\n"
@@ -192,8 +234,7 @@ std::string yaml_of(const RunAnswers& answers, const std::string& file) {
       "  eval_strategy: {}\n"
       "  save_every: 10m               # a killed run loses at most 10 minutes\n"
       "  save_total_limit: 2\n",
-      answers.epochs, is_full ? "2.0e-5" : "2.0e-4",
-      is_full ? "a tenth of LoRA's" : "usual for LoRA",
+      objective_line(objective), answers.epochs, rate.rate, rate.why,
       is_full ? "  gradient_checkpointing: true  # a third more time, much less memory\n" : "",
       validates ? "epoch" : "\"no\"");
   return text;

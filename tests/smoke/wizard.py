@@ -3,6 +3,7 @@
 
     tests/smoke/wizard.py --sftrun build/bin/sftrun
 
+objective  data with pairs, rewards, judgements and classes get the objective that reads them
 run        the YAML of a run trains a tiny model, with LoRA, QLoRA and all weights
 machine    the machine file starts two processes; with two machines, their launchers find each other
 """
@@ -64,6 +65,16 @@ def check_runs(machine, folder):
         expect(f"run: {mode}", report_of(run)["status"] == "done" and (run / result).is_dir(), sorted(run.iterdir()))
 
 
+def check_objectives(machine, folder):
+    for objective, record in {"dpo": {"prompt": "a", "chosen": "b", "rejected": "c"}, "grpo": {"prompt": "a", "completion": "b", "reward": 1},
+                              "kto": {"prompt": "a", "completion": "b", "label": True}, "classify": {"text": "a", "label": "b"},
+                              "sft": {"text": "a"}}.items():
+        (folder / f"{objective}.jsonl").write_text(json.dumps(record) + "\n")
+        machine.run("config", "init", "--model", MODEL, "--data", f"{objective}.jsonl", "--max-seq-len", 64, "-o", f"of-{objective}.yaml")
+        shown = machine.run("config", "show", "--config", f"of-{objective}.yaml")
+        expect(f"objective: {objective}", re.search(rf"^  objective: {objective}$", shown, re.MULTILINE), shown)
+
+
 def check_machines(machine, other, folder):
     machine.run("config", "init", "--machine", "--devices", 2, "--strategy", "zero2", "--dtype", "fp32")
     machine.run("train", "--config", "lora.yaml", "train.max_steps=1", "output.dir=runs/two")
@@ -90,6 +101,7 @@ def main():
         (folder / "train.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
         sftrun = options.sftrun.resolve()
         machine = Machine(sftrun, folder, "machine-0")
+        check_objectives(machine, folder)
         check_runs(machine, folder)
         check_machines(machine, Machine(sftrun, folder, "machine-1"), folder)
     print(f"{len(failures)} failures")
