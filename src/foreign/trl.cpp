@@ -156,7 +156,7 @@ void trl_finish(Conversion& conversion) {
   complete_eval_steps(conversion, kLoggingSteps);
   finish_objective_of_trl(conversion);
   const config::ObjectiveInfo& objective = trl_objective(conversion);
-  const bool is_sft = objective.is_cross_entropy;
+  const bool is_sft = objective.reads_answers();  // also distillation: GKDConfig is an SFTConfig
   if (!conversion.has("train.learning_rate"))
     conversion.set_default("train.learning_rate", is_sft                   ? "2e-5"
                                                   : objective.has_scores() ? "1e-4"
@@ -188,6 +188,9 @@ constexpr auto kTrlConverters = std::to_array<Converter>({
     {"loss", trl_loss},
     {"smoothing", trl_smoothing},
     {"sampling", trl_sampling},
+    {"beta", trl_beta},
+    {"temperature", trl_temperature},
+    {"sampling_correction", trl_sampling_correction},
     {"precompute", trl_precompute},
     {"dropout", trl_dropout},
     {"chat_template", trl_template},

@@ -41,8 +41,17 @@ struct TrlTrainer {
 
 constexpr auto kTrlKeysOfReward = std::to_array<std::string_view>({"center_rewards_coefficient"});
 
+constexpr auto kTrlLossesOfGrpo = std::to_array<std::string_view>({"sapo", "luspo", "vespo"});
+constexpr auto kTrlKeysOfGrpo = std::to_array<std::string_view>(
+    {"num_generations", "epsilon", "epsilon_high", "delta", "scale_rewards",
+     "importance_sampling_level", "mask_truncated_completions", "max_completion_length",
+     "reward_funcs", "reward_weights", "num_iterations", "steps_per_generation"});
+constexpr auto kTrlKeysOfGkd = std::to_array<std::string_view>({"lmbda", "seq_kd"});
+
 constexpr auto kTrlTrainers = std::to_array<TrlTrainer>({
     {Objective::kReward, "RewardConfig", {}, kTrlKeysOfReward},
+    {Objective::kGrpo, "GRPOConfig", kTrlLossesOfGrpo, kTrlKeysOfGrpo},
+    {Objective::kDistill, "GKDConfig", {}, kTrlKeysOfGkd},
     {Objective::kKto, "KTOConfig", kTrlLossesOfKto, kTrlKeysOfKto},
     {Objective::kCpo, "CPOConfig", kTrlLossesOfCpo, kTrlKeysOfCpo},
     {Objective::kDpo, "DPOConfig", kTrlLossesOfDpo, kTrlKeysOfDpo},
@@ -194,6 +203,25 @@ void trl_smoothing(Conversion& conversion, const SourceKey& key) {
         key, fmt::format("the loss of {} has no label smoothing", objective.name));
   else if (!is_off(key.value))
     conversion.set(key, "train.label_smoothing", key.value);
+}
+
+void trl_beta(Conversion& conversion, const SourceKey& key) {
+  const bool is_distilled = trl_objective(conversion).needs_teacher;
+  conversion.set(key, is_distilled ? "train.kd_beta" : "train.beta", key.value);
+}
+
+void trl_temperature(Conversion& conversion, const SourceKey& key) {
+  if (trl_objective(conversion).needs_teacher)
+    return conversion.set(key, "train.kd_temperature", key.value);
+  if (parse_double(key.value.text) == 1)
+    return conversion.note_no_meaning(key, "answers are sampled before training");
+  conversion.note_lost(key, "give it to `sftrun generate --temperature`");
+}
+
+void trl_sampling_correction(Conversion& conversion, const SourceKey& key) {
+  if (parse_bool(conversion.text_of("vllm_importance_sampling_correction")) == false)
+    return conversion.note_no_meaning(key, "vllm_importance_sampling_correction is off");
+  conversion.set(key, "train.sampling_correction", key.value);
 }
 
 void trl_sampling(Conversion& conversion, const SourceKey& key) {

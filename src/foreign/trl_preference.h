@@ -3,8 +3,8 @@
 #include "conversion.h"
 #include "sftrun/config/objectives.h"
 
-/// Preference training of TRL: DPOConfig and KTOConfig (trl/trainer/), CPOConfig
-/// (trl/experimental/cpo/). A file does not name its trainer: its keys tell. ORPOConfig has no key of
+/// Objectives of TRL beside SFT: DPOConfig, KTOConfig, RewardConfig and GRPOConfig (trl/trainer/), CPOConfig and GKDConfig
+/// (trl/experimental/). A file does not name its trainer: its keys tell. ORPOConfig has no key of
 /// its own.
 namespace sftrun::foreign {
 
@@ -15,6 +15,11 @@ const config::ObjectiveInfo& trl_objective(const Conversion& conversion);
 void trl_loss(Conversion& conversion, const SourceKey& key);
 /// `label_smoothing`
 void trl_smoothing(Conversion& conversion, const SourceKey& key);
+/// `beta` and `temperature`, which GKDConfig has with meanings of their own.
+void trl_beta(Conversion& conversion, const SourceKey& key);
+void trl_temperature(Conversion& conversion, const SourceKey& key);
+/// `vllm_importance_sampling_mode`
+void trl_sampling_correction(Conversion& conversion, const SourceKey& key);
 /// `train_sampling_strategy`: the order of the data.
 void trl_sampling(Conversion& conversion, const SourceKey& key);
 /// `precompute_ref_log_probs`

@@ -253,6 +253,53 @@ TEST_F(PreferenceTest, KtoOfTrl) {
 
 // ---- Axolotl
 
+TEST_F(PreferenceTest, GrpoOfTrl) {
+  const Import run = trl(
+      "loss_type: dr_grpo\nbeta: 0.04\nepsilon: 0.1\nepsilon_high: 0.28\ndelta: "
+      "2.5\nscale_rewards: false\n"
+      "importance_sampling_level: sequence\nmask_truncated_completions: true\n"
+      "max_completion_length: 300\nvllm_importance_sampling_mode: token_truncate\n"
+      "vllm_importance_sampling_cap: 2.0\ntemperature: 0.7\ntop_p: 1.0\nsteps_per_generation: 4\n");
+  expect_values(run, {{"train.objective", R"("grpo")"},
+                      {"train.loss_type", R"("dr_grpo")"},
+                      {"train.beta", "0.04"},
+                      {"train.epsilon", "0.1"},
+                      {"train.epsilon_high", "0.28"},
+                      {"train.delta", "2.5"},
+                      {"train.scale_rewards", R"("none")"},
+                      {"train.importance_sampling_level", R"("sequence")"},
+                      {"train.mask_truncated_completions", "true"},
+                      {"train.max_completion_length", "300"},
+                      {"train.sampling_correction", R"("token_truncate")"},
+                      {"train.sampling_correction_max", "2.0"}});
+  expect_lost(run, "temperature", "sftrun generate --temperature");
+  EXPECT_TRUE(has_key(run.no_meaning, "steps_per_generation"));
+  expect_values(trl("scale_rewards: true\nvllm_importance_sampling_correction: false\n"
+                    "vllm_importance_sampling_mode: token_mask\n"),
+                {{"train.scale_rewards", R"("group")"}, {"train.sampling_correction", R"("off")"}});
+  expect_values(trl("loss_type: cispo\n"), {{"train.objective", R"("grpo")"}});
+}
+
+TEST_F(PreferenceTest, AnswersThatGrpoOfTrlSamplesAreAnError) {
+  for (const auto& [line, fix] : std::vector<std::pair<std::string, std::string>>{
+           {"num_generations: 8", "sftrun generate -n 8"},
+           {"reward_funcs: accuracy_reward", "sftrun reward"},
+           {"entropy_coef: 0.1", "entropy bonus"},
+           {"top_entropy_quantile: 0.2", "set it to 1.0"}})
+    test::expect_error<ConfigError>([&, &line = line] { trl("epsilon: 0.2\n" + line + "\n"); },
+                                    {"not supported", fix});
+}
+
+TEST_F(PreferenceTest, DistillationOfTrl) {
+  expect_values(trl("lmbda: 0.0\nbeta: 0.3\ntemperature: 0.9\n"),
+                {{"train.objective", R"("distill")"},
+                 {"train.kd_beta", "0.3"},
+                 {"train.kd_temperature", "0.9"},
+                 {"train.beta", "none"},
+                 {"train.learning_rate", "2e-5"}});
+  test::expect_error<ConfigError>([&] { trl("lmbda: 0.5\n"); }, {"not supported", "set it to 0"});
+}
+
 TEST_F(PreferenceTest, ObjectivesOfAxolotl) {
   for (const char* name : {"dpo", "ipo", "kto", "orpo", "simpo"}) {
     const Import run = axolotl(fmt::format("rl: {}\n", name));

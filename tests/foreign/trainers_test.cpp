@@ -412,7 +412,6 @@ TEST_F(TrainersTest, OtherObjectivesAreRefused) {
            {"model_name_or_path: m\nloss_type: dft\n", Tool::kTrl},
            {"model_name_or_path: m\nloss_type: [dft]\n", Tool::kTrl},
            {"model_name_or_path: m\nloss_type: [sigmoid, dapo]\n", Tool::kTrl},
-           {"model_name_or_path: m\nreward_funcs: f\n", Tool::kTrl},
            {"loss: {_component_: torchtune.rlhf.loss.PPOLoss}\n", Tool::kTorchtune}})
     test::expect_error<ConfigError>([&, &text = text, tool = tool] { import(text, tool); },
                                     {"not supported", "train.objective"});
