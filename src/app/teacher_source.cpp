@@ -58,7 +58,7 @@ bool may_be_model(const std::filesystem::path& path) {
 
 }  // namespace
 
-void require_teacher(const config::LoadedConfig& loaded) {
+void require_teacher(const config::LoadedConfig& loaded, const std::string& settings) {
   const config::TrainConfig& train = loaded.config.train;
   switch (config::teacher_kind(train)) {
     case config::TeacherKind::kNone:
@@ -74,9 +74,9 @@ void require_teacher(const config::LoadedConfig& loaded) {
                     train.teacher),
         loaded.place_of(kKey),
         fmt::format("name the teacher's model, or let it score the run's data: sftrun score "
-                    "--config run.yaml --model TEACHER --topk 64 --output {} "
+                    "--config {} --model TEACHER --topk 64 --output {} "
                     "(docs/distillation.md)",
-                    train.teacher));
+                    settings, shell_word(train.teacher)));
   if (has_device_map(loaded.config.parallel))
     throw ConfigError(
         "`train.teacher` names a model, and `parallel.device_map` says where the layers of the "

@@ -13,8 +13,9 @@
 namespace sftrun::app {
 
 /// Whether there are scores, or may be a model, and whether the run can use them. Loads nothing.
+/// @param settings "run.yaml data.packing=false": how other commands name the configuration
 /// @throws ConfigError, DataError
-void require_teacher(const config::LoadedConfig& loaded);
+void require_teacher(const config::LoadedConfig& loaded, const std::string& settings);
 
 /// A model beside the student.
 struct TeacherSource {

@@ -32,6 +32,7 @@
 #include "sftrun/data/small_data.h"
 #include "sftrun/data/text_model.h"
 #include "sftrun/foreign/load.h"
+#include "sftrun/hub/repo_name.h"
 #include "sftrun/launch/error_file.h"
 #include "sftrun/launch/event_commands.h"
 #include "sftrun/launch/gpu.h"
@@ -70,11 +71,18 @@ void list_changes(const Json& before, const Json& after, const std::string& pref
   }
 }
 
+/// The configuration as other commands name it after --config: its file and what changes it.
+std::string words_of_settings(const TrainOptions& options) {
+  std::string words = shell_word(options.config.string());
+  for (const std::string& change : options.overrides) words += " " + shell_word(change);
+  return words;
+}
+
 /// Before a model is downloaded.
-void require_files_of_run(const config::LoadedConfig& loaded) {
+void require_files_of_run(const config::LoadedConfig& loaded, const TrainOptions& options) {
   config::require_files(loaded);
   data::require_chat_template(loaded);
-  require_teacher(loaded);
+  require_teacher(loaded, words_of_settings(options));
 }
 
 /// Replaces init_from by the path of the adapter.
@@ -90,9 +98,16 @@ void locate_adapter(config::LoadedConfig& loaded, bool quiet) {
 }
 
 /// Replaces the path of train.reference by that of the model or adapter there, which may be in a
-/// run directory.
-void locate_reference(config::TrainConfig& train) {
+/// run directory, and a name on the hub by the folder of the model's files.
+void locate_reference(config::LoadedConfig& loaded, bool quiet) {
+  config::TrainConfig& train = loaded.config.train;
   if (!train.needs_reference() || train.reference_model() != config::ReferenceModel::kPath) return;
+  if (!leads_to_file(train.reference) && hub::parse_model_name(train.reference))
+    train.reference = find_model({.name = train.reference,
+                                  .where = loaded.place_of("train.reference"),
+                                  .parts = hub::ModelParts::kAll,
+                                  .quiet = quiet})
+                          .path.string();
   const std::filesystem::path path = train.reference, adapter = observe::adapter_at(path);
   const bool is_adapter = leads_to_file(adapter / "adapter_config.json"),
              is_run = !is_adapter && leads_to_file(path / "model" / "config.json");
@@ -257,6 +272,7 @@ WorkerRequest worker_request(const TrainOptions& options, const Run& run) {
           .allow_changed_data = options.allow_changed_data,
           .allow_changed_length = options.allow_changed_length,
           .allow_backend_change = options.allow_backend_change,
+          .settings = words_of_settings(options),
           .profile = options.profile};
 }
 
@@ -513,8 +529,8 @@ int run_worker(const TrainOptions& options, const launch::ExternalWorker& extern
   const launch::WorkerEnv worker = launch::worker_env(complete);
   find_data(loaded, /*quiet=*/worker.rank != 0 || worker.supervised);
   locate_adapter(loaded, /*quiet=*/worker.rank != 0 || worker.supervised);
-  locate_reference(loaded.config.train);
-  if (worker.rank == 0) require_files_of_run(loaded);
+  locate_reference(loaded, /*quiet=*/worker.rank != 0 || worker.supervised);
+  if (worker.rank == 0) require_files_of_run(loaded, options);
   if (worker.rank == 0 && !worker.supervised) warn_of_files_in_both(loaded.config.data);
   const auto model_path =
       locate_model(loaded, options, /*quiet=*/worker.rank != 0 || worker.supervised);
@@ -671,8 +687,8 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env,
       launch::make_plan(launch_request(options, loaded.config, env), machine);
   find_data(loaded, /*quiet=*/false);
   locate_adapter(loaded, /*quiet=*/false);
-  locate_reference(loaded.config.train);
-  require_files_of_run(loaded);
+  locate_reference(loaded, /*quiet=*/false);
+  require_files_of_run(loaded, options);
   warn_of_files_in_both(loaded.config.data);
   const auto model_path = locate_model(loaded, options, /*quiet=*/false);
   const config::RunConfig asked = loaded.config;

@@ -111,6 +111,8 @@ class Applier {
       return;
     }
     nlohmann::ordered_json json = object.get();
+    if (object.type == FieldType::kLosses && json.is_string())  // a name alone has the weight 1
+      json = nlohmann::ordered_json::object({{json.get<std::string>(), 1}});
     nlohmann::ordered_json::json_pointer pointer;  // its text would give / and ~ a meaning
     for (const std::string& part : split(assignment.key.substr(object.key.size() + 1), '.'))
       pointer.push_back(part);

@@ -34,12 +34,16 @@ inline Limits above(double min) {
 inline Limits between(double min, double max) {
   return {.min = min, .max = max};
 }
+inline Limits above_up_to(double min, double max) {
+  return {.min = min, .max = max, .above_min = true};
+}
 inline Limits from_until(double min, double max) {
   return {.min = min, .max = max, .below_max = true};
 }
 
 /// Numbers of steps, tokens and records: far from overflow in products, and in what clocks and files hold.
 inline constexpr double kMaxCount = 1e12;
+inline constexpr double kMaxFactor = 1e6;      ///< of a loss: its squares stay finite in fp32
 inline constexpr double kMaxTokens = 1 << 24;  ///< of a sequence
 inline constexpr double kMaxImagePixels = 1 << 28, kMaxImageSide = 1 << 16;
 inline constexpr double kMaxDevices = 1 << 16;          ///< of a run
@@ -273,7 +277,7 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
   using enum OnResume;
   field(train.objective, "objective", any(), kSame,
         "Loss that is minimised. " + objective_descriptions(), "dpo");
-  field(train.beta, "beta", at_least(0).otherwise("0.1; 0 with grpo"), kSame,
+  field(train.beta, "beta", between(0, kMaxFactor).otherwise("0.1; 0 with grpo"), kSame,
         readers_of_setting("train.beta") +
             ": weight of the distance to the reference model; lower values allow larger changes. "
             "0, of grpo alone: there is no reference model. "
@@ -300,25 +304,25 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
             ": what measures the distance to the reference model (arXiv:2309.16240), for losses of "
             "the difference h.",
         "js_divergence");
-  field(train.f_alpha_divergence_coef, "f_alpha_divergence_coef", any(), kSame,
-        "Alpha of `f_divergence: alpha_divergence`; 1 is reverse_kl.", "0.5");
-  field(train.discopop_tau, "discopop_tau", above(0), kSame,
+  field(train.f_alpha_divergence_coef, "f_alpha_divergence_coef", between(-kMaxFactor, kMaxFactor),
+        kSame, "Alpha of `f_divergence: alpha_divergence`; 1 is reverse_kl.", "0.5");
+  field(train.discopop_tau, "discopop_tau", above_up_to(0, kMaxFactor), kSame,
         "Temperature tau of the loss discopop.", "0.05");
-  field(train.simpo_gamma, "simpo_gamma", at_least(0), kSame,
+  field(train.simpo_gamma, "simpo_gamma", between(0, kMaxFactor), kSame,
         readers_of_setting("train.simpo_gamma") +
             ": margin by which the mean reward of the chosen answer should be higher: gamma in "
             "-log sigmoid(beta (c / n_c - r / n_r) - gamma).",
         "0.5");
-  field(train.cpo_alpha, "cpo_alpha", at_least(0).otherwise("1; 0 with simpo"), kSame,
+  field(train.cpo_alpha, "cpo_alpha", between(0, kMaxFactor).otherwise("1; 0 with simpo"), kSame,
         readers_of_setting("train.cpo_alpha") +
             ": weight of the cross-entropy of the chosen answers, which is added to the loss.",
         "1");
-  field(train.desirable_weight, "desirable_weight", at_least(0), kSame,
+  field(train.desirable_weight, "desirable_weight", between(0, kMaxFactor), kSame,
         readers_of_setting("train.desirable_weight") +
             ": weight of desirable answers. The number of desirable answers times their weight "
             "should be 1 to 1.33 times that of undesirable ones (arXiv:2402.01306, equation 8).",
         "1");
-  field(train.undesirable_weight, "undesirable_weight", at_least(0), kSame,
+  field(train.undesirable_weight, "undesirable_weight", between(0, kMaxFactor), kSame,
         readers_of_setting("train.undesirable_weight") + ": weight of undesirable answers.", "1");
   field(train.epsilon, "epsilon", between(0, 1e6), kSame,
         readers_of_setting("train.epsilon") +
@@ -332,7 +336,7 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
           ": upper bound of ratios (DAPO's authors use 0.28). With `loss_type: cispo` the largest "
           "ratio itself (its authors use 5).",
       "0.28");
-  field(train.delta, "delta", above(1).otherwise("none"), kSame,
+  field(train.delta, "delta", above_up_to(1, kMaxFactor).otherwise("none"), kSame,
         readers_of_setting("train.delta") +
             ": bound of ratios of answers with a negative advantage, which have none otherwise "
             "(arXiv:2505.07291); above 1 + epsilon_high.",
@@ -367,9 +371,10 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
           "multiplied by the ratio of the two, of the token or of its whole answer, up to "
           "sampling_correction_max (truncate), or by 0 above it (mask). off: nothing.",
       "token_truncate");
-  field(train.sampling_correction_max, "sampling_correction_max", above(0), kSame,
+  field(train.sampling_correction_max, "sampling_correction_max", above_up_to(0, kMaxFactor), kSame,
         "The largest ratio of `train.sampling_correction`.", "2");
-  field(train.center_rewards_coefficient, "center_rewards_coefficient", at_least(0), kSame,
+  field(train.center_rewards_coefficient, "center_rewards_coefficient", between(0, kMaxFactor),
+        kSame,
         readers_of_setting("train.center_rewards_coefficient") +
             ": weight of the mean of (chosen score + rejected score)^2 in the loss, which keeps "
             "scores "
@@ -423,7 +428,7 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
             "generalised Jensen-Shannon divergence of arXiv:2306.13649, as `beta` of TRL's "
             "GKDTrainer.",
         "0.5");
-  field(train.kd_temperature, "kd_temperature", above(0), kSame,
+  field(train.kd_temperature, "kd_temperature", above_up_to(0, kMaxFactor), kSame,
         readers_of_setting("train.kd_temperature") +
             ": divides the logits of teacher and student in the divergence, as `temperature` of "
             "TRL's GKDTrainer. The teacher's scores must have been written with it.",

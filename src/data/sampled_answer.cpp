@@ -163,11 +163,12 @@ uint64_t group_of(const Sequence& sequence, const Json& record, const std::strin
     const auto bytes = std::as_bytes(prompt);
     return hash_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   }
-  if (!group->is_number() && !group->is_string())
+  const bool is_long = is_kept_integer(*group) || is_kept_fraction(*group);
+  if (!group->is_number() && !is_long && !group->is_string())
     throw DataError(fmt::format("\"group\" must be a number or a string, not {}",
                                 excerpt(to_json_text(*group))),
                     where, "give answers to the same prompt the same number");
-  return hash_of(group->dump());
+  return hash_of(is_long ? number_text(*group) : group->dump());
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "sftrun/core/hash.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/teacher_scores.h"
 #include "sftrun/spec/trained_names.h"
@@ -21,16 +22,18 @@ namespace sftrun::engine {
 namespace {
 
 /// The command that scores what is missing.
-std::string scoring_command(const data::TeacherDescription& teacher, const std::string& folder) {
+std::string scoring_command(const std::string& settings, const data::TeacherDescription& teacher,
+                            const std::string& folder) {
   const std::string temperature =
       teacher.temperature == 1 ? "" : fmt::format(" --temperature {:g}", teacher.temperature);
-  return fmt::format("sftrun score --config RUN.yaml --model {} --topk {}{} --dtype {} --output {}",
-                     teacher.teacher, teacher.k, temperature, teacher.dtype, folder);
+  return fmt::format("sftrun score --config {} --model {} --topk {}{} --dtype {} --output {}",
+                     settings, shell_word(teacher.teacher), teacher.k, temperature, teacher.dtype,
+                     shell_word(folder));
 }
 
 /// @throws DataError naming the first example that the teacher has not scored
 void require_all_scored(const data::Dataset& dataset, const data::TeacherScores& scores,
-                        const char* key) {
+                        const char* key, const std::string& settings) {
   const data::ExampleStore& examples = dataset.examples();
   int64_t missing = 0, first = -1;
   for (int64_t i = 0; i < examples.size(); ++i) {
@@ -43,7 +46,7 @@ void require_all_scored(const data::Dataset& dataset, const data::TeacherScores&
                   counted(examples.size(), "example"), key),
       dataset.place_of(first),
       fmt::format("let it score them: {}. Examples that it has scored are not scored again",
-                  scoring_command(scores.description(), scores.folder().string())));
+                  scoring_command(settings, scores.description(), scores.folder().string())));
 }
 
 }  // namespace
@@ -76,7 +79,7 @@ std::optional<int64_t> rendering_time_of_teacher(const config::TrainConfig& trai
   return data::TeacherScores(train.teacher).description().rendered_at_unix_s;
 }
 
-void attach_teacher(PreparedRun& run) {
+void attach_teacher(PreparedRun& run, const std::string& settings) {
   const config::TrainConfig& train = run.config.train;
   if (config::teacher_kind(train) != config::TeacherKind::kScores) return;
   const auto scores = std::make_shared<const data::TeacherScores>(train.teacher);
@@ -86,7 +89,7 @@ void attach_teacher(PreparedRun& run) {
   for (auto [dataset, key] :
        {std::pair(&run.data.train, "data.train"), std::pair(&run.data.val, "data.val")}) {
     if (!*dataset) continue;
-    require_all_scored(**dataset, *scores, key);
+    require_all_scored(**dataset, *scores, key, settings);
     (*dataset)->set_teacher(scores);
   }
   train::add_teacher(run.identity, fmt::format("{:016x}", scores->description().hash()));

@@ -14,9 +14,9 @@ namespace sftrun::engine {
 std::optional<int64_t> rendering_time_of_teacher(const config::TrainConfig& train);
 
 /// Attaches the scores of `train.teacher` to the data of a run, if it has any, and adds the
-/// teacher to its identity.   @throws ConfigError, DataError: other tokens or settings, or an example
+/// teacher to its identity.   @param settings of the run, as commands name them   @throws ConfigError, DataError: other tokens or settings, or an example
 /// that it has not scored
-void attach_teacher(PreparedRun& run);
+void attach_teacher(PreparedRun& run, const std::string& settings);
 
 /// A teacher beside the student, if the run has one: `request` says where. All ranks call both.
 class TeacherBeside {

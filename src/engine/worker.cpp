@@ -131,7 +131,8 @@ int prepare_and_train(const app::WorkerRequest& request, PreparedRun& run, Rank&
     train::add_start(run.identity, weights::adapter_hash(start));
   train::require_same_on_all_ranks(run.identity, config, rank.comm(),
                                    rank.env().local_world_size == rank.env().world_size);
-  if (const int code = rank.before_training([&] { attach_teacher(run); })) return code;
+  if (const int code = rank.before_training([&] { attach_teacher(run, request.settings); }))
+    return code;
   TeacherBeside teacher(run, request);
   if (const int code = teacher.identify(rank)) return code;
   if (run.resume_from) {

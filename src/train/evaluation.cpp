@@ -172,6 +172,7 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
   std::vector<std::string> names;  // of the sums of a set, after their number of terms
   std::vector<double> values;      // of all sets
   at::Tensor confusion;
+  int64_t num_label_tokens = 0;
   LostMedia lost(comm, bad_records_);
   for (const Set& set : sets_) {
     const std::vector<data::Bin> bins = set.plan.global_batch(0, 0);
@@ -187,6 +188,8 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
       if (stop.agreed() != 0) return {.stop_exit_code = stop.agreed()};
     } while (lost.agree(records, "the evaluation"));
     names = sums.metric_names;
+    num_label_tokens += data::counts_of(val_.examples(), bins).label_tokens -
+                  data::counts_among(val_.examples(), bins, lost_).label_tokens;
     values.push_back(sums.num_terms);
     for (const at::Tensor& metric : sums.metrics) values.push_back(metric.item<double>());
     if (sums.confusion.defined())
@@ -201,7 +204,7 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
   const size_t stride = names.size() + 1;
   std::vector<double> totals(stride);
   for (size_t i = 0; i < by_set.size(); ++i) totals[i % stride] += by_set[i];
-  EvalResult result{.num_terms = totals[0]};
+  EvalResult result{.num_terms = totals[0], .num_labels = num_label_tokens};
   // Records that lost their labels may be all.
   const auto mean = [](double sum, double count) { return count > 0 ? sum / count : 0.0; };
   result.loss = mean(totals[1], totals[0]);

@@ -1,6 +1,8 @@
 #include "sftrun/train/run_data.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "sftrun/core/error.h"
@@ -35,6 +37,49 @@ AnswerEnds ends_of(const data::ExampleStore& examples) {
   return ends;
 }
 
+/// Whether `train.sampling_correction` removes all of an answer from the loss, as far as its record says.
+bool is_masked(const data::LabelValues& values, const config::TrainConfig& config) {
+  const std::vector<float>& old = values.of(data::LabelColumn::kOldLogp);
+  const std::vector<float>& sampled = values.of(data::LabelColumn::kSampledLogp);
+  if (old.empty() || sampled.empty()) return false;
+  const double most = std::log(config.sampling_correction_max);
+  double sum = 0, least = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < old.size(); ++i) {
+    const double difference = static_cast<double>(old[i]) - static_cast<double>(sampled[i]);
+    const double known = std::isnan(difference) ? 0 : difference;
+    sum += known;
+    least = std::min(least, known);
+  }
+  return config.sampling_correction == config::SamplingCorrection::kTokenMask ? least > most
+                                                                              : sum > most;
+}
+
+/// @throws DataError if the correction leaves nothing to train on
+void require_unmasked_answers(const data::ExampleStore& examples, const config::TrainConfig& config,
+                              const char* key, bool is_validation) {
+  using enum config::SamplingCorrection;
+  const bool masks =
+      config.sampling_correction == kTokenMask || config.sampling_correction == kSequenceMask;
+  int64_t num_masked = 0;
+  for (int64_t i = 0; masks && i < examples.size(); ++i) {
+    if (!examples.stored(i).has(data::LabelColumn::kSampledLogp)) continue;
+    num_masked += is_masked(examples.values_of(i), config) ? 1 : 0;
+  }
+  if (num_masked == 0) return;
+  if (num_masked == examples.size() && !is_validation)
+    throw DataError(
+        "train.sampling_correction leaves out every answer: \"logprobs\" and "
+        "\"sampling_logprobs\" differ too much",
+        key,
+        "see that both are of the same tokens; set sampling_correction to sequence_truncate, or "
+        "raise sampling_correction_max");
+  if (2 * num_masked > examples.size())
+    log::warn(
+        "{}: train.sampling_correction leaves out {} of {}, of which \"logprobs\" and "
+        "\"sampling_logprobs\" differ too much; sequence_truncate keeps them",
+        key, num_masked, counted(examples.size(), "answer"));
+}
+
 /// Sampled answers get their advantages from the rewards of their groups.
 /// @throws DataError if no reward of the training data says anything
 void attach_advantages(data::Dataset& data, const config::TrainConfig& config, bool is_validation) {
@@ -56,6 +101,7 @@ void attach_advantages(data::Dataset& data, const config::TrainConfig& config, b
         "every answer was cut short (\"finish_reason\": \"length\"), and with "
         "train.mask_truncated_completions none of them is trained on",
         key, "sample longer answers (--max-new-tokens), or set it to false");
+  require_unmasked_answers(data.examples(), config, key, is_validation);
   if (config.scale_rewards != config::ScaleRewards::kGroup && advantages.num_groups == 0)
     log::warn("{}: train.scale_rewards has no effect: the records have advantages, and no rewards",
               key);

@@ -180,11 +180,13 @@ void RunLog::write_events(const observe::EvalMetrics& m, const std::string& samp
 
 namespace {
 
-/// "12 label tokens", or where they have weights "label tokens of weight 11.5".
-std::string terms_text(double terms, const std::string& word) {
-  const int64_t whole = std::llround(terms);
-  if (static_cast<double>(whole) == terms) return counted(whole, word);
-  return fmt::format("{}s of weight {:.6g}", word, terms);
+/// "12 label tokens", or where they have weights "12 label tokens of weight 11.5".
+std::string terms_text(const EvalResult& result, const config::ObjectiveInfo& objective) {
+  if (objective.terms != config::LossTerms::kLabelTokens ||
+      result.num_terms == static_cast<double>(result.num_labels))
+    return counted(std::llround(result.num_terms), objective.term_word());
+  return fmt::format("{} of weight {:.6g}", counted(result.num_labels, objective.term_word()),
+                     result.num_terms);
 }
 
 }  // namespace
@@ -203,8 +205,7 @@ std::string RunLog::line_of(const observe::EvalMetrics& m, const EvalResult& res
   if (m.eval_perplexity) line += fmt::format(" perplexity {:.3f}", *m.eval_perplexity);
   if (const auto& [metric, word] = objective.shown; !metric.empty())
     line += fmt::format(" {} {:.3f}", word, value_of(m.objective, metric).value_or(0));
-  line += fmt::format(" ({}, {})", terms_text(result.num_terms, objective.term_word()),
-                      format_duration(result.seconds));
+  line += fmt::format(" ({}, {})", terms_text(result, objective), format_duration(result.seconds));
   if (const auto accuracy = value_of(m.objective, "token_accuracy"))
     line += fmt::format(" eval_token_accuracy {:.4f}", *accuracy);
   if (m.answers) {

@@ -37,6 +37,11 @@ TEST_F(PreferenceLossesTest, ANameAListOrAMap) {
   EXPECT_EQ(losses(""), (Shares{{kSigmoid, 1}}));
   const auto overridden = load("", {"train.objective=dpo", "train.loss_type={ipo: 2}"});
   EXPECT_EQ(overridden.config.train.losses().shares, (Shares{{kIpo, 2}}));
+  for (const char* of_file : {"{hinge: 1}", "hinge"}) {
+    const auto added = load("train: {objective: dpo, loss_type: " + std::string(of_file) + "}\n",
+                            {"train.loss_type.sigmoid=2"});
+    EXPECT_EQ(added.config.train.losses().shares, (Shares{{kHinge, 1}, {kSigmoid, 2}})) << of_file;
+  }
   const auto one = load("", {"train.objective=dpo", "train.loss_type.ipo=2"});
   EXPECT_EQ(one.config.train.losses().shares, (Shares{{kIpo, 2}}));
 }

@@ -125,7 +125,7 @@ TEST(RunLogs, AnEvaluationIsToldToTheUsersCommandAndTheLog) {
   RunLog run_log(of.inputs);
   run_log.open({});
   const observe::EvalMetrics metrics{.step = 2, .eval_loss = 1.25, .losses = {{"one", 1.5}}};
-  run_log.add_evaluation(metrics, {.num_terms = 9}, {}, "eval_loss");
+  run_log.add_evaluation(metrics, {.num_terms = 9, .num_labels = 9}, {}, "eval_loss");
   log::configure({.console = log::Level::kOff});
   const std::string text = read_text_file(dir / "log");
   EXPECT_NE(text.find("step 2/4 eval_loss 1.2500 (9 label tokens"), std::string::npos) << text;

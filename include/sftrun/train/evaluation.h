@@ -24,7 +24,8 @@ struct EvalResult {
   int stop_exit_code = 0;  ///< not 0: the run was asked to stop meanwhile; there is no result
   double loss = 0;         ///< mean over the objective's terms of the validation set
   double seconds = 0;
-  double num_terms = 0;          ///< of the objective
+  double num_terms = 0;          ///< of the objective; of label tokens the sum of their weights
+  int64_t num_labels = 0;        ///< label tokens, whatever their weights
   observe::NamedValues metrics;  ///< means that the objective reports
   observe::NamedValues losses;   ///< of each set by its name, if there are several
   /// ScoreValue::confusion of all sets, row after row; empty: the objective counts none.
