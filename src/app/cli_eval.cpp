@@ -99,9 +99,11 @@ void check(const config::LoadedConfig& loaded, const fs::path& yaml) {
     const bool is_of_pairs =
         config::is_format(config.data.format, &config::RecordFormatInfo::is_pair);
     throw ConfigError(
-        fmt::format(
-            "`sftrun eval` measures answers and pairs, and train.objective {} learns from {}",
-            objective.name, objective.reads_samples() ? "rewards" : "judgements"),
+        fmt::format("`sftrun eval` measures answers and pairs, and train.objective {} {}",
+                    objective.name,
+                    objective.embeds()          ? "compares embeddings of texts"
+                    : objective.reads_samples() ? "learns from rewards"
+                                                : "learns from judgements"),
         loaded.place_of("train.objective"),
         "for answers, add them here: data.val=FILE train.objective=" +
             config::first_objective_for(config::ExampleForm::kAnswer) +

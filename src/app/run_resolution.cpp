@@ -11,6 +11,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/data/classes.h"
+#include "sftrun/data/retrieval.h"
 #include "sftrun/launch/gpu.h"
 #include "sftrun/launch/launch_plan.h"
 #include "sftrun/observe/system.h"
@@ -219,6 +220,19 @@ void resolve_classes(config::RunConfig& config, const std::filesystem::path& mod
   config.train.problem_type = found.problem;
 }
 
+/// Of one query with one text there is nothing to tell the text from.
+void require_negatives(const config::LoadedConfig& loaded) {
+  const config::TrainConfig& train = loaded.config.train;
+  const bool has_others = train.negatives.value_or(0) > 0 || loaded.config.data.packing ||
+                          train.global_batch_size.value.value_or(2) > 1;
+  if (!train.objective_info().embeds() || has_others) return;
+  throw ConfigError(
+      "a global batch has one example, whose records have no \"negative\": train.objective embed "
+      "tells the text of a query from the other texts of the batch",
+      loaded.place_of("train.global_batch_size"),
+      "raise train.batch_size or train.grad_accum, or use records with \"negative\"");
+}
+
 }  // namespace
 
 RunPlace place_here(const config::RunConfig& config, int world_size, int local_world_size,
@@ -236,6 +250,8 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
   const config::LoadedConfig asked = loaded;
   if (loaded.config.train.objective_info().reads_classes())
     resolve_classes(loaded.config, model_path);
+  if (loaded.config.train.objective_info().embeds())
+    loaded.config.train.negatives = data::find_negatives(loaded.config);
   Run run{.model_path = model_path, .batches = batch_request(loaded.config.train)};
   if (place.device == "cpu" && world_size > 1 &&
       loaded.config.parallel.backend == config::CommBackend::kNccl) {
@@ -263,6 +279,7 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
   }
   run.batches.max_micro_batch = std::min(run.batches.max_micro_batch, place.max_micro_batch);
   config::resolve(loaded, yaml, world_size, run.batches.max_micro_batch);
+  require_negatives(loaded);
   for (config::IdleSetting& idle : config::idle_settings(
            asked, loaded.config, {.world_size = world_size, .on_gpu = devices.on_gpu}))
     loaded.warnings.push_back(std::move(idle.warning));

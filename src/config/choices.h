@@ -311,6 +311,21 @@ struct Words<ReferenceLogps> {
 };
 
 template <>
+struct Words<Pooling> {
+  using enum Pooling;
+  static constexpr auto all = std::to_array<Word<Pooling>>({
+      {"last", kLast},
+      {"mean", kMean},
+      {"lasttoken", kLast, WordKind::kAlias},
+      {"last_token", kLast, WordKind::kAlias},
+      {"cls", Pooling{}, WordKind::kUnsupported},
+      {"max", Pooling{}, WordKind::kUnsupported},
+      {"weightedmean", Pooling{}, WordKind::kUnsupported},
+  });
+  static constexpr std::string_view instead = "";
+};
+
+template <>
 struct Words<ProblemType> {
   using enum ProblemType;
   static constexpr auto all = std::to_array<Word<ProblemType>>({

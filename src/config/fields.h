@@ -248,6 +248,15 @@ void visit_fields(DataConfig& data, Visitor&& field) {
             "that is a classifier, else "
             "what the records have as \"label\" or \"labels\", in alphabetical or numerical order.",
         "[negative, positive]");
+  field(data.query_prompt, "query_prompt", any(), kSame,
+        readers_of_setting("data.query_prompt") +
+            ": text before each query, which is saved as the prompt `query` of "
+            "sentence-transformers.",
+        "\"query: \"");
+  field(data.document_prompt, "document_prompt", any(), kSame,
+        readers_of_setting("data.document_prompt") +
+            ": text before all other texts, which is saved as the prompt `document`.",
+        "\"passage: \"");
   field(data.image_root, "image_root", a_path().otherwise("the folder of the record's file"), kAny,
         "Folder of the images, frames of videos and files of features that records name with "
         "relative paths.",
@@ -386,6 +395,30 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
             "cross-entropy of each class), by transformers' names. auto: several if records have "
             "\"labels\".",
         "multi_label_classification");
+  field(train.pooling, "pooling", any(), kSame,
+        readers_of_setting("train.pooling") +
+            ": which hidden states are the embedding of a text: that of its last token, or the "
+            "mean of all of its tokens.",
+        "mean");
+  field(train.embed_temperature, "embed_temperature", above(0), kSame,
+        readers_of_setting("train.embed_temperature") +
+            ": divides similarities before the softmax; 1 / `scale` of sentence-transformers' "
+            "MultipleNegativesRankingLoss, whose default is 20.",
+        "0.02");
+  field(train.embed_normalize, "embed_normalize", any(), kSame,
+        readers_of_setting("train.embed_normalize") +
+            ": embeddings have length 1, and similarities are cosines; else they are dot products.",
+        "false");
+  field(train.embed_symmetric, "embed_symmetric", any(), kSame,
+        readers_of_setting("train.embed_symmetric") +
+            ": the loss is the mean of that of finding each query's text and that of finding each "
+            "text's query (MultipleNegativesSymmetricRankingLoss).",
+        "true");
+  field(train.negatives, "negatives", at_least(0), kSame,
+        readers_of_setting("train.negatives") +
+            ": texts of each record that do not fit its query; a record that has more gives its "
+            "first ones. Without it as many as the first record has.",
+        "7");
   field(
       train.reference, "reference", any(), kSame,
       readers_of_setting("train.reference") +

@@ -107,6 +107,12 @@ std::string for_text(const RunConfig& run, const RunFacts&) {
   return all_are_text(run.data) ? " on data of the format text" : "";
 }
 
+/// Queries and texts are not rendered.
+std::string for_queries(const RunConfig& run, const RunFacts&) {
+  const ObjectiveInfo& objective = run.train.objective_info();
+  return objective.reads_retrieval() ? fmt::format(" with train.objective {}", objective.name) : "";
+}
+
 bool draws_data(const DataConfig& data) {
   const auto is_drawn = [](const DataSource& source) {
     return source.weight != std::floor(source.weight);
@@ -171,6 +177,7 @@ IdleRules rules_of_data() {
            },
        .part = "weight in data.val"},
       {{"data.thinking", "data.empty_thinking", "data.loss_on"}, for_text},
+      {{"data.thinking", "data.empty_thinking"}, for_queries},
       {{"data.thinking"},
        [](const RunConfig& run, const RunFacts&) {
          const bool splits = run.data.thinking == Thinking::kSplit;

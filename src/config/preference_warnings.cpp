@@ -7,7 +7,7 @@ namespace sftrun::config {
 std::vector<std::string> preference_warnings(const RunConfig& asked) {
   const TrainConfig& train = asked.train;
   const ObjectiveInfo& objective = train.objective_info();
-  if (objective.reads_answers() || objective.has_scores()) return {};
+  if (objective.reads_answers() || objective.has_scores() || objective.reads_retrieval()) return {};
   std::vector<std::string> warnings;
   if (!train.learning_rate) {
     const bool is_adapter = asked.tuning.trains_adapter();

@@ -115,6 +115,8 @@ std::string cache_key(const std::string& fingerprint, const TokenizedSource& sou
   key.add(static_cast<uint64_t>(config.train.objective_info().head));
   for (const std::string& name : config.data.classes) key.add(name);
   key.add(static_cast<uint64_t>(config.train.problem_type));
+  key.add(static_cast<uint64_t>(config.train.sequences()));
+  key.add(data.query_prompt).add(data.document_prompt);
   for (const tokenizer::TokenId id : model.stop_ids) key.add(static_cast<uint64_t>(id));
   for (const nlohmann::ordered_json* setting :
        {&data.chat_template_kwargs, &data.fields, &data.label_weights})
@@ -299,7 +301,7 @@ std::string Dataset::place_of(int64_t example) const {
 }
 
 int64_t documents_together(const config::RunConfig& config) {
-  return config.train.objective_info().sequences();
+  return config.train.sequences();
 }
 
 Dataset load_dataset(const config::RunConfig& config,

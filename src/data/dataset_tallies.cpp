@@ -21,9 +21,10 @@ CheckContext::CheckContext(const TextModel& text_model, const config::RunConfig&
       is_text(config::format_info(format).is_text),
       is_preference(config::format_info(format).is_pair),
       form(run.train.example_form()),
-      has_scores(run.train.objective_info().has_scores()),
+      has_scores(run.train.objective_info().head != config::HeadKind::kLanguage),
       rule(length_rule),
-      expects_bos(!is_text && model.chat_template && adds_bos(*model.tokenizer)) {}
+      expects_bos(!is_text && form != config::ExampleForm::kRetrieval && model.chat_template &&
+                  adds_bos(*model.tokenizer)) {}
 
 bool CheckContext::trains_ends() const {
   return !has_scores && !is_text && data.loss_on != config::LossOnChoice::kAll;

@@ -42,7 +42,8 @@ LengthRule length_rule(const config::RunConfig& config, RecordFormat format) {
     return rule;
   }
   if (rule.too_long == TooLong::kAuto) {
-    rule.too_long = config::format_info(format).is_text ? TooLong::kTruncate : TooLong::kDrop;
+    const config::RecordFormatInfo& info = config::format_info(format);
+    rule.too_long = info.is_text || info.is_retrieval ? TooLong::kTruncate : TooLong::kDrop;
   }
   return rule;
 }
@@ -69,7 +70,24 @@ Fate fate_of(const Sequence& sequence, const LengthRule& rule, const std::string
                       : "raise model.max_seq_len, or set data.too_long to drop or truncate");
 }
 
+namespace {
+
+/// Without the tokens before those at its end, as tokenizers truncate.
+Sequence shortened(const Sequence& sequence, int64_t length) {
+  Sequence cut{.ids = sequence.ids, .mask = sequence.mask, .targets = sequence.targets};
+  const int64_t first = length - sequence.num_end_tokens,
+                end = std::ssize(sequence.ids) - sequence.num_end_tokens;
+  cut.ids.erase(cut.ids.begin() + first, cut.ids.begin() + end);
+  cut.mask.erase(cut.mask.begin() + first, cut.mask.begin() + end);
+  return cut;
+}
+
+}  // namespace
+
 Example to_example(const Sequence& sequence, int64_t max_seq_len, int64_t record) {
+  const bool keeps_end = sequence.num_end_tokens > 0 && sequence.num_end_tokens < max_seq_len;
+  if (keeps_end && std::ssize(sequence.ids) > max_seq_len)
+    return to_example(shortened(sequence, max_seq_len), max_seq_len, record);
   const size_t length = std::min(sequence.ids.size(), static_cast<size_t>(max_seq_len));
   Example example{
       .tokens = {sequence.ids.begin(), sequence.ids.begin() + static_cast<ptrdiff_t>(length)},

@@ -187,7 +187,7 @@ std::string known_keys() {
 std::string known_prompts() {
   std::vector<std::string> prompts;
   for (const config::RecordFormatInfo& info : config::kRecordFormats) {
-    if (info.is_pair || info.is_sampled) continue;
+    if (info.is_pair || info.is_sampled || info.is_retrieval) continue;
     const bool has_input = info.optional.contains("input");
     prompts.push_back(fmt::format("\"{}\"{}", *info.columns.begin(),
                                   has_input ? " with or without \"input\"" : ""));

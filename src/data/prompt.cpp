@@ -38,7 +38,7 @@ struct Asked {
 
 Asked asked_by(const Json& record, const std::string& where) {
   for (const config::RecordFormatInfo& info : config::kRecordFormats) {
-    if (info.is_pair) continue;
+    if (info.is_pair || info.is_retrieval) continue;
     if (const auto asked = reader_of(info.format).asked) {
       if (auto completed = asked(record, where)) return {std::move(*completed), info.format};
     } else if (!reason_for(info.format, record).empty()) {

@@ -11,6 +11,7 @@
 #include "nulls.h"
 #include "record_media.h"
 #include "record_values.h"
+#include "retrieval_record.h"
 #include "sampled_answer.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
@@ -156,6 +157,10 @@ DetectedFormat detect_format(const Json& record, const std::string& where,
   if (reader.reads_judgements()) return detect_judged(record, reader, where);
   if (reader.reads_samples()) return detect_sampled(record, reader, where);
   if (reader.reads_classes()) return detect_classed(record, reader, where);
+  if (reader.reads_retrieval()) {
+    if (auto format = format_of_keys(record, reader.form)) return *format;
+    refuse_unpaired_query(record, reader, where);
+  }
   if (auto format = format_of_keys(record, reader.form)) return *format;
   if (reader.reads_pairs()) refuse_without_pair(record, reader, where);
   if (is_preference(record)) refuse_preference(record, where);

@@ -11,7 +11,8 @@ std::vector<std::string> keys_of_formats() {
     std::vector<std::string> columns;
     for (const std::string_view column : info.columns)
       columns.push_back(fmt::format("\"{}\"", column));
-    if (!info.is_pair && !info.is_sampled) keys.push_back(join(columns, " and "));
+    if (!info.is_pair && !info.is_sampled && !info.is_retrieval)
+      keys.push_back(join(columns, " and "));
   }
   return keys;
 }

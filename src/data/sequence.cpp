@@ -14,6 +14,7 @@
 #include "media_text.h"
 #include "preference.h"
 #include "record.h"
+#include "retrieval_record.h"
 #include "roles.h"
 #include "sampled_answer.h"
 #include "sftrun/core/error.h"
@@ -353,7 +354,7 @@ std::string fitting_templates(const TextModel& model) {
 void give_targets(std::vector<Sequence>& sequences, const Json& record,
                   const SequenceOptions& options, const std::string& where) {
   using enum config::HeadKind;
-  if (options.head == kLanguage) return;
+  if (options.head == kLanguage || options.head == kEmbedding) return;
   const std::vector<float> targets =
       options.head == kReward ? std::vector<float>{margin_of(record, where)}
                               : class_numbers(record, options.classes, options.problem_type, where);
@@ -398,9 +399,12 @@ std::vector<Sequence> SequenceBuilder::build(const Json& given, const std::strin
     return {std::move(sequence)};
   }
   Json room;
-  const bool is_classed = options_.form == config::ExampleForm::kClassed;
+  const bool is_classed = options_.form == config::ExampleForm::kClassed,
+             is_retrieval = options_.form == config::ExampleForm::kRetrieval;
   const Json& record = is_classed ? with_text_of_prompt(given, room) : given;
-  std::vector<Sequence> sequences = build_unchecked(record, where, folder);
+  std::vector<Sequence> sequences = is_retrieval
+                                        ? retrieval_sequences(record, model_, options_, where)
+                                        : build_unchecked(record, where, folder);
   give_targets(sequences, record, options_, where);
   if (options_.form == config::ExampleForm::kSampled) set_sample(sequences.at(0), record, where);
   for (Sequence& sequence : sequences) {

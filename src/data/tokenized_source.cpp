@@ -1,11 +1,13 @@
 #include "tokenized_source.h"
 
 #include <algorithm>
+#include <span>
 
 #include "media_text.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/data/classes.h"
 #include "sftrun/data/parallel_for.h"
+#include "sftrun/data/retrieval.h"
 
 namespace sftrun::data {
 namespace {
@@ -43,8 +45,8 @@ Outcome outcome_of(const Sequence& sequence, const LengthRule& rule, const TextM
   return outcome;
 }
 
-/// A pair of which one sequence is left out is left out as a whole.
-void leave_out_incomplete(std::vector<Outcome>& pair) {
+/// An example of which one sequence is left out is left out as a whole.
+void leave_out_incomplete(std::span<Outcome> pair) {
   const auto is_left_out = [](const Outcome& one) { return one.example.tokens.empty(); };
   if (std::none_of(pair.begin(), pair.end(), is_left_out)) return;
   for (Outcome& one : pair) {
@@ -55,6 +57,15 @@ void leave_out_incomplete(std::vector<Outcome>& pair) {
     one.example.media.clear();
     one.num_empty_answers = one.num_control_tokens = 0;
   }
+}
+
+}  // namespace
+
+namespace {
+
+/// Sequences that are kept or left out together.
+size_t objective_sequences(const config::RunConfig& config) {
+  return static_cast<size_t>(config.train.sequences());
 }
 
 }  // namespace
@@ -76,6 +87,9 @@ SequenceOptions sequence_options(const config::RunConfig& run, bool with_parts) 
           .head = objective.head,
           .classes = classes.names,
           .problem_type = classes.problem,
+          .negatives = objective.embeds() ? find_negatives(run) : 0,
+          .query_prompt = data.query_prompt,
+          .document_prompt = data.document_prompt,
           .loss_on = objective.reads_classes() ? config::LossOnChoice::kAll : data.loss_on,
           .thinking = data.thinking,
           .empty_thinking = data.empty_thinking,
@@ -92,7 +106,7 @@ TokenizedSource::TokenizedSource(const config::RunConfig& config, const config::
       rule_(length_rule(config, records_.format().format)),
       model_(model),
       skips_bad_records_(config.data.bad_records == config::BadRecords::kSkip),
-      are_pairs_(config.train.objective_info().reads_pairs()),
+      together_(objective_sequences(config)),
       num_threads_(num_threads) {}
 
 void TokenizedSource::skip(int64_t num_records) {
@@ -117,7 +131,9 @@ void TokenizedSource::add_outcomes(Block& block, const SourceRecords::Block& rea
       block.records[index].push_back(std::move(outcome));
     }
     block.records[index].front().absent_fields = std::move(mapped.absent);
-    if (are_pairs_) leave_out_incomplete(block.records[index]);
+    std::span<Outcome> rest = block.records[index];
+    for (; together_ > 1 && !rest.empty(); rest = rest.subspan(together_))
+      leave_out_incomplete(rest.first(together_));
   } catch (const DataError& error) {
     const bool is_too_long = is_built;  // the record is valid, but data.too_long: error refuses it
     if (is_too_long && skips_bad_records_) throw;

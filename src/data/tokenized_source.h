@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -67,7 +68,8 @@ class TokenizedSource {
   SequenceBuilder builder_;
   LengthRule rule_;
   TextModel model_;
-  bool skips_bad_records_, are_pairs_;
+  bool skips_bad_records_;
+  size_t together_;
   int num_threads_;
   int64_t num_records_ = 0;
 };

@@ -401,7 +401,7 @@ class Evaluation {
   std::string summary() const {
     const config::ObjectiveInfo& objective = config_->train.objective_info();
     std::string text =
-        counted(data_->examples().size() / objective.sequences(), objective.example_word());
+        counted(data_->examples().size() / config_->train.sequences(), objective.example_word());
     if (!measures_documents()) text += ", " + counted(measured_[0].total().labels, "label token");
     if (!asked_.empty()) text += fmt::format("; {} generated", counted(asked_.size(), "answer"));
     return text + "; computed in " + dtype_;

@@ -141,8 +141,7 @@ ScoredSums scored_sums(const LoadedModel& model, const data::Dataset& dataset,
   const auto& head = model.checkpoint->arch().score;
   const int64_t num_labels = head ? head->num_labels : 0;
   const data::ExampleStore& examples = dataset.examples();
-  const auto bins =
-      bins_of(examples, {.begin = 0, .end = examples.size()}, config.objective_info().sequences());
+  const auto bins = bins_of(examples, {.begin = 0, .end = examples.size()}, config.sequences());
   const auto parts = static_cast<size_t>(mesh.dp_size());
   const auto stops = [&] { return model.copy ? rank.stop_of_any_rank() != 0 : stop_requested(); };
   const train::GlobalBatch whole{.counts = data::counts_of(examples, bins)};
@@ -157,7 +156,7 @@ ScoredSums scored_sums(const LoadedModel& model, const data::Dataset& dataset,
     const model::PackedBatch packed = packed_bin(stage.decoder(), dataset, bin, options);
     const DocumentValue value = value_of_documents(stage, packed, objective, whole);
     std::vector<double> sums = {
-        static_cast<double>(std::ssize(bin) / config.objective_info().sequences()),
+        static_cast<double>(std::ssize(bin) / config.sequences()),
         value.loss_sum.item<double>()};
     names.clear();
     for (const train::ObjectiveMetric& metric : value.metrics) {

@@ -206,7 +206,7 @@ void log_result(const exporting::RunResult& result, const config::BaseRecord* ba
         "(data.bad_records: skip)",
         counted(skipped.lost, "record"));
   log::info("{}: {}", result.adapter ? "adapter" : "model", result.target().string());
-  if (decoder.arch().score)
+  if (decoder.arch().score || result.embedding)
     log::info("  try it: sftrun score {} {} --input FILE --output FILE",
               result.adapter ? "--adapter" : "--model", shell_word(result.run_dir.string()));
   else
@@ -214,6 +214,9 @@ void log_result(const exporting::RunResult& result, const config::BaseRecord* ba
               result.adapter ? "--adapter" : "--model", shell_word(result.run_dir.string()),
               leaves_template_unused ? " --no-chat" : "",
               decoder.options().with_vision ? " --image FILE" : "");
+  if (result.embedding)
+    log::info("  sentence-transformers: SentenceTransformer({})",
+              nlohmann::json(result.target().string()).dump());
   for (const std::string& line :
        lines_of_limits(result.image_caps, result.base_path, result.adapter.has_value()))
     log::info("  {}", line);

@@ -10,6 +10,7 @@
 
 #include "command_ranks.h"
 #include "commands.h"
+#include "embed_records.h"
 #include "session.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
@@ -312,6 +313,9 @@ void report(const Summary& summary) {
 
 int score_records(const app::ScoreRequest& request, Rank& rank) {
   if (request.teacher) return score_as_teacher(request, rank);
+  if (const auto embedding =
+          weights::read_embedding_files(request.model.adapter.value_or(request.model.model)))
+    return embed_records(request, *embedding, rank);
   CommandRanks ranks(request.ranks, rank);
   if (const int code = ranks.connect()) return code;
   std::vector<data::InputRecord> inputs;

@@ -29,6 +29,15 @@ data::BinCost bin_cost_of(const PreparedRun& run) {
                          arch.vision->patches.side);
 }
 
+std::optional<weights::EmbeddingSettings> embedding_settings(const config::RunConfig& config) {
+  if (!config.train.objective_info().embeds()) return std::nullopt;
+  return weights::EmbeddingSettings{.is_mean = config.train.pooling == config::Pooling::kMean,
+                                    .normalizes = config.train.embed_normalize,
+                                    .query_prompt = config.data.query_prompt,
+                                    .document_prompt = config.data.document_prompt,
+                                    .max_seq_length = config.model.max_seq_len};
+}
+
 }  // namespace
 
 train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
@@ -53,6 +62,7 @@ train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
   inputs.chat_template = run.chat_template;
   inputs.template_variables = data::template_variables(run.config.data);
   if (reads_images(*run.text)) inputs.image_caps = data::image_caps(run.config.data);
+  inputs.embedding = embedding_settings(run.config);
   inputs.profiled_steps = run.profiled_steps;
   inputs.hooks.stop_exit_code = [&] { return rank.stop_exit_code(); };
   inputs.hooks.peak_memory_bytes = [&] { return peak_memory_bytes(run.compute.device); };

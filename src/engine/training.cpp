@@ -159,9 +159,9 @@ void Training::require_space() const {
 int Training::make_trainer() {
   train::TrainerInputs inputs = this->inputs();
   if (held() != nullptr && rank_.is_main()) warn_of_pissa(*held());
-  result_.emplace(exporting::RunResult{run_.run_dir(), inputs.adapter, *run_.checkpoint,
-                                       run_.model_path, run_.compute.dtype, run_.chat_template,
-                                       inputs.template_variables, inputs.image_caps});
+  result_.emplace(exporting::RunResult{
+      run_.run_dir(), inputs.adapter, *run_.checkpoint, run_.model_path, run_.compute.dtype,
+      run_.chat_template, inputs.template_variables, inputs.image_caps, inputs.embedding});
   if (rank_.is_main()) require_space();
   reset_tensor_peak(device_);
   static_bytes_ =

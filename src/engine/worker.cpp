@@ -28,6 +28,7 @@
 #include "sftrun/train/resume.h"
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/embedding_files.h"
 #include "sftrun/weights/projectors.h"
 #include "sftrun/weights/score_head.h"
 #include "sftrun/weights/weights_summary.h"
@@ -78,6 +79,7 @@ std::shared_ptr<const weights::Checkpoint> open_model(const PreparedRun& run) {
   model = weights::with_projectors(std::move(model), arch.projectors, seed);
   if (auto score = plan::score_of_run(model->arch(), config))
     model = weights::with_score(std::move(model), std::move(*score), seed);
+  if (plan::has_no_head(config)) model = weights::without_head(std::move(model));
   return model;
 }
 

@@ -80,6 +80,8 @@ Sources open_sources(const MergeOptions& options) {
     if (auto score = weights::read_score(*options.checkpoint))
       sources.base.checkpoint =
           weights::with_score(std::move(sources.base.checkpoint), std::move(*score));
+    if (weights::read_embedding_files(*options.checkpoint))
+      sources.base.checkpoint = weights::without_head(std::move(sources.base.checkpoint));
     sources.trained.emplace(*options.checkpoint, *sources.base.checkpoint);
     log::info("putting the weights of {} into {}", options.checkpoint->string(),
               options.base.string());
@@ -138,6 +140,11 @@ nlohmann::ordered_json template_variables_of(const MergeOptions& options) {
 images::ImageCaps image_caps_of(const MergeOptions& options) {
   const auto& trained = options.adapter ? options.adapter : options.checkpoint;
   return images::read_caps(trained.value_or(options.base));
+}
+
+std::optional<weights::EmbeddingSettings> embedding_of(const MergeOptions& options) {
+  const auto& trained = options.adapter ? options.adapter : options.checkpoint;
+  return weights::read_embedding_files(trained.value_or(options.base));
 }
 
 void write_merged_directory(const MergeOptions& options,

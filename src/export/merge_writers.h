@@ -9,6 +9,7 @@
 #include "sftrun/export/merge.h"
 #include "sftrun/images/processor.h"
 #include "sftrun/weights/adapter_base.h"
+#include "sftrun/weights/embedding_files.h"
 
 /// The two formats of a merged model.
 namespace sftrun::exporting {
@@ -33,6 +34,9 @@ nlohmann::ordered_json template_variables_of(const MergeOptions& options);
 
 /// The limits of images in training.
 images::ImageCaps image_caps_of(const MergeOptions& options);
+
+/// How the trained model embeds texts; nullopt: it does not.
+std::optional<weights::EmbeddingSettings> embedding_of(const MergeOptions& options);
 
 /// Fills a new directory in the place of `output`, which appears when it is complete.
 void write_merged_directory(const MergeOptions& options,

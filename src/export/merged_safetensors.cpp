@@ -66,6 +66,8 @@ void write_texts(const MergeOptions& options, const weights::AdapterBase& base,
     images::lower_limits(directory, options.base, caps);
   }
   weights::write_projectors(directory, base.checkpoint->arch().projectors);
+  if (const auto embedding = embedding_of(options))
+    weights::write_embedding_files(directory, *embedding, checkpoint.arch().hidden_size);
   if (base.text_directory) weights::copy_generation_config(options.base, directory);
   if (base.new_eos) weights::add_eos(directory, *base.new_eos);
 }

@@ -105,6 +105,8 @@ void export_result(const RunResult& result, const std::vector<weights::TensorToW
   images::lower_limits(temporary, result.base_path, result.image_caps);
   weights::write_projectors(temporary, result.base.arch().projectors);
   if (result.adapter) weights::write_labels(temporary, result.base.arch());
+  if (result.embedding)
+    weights::write_embedding_files(temporary, *result.embedding, result.base.arch().hidden_size);
   write_file_atomically(temporary / "README.md", card);
   sync_directory(temporary);
   set_aside(result.target());

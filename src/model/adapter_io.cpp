@@ -473,6 +473,8 @@ void write_config(const weights::Checkpoint& base, const fs::path& base_path,
   const bool has_tied_head = was.tie_word_embeddings && !base.arch().score;
   if (unties_head || (has_tied_head && !base.arch().tie_word_embeddings))
     set("tie_word_embeddings", false);
+  if (!was.tie_word_embeddings && base.arch().tie_word_embeddings)  // weights::without_head
+    set("tie_word_embeddings", true);
   if (was.vocab_size != base.arch().vocab_size) set("vocab_size", base.arch().vocab_size);
   if (!quantization.is_null()) config["quantization_config"] = quantization;
   if (base.arch().score) {

@@ -102,6 +102,18 @@ LabelledRows scored_rows(const data::Batch& batch, std::optional<int64_t> pad_to
   return scored;
 }
 
+/// The rows that are pooled, without tokens to predict.
+LabelledRows pooled_rows(const data::Batch& batch, PoolingRows pooling) {
+  LabelledRows pooled;
+  for (size_t document = 0; document + 1 < batch.cu_seqlens.size(); ++document) {
+    const auto first = static_cast<size_t>(batch.cu_seqlens[document]),
+               end = static_cast<size_t>(batch.cu_seqlens[document + 1]);
+    for (size_t row = pooling == PoolingRows::kLast ? end - 1 : first; row < end; ++row)
+      pooled.add(row, document, data::kIgnoreIndex, data::LabelKind::kAnswer);
+  }
+  return pooled;
+}
+
 /// A row without a label; there is one if labels are padded.
 int64_t unlabelled_row(const data::Batch& batch) {
   for (int64_t row = batch.num_tokens() - 1; row >= 0; --row)
@@ -238,8 +250,9 @@ using RopePositions = std::vector<int32_t>;
 void send(const data::Batch& batch, const RopePositions& on_axes, RopeCache& rope,
           const BatchTarget& target, const BatchOptions& options, PackedBatch& packed) {
   layers::BatchContext& context = packed.context;
-  LabelledRows labelled = target.has_scores ? scored_rows(batch, target.pad_token)
-                                            : labelled_rows(batch, options.kinds);
+  LabelledRows labelled = options.pooling     ? pooled_rows(batch, *options.pooling)
+                          : target.has_scores ? scored_rows(batch, target.pad_token)
+                                              : labelled_rows(batch, options.kinds);
   const BatchSizes sizes = packed.sizes.value_or(sizes_of(batch, labelled));
   pad(labelled, batch, sizes.labels);
   Staging staging(target, options.is_pinned);
@@ -471,6 +484,29 @@ void add_targets(const data::Batch& batch, const BatchTarget& target, const Batc
   packed.targets = sent(targets, target.device, options.is_pinned);
 }
 
+/// How the rows that are pooled become embeddings.
+void add_pooling(const data::Batch& batch, const BatchTarget& target, const BatchOptions& options,
+                 PackedBatch& packed) {
+  if (!options.pooling) return;
+  std::vector<int64_t> documents, lengths;
+  std::vector<float> weights;
+  for (size_t document = 0; document + 1 < batch.cu_seqlens.size(); ++document) {
+    const int64_t rows = *options.pooling == PoolingRows::kLast
+                             ? 1
+                             : batch.cu_seqlens[document + 1] - batch.cu_seqlens[document];
+    const auto count = static_cast<size_t>(rows);
+    documents.insert(documents.end(), count, static_cast<int64_t>(document));
+    weights.insert(weights.end(), count, 1.0F / static_cast<float>(rows));
+    lengths.push_back(rows);
+  }
+  const auto on_device = [&](const at::Tensor& host) {
+    return sent(host, target.device, options.is_pinned);
+  };
+  packed.pooled = {.documents = on_device(at::tensor(documents, at::kLong)),
+                   .lengths = on_device(at::tensor(lengths, at::kLong)),
+                   .weights = on_device(at::tensor(weights, at::kFloat))};
+}
+
 /// @throws DataError if the target has no tower
 void require_tower(const data::Batch& batch, const BatchTarget& target) {
   if (target.vision != nullptr && target.images != nullptr) return;
@@ -522,6 +558,7 @@ PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const Batch
   add_reference(batch, target, options, packed);
   add_samples(batch, target, options, packed);
   add_targets(batch, target, options, packed);
+  add_pooling(batch, target, options, packed);
   return packed;
 }
 

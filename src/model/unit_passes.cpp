@@ -211,9 +211,20 @@ at::Tensor score_loss(Decoder& decoder, MicroBatchRun& run) {
   return result.loss_sum;
 }
 
+at::Tensor embedding_loss(Decoder& decoder, MicroBatchRun& run) {
+  const layers::HeadGrad wanted = head_grad(decoder, run);
+  const at::Tensor hidden = std::exchange(run.hidden, {});
+  const layers::HeadLoss result = decoder.backend().embedding_loss(
+      hidden.index_select(0, run.batch.label_rows), decoder.head(), *run.batch.pooled,
+      run.options.score_loss, run.options.grad_scale, wanted);
+  if (wanted == layers::HeadGrad::kInput) set_gradient(decoder, run, hidden, result.grad_input);
+  return result.loss_sum;
+}
+
 }  // namespace
 
 at::Tensor head_loss(Decoder& decoder, MicroBatchRun& run) {
+  if (run.batch.pooled) return embedding_loss(decoder, run);
   if (decoder.arch().score) return score_loss(decoder, run);
   const PackedBatch& batch = run.batch;
   const layers::HeadGrad wanted = head_grad(decoder, run);

@@ -71,8 +71,11 @@ std::string metadata(const ModelCard& card) {
                         card.is_adapter ? "adapter" : "finetune");
   }
   text += fmt::format("library_name: {}\npipeline_tag: {}\ntags:\n- sftrun\n- {}\n",
-                      card.is_adapter ? "peft" : "transformers",
-                      card.has_scores     ? "text-classification"
+                      card.embeds       ? "sentence-transformers"
+                      : card.is_adapter ? "peft"
+                                        : "transformers",
+                      card.embeds         ? "sentence-similarity"
+                      : card.has_scores   ? "text-classification"
                       : card.reads_images ? "image-text-to-text"
                                           : "text-generation",
                       card.objective);
@@ -116,6 +119,9 @@ std::string loading_of(const ModelCard& card) {
 
 /// "or `sftrun generate --adapter . --prompt "…"`, in this directory."
 std::string generate_line(const ModelCard& card) {
+  if (card.embeds)
+    return fmt::format("or `sftrun score {} . --input texts.jsonl --output embedded.jsonl`.\n",
+                       card.is_adapter ? "--adapter" : "--model");
   if (card.has_scores)
     return fmt::format("or `sftrun score {} . --input texts.jsonl --output scores.jsonl`.\n",
                        card.is_adapter ? "--adapter" : "--model");
@@ -152,7 +158,19 @@ constexpr const char* kLabels =
     "          if value is not None}\n"
     "labels[\"id2label\"] = {int(i): name for i, name in labels[\"id2label\"].items()}\n";
 
+constexpr const char* kEmbedding = R"(```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer(".")
+queries = model.encode_query(["…"])
+documents = model.encode_document(["…", "…"])
+print(model.similarity(queries, documents))
+```
+
+)";
+
 std::string python_code(const ModelCard& card) {
+  if (card.embeds) return kEmbedding;
   const Classes classes = classes_of(card.reads_images, card.has_scores);
   const bool reads_labels = card.has_scores && card.is_adapter;
   const std::string imports =

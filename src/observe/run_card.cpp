@@ -89,6 +89,7 @@ ModelCard card_of_run(const config::RunConfig& config, const ResultFacts& facts,
   card.quantised_base = facts.quantised_base;
   card.objective = config.train.objective_info().name;
   card.has_scores = config.train.objective_info().has_scores();
+  card.embeds = config.train.objective_info().embeds();
   card.version = facts.version;
   for (const config::DataSource& source : config.data.train) {
     const fs::path path(source.path);

@@ -116,11 +116,30 @@ spec::ScoreSpec score_of(const config::RunConfig& config) {
                               : "single_label_classification"};
 }
 
+/// @throws ConfigError for models and targets that are no part of one that embeds texts
+void require_embedder(const spec::ArchSpec& arch, const config::RunConfig& config) {
+  if (arch.is_text_part() || !arch.whole_model.empty() || arch.vision)
+    throw ConfigError("train.objective embed is for models of texts", kObjectiveKey,
+                      "use a model of texts alone");
+  const config::TuningConfig& tuning = config.tuning;
+  const auto names_head = [](const std::vector<std::string>& names) {
+    return std::find(names.begin(), names.end(), spec::kHeadModule) != names.end();
+  };
+  const char* key = !tuning.trains_adapter()                       ? ""
+                    : names_head(tuning.lora.target_modules.names) ? "tuning.lora.target_modules"
+                    : names_head(tuning.lora.modules_to_save)      ? "tuning.lora.modules_to_save"
+                                                                   : "";
+  if (*key != '\0')
+    throw ConfigError("lm_head is trained, and train.objective embed has no language-model head",
+                      key, "remove lm_head");
+}
+
 }  // namespace
 
 std::optional<spec::ScoreSpec> score_of_run(const spec::ArchSpec& arch,
                                             const config::RunConfig& config) {
   const config::ObjectiveInfo& objective = config.train.objective_info();
+  if (objective.embeds()) require_embedder(arch, config);
   if (!objective.has_scores()) {
     if (!arch.score) return std::nullopt;
     throw ConfigError(
@@ -144,8 +163,13 @@ std::optional<spec::ScoreSpec> score_of_run(const spec::ArchSpec& arch,
   return score_of(config);
 }
 
+bool has_no_head(const config::RunConfig& config) {
+  return config.train.objective_info().embeds();
+}
+
 void add_score(spec::ArchSpec& arch, const config::RunConfig& config) {
   if (auto score = score_of_run(arch, config)) spec::set_score(arch, std::move(*score));
+  if (has_no_head(config)) arch.tie_word_embeddings = true;
 }
 
 }  // namespace sftrun::plan

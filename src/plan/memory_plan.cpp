@@ -54,7 +54,7 @@ int64_t communication_bytes(const config::RunConfig& config, const RunDevices& d
 }  // namespace
 
 MicroBatchShape micro_batch_shape(const config::RunConfig& config, const RunDevices& devices) {
-  const int64_t sequences = config.train.objective_info().sequences(),
+  const int64_t sequences = config.train.sequences(),
                 bin = config.data.bin_tokens.value.value_or(config.model.max_seq_len);
   auto of_bin = static_cast<double>(sequences * bin);
   if (devices.tokens_of_bin > 0) of_bin = std::min(of_bin, devices.tokens_of_bin);

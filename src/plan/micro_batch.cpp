@@ -594,7 +594,7 @@ constexpr double kUsable = 0.8;  // of a device's memory; the rest is for what i
 /// Bytes of a micro-batch of some packed sequences (objectives on pairs: of pairs, each in one bin).
 int64_t step_bytes(const spec::ArchSpec& arch, const config::RunConfig& config, int64_t bins,
                    int64_t element_bytes, const DeviceShare& device) {
-  const int64_t sequences = config.train.objective_info().sequences();
+  const int64_t sequences = config.train.sequences();
   return step_memory(arch, config,
                      {.tokens = bins * sequences * config.model.max_seq_len,
                       .element_bytes = element_bytes,

@@ -281,6 +281,8 @@ void CheckpointStore::save(const CheckpointContents& contents,
   images::write_caps(temporary, contents.image_caps);
   weights::write_projectors(temporary, contents.projectors);
   weights::write_labels(temporary, contents.arch);
+  if (contents.embedding)
+    weights::write_embedding_files(temporary, *contents.embedding, contents.arch.hidden_size);
   if (!contents.principal_parts.empty())
     weights::write_safetensors(temporary / kPrincipalPartsFile, contents.principal_parts);
   FileRecords records;

@@ -10,6 +10,7 @@
 #include "sftrun/core/file.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/interruption.h"
+#include "sftrun/core/presence.h"
 
 namespace sftrun::train {
 namespace fs = std::filesystem;
@@ -190,7 +191,13 @@ void write_state(const fs::path& directory, const TrainState& state, int64_t opt
   json["identity"] = state.identity;
   for (const fs::path& entry : entries_of(directory)) {
     const std::string name = entry.filename().string();
-    if (!records.contains(name)) records[name] = record_of(entry);
+    if (records.contains(name)) continue;
+    if (!is_folder(entry)) {
+      records[name] = record_of(entry);
+      continue;
+    }
+    for (const fs::path& file : entries_of(entry))  // of sentence-transformers' modules
+      records[name + "/" + file.filename().string()] = record_of(file);
   }
   json["files"] = std::move(records);
   write_file_atomically(directory / kStateFile, sealed(json.dump(2) + "\n"));

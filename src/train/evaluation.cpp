@@ -14,6 +14,7 @@
 #include "sftrun/model/stage.h"
 #include "sftrun/train/batches.h"
 #include "sftrun/train/divergence.h"
+#include "sftrun/train/embeddings.h"
 #include "sftrun/train/lost_media.h"
 #include "sftrun/train/micro_batch.h"
 #include "sftrun/train/micro_batch_schedule.h"
@@ -26,6 +27,7 @@ Evaluator::Evaluator(const config::RunConfig& config, const data::Dataset& val, 
       cost_(std::move(cost)),
       micro_batch_size_(config.train.eval_batch_size.value.value_or(1)),
       max_seq_len_(config.model.max_seq_len),
+      retrieval_size_(config.train.global_batch_size.value.value_or(micro_batch_size_)),
       is_pinned_(config.train.dataloader_pin_memory),
       counts_correct_(config.train.eval_token_accuracy),
       bad_records_(config.data.bad_records) {
@@ -118,6 +120,13 @@ StepSums Evaluator::sums_of(const std::vector<data::Bin>& bins, model::Decoder& 
     whole.divergence = estimate_divergence(stage, objective, mismatched, is_pinned_, comm, mesh);
   }
   StepSums sums;
+  if (objective.info().embeds()) {
+    for (int64_t begin = 0; begin < num_bins && goes_on(); begin += retrieval_size_) {
+      const auto end = std::min(begin + retrieval_size_, num_bins);
+      add_embedded({bins.begin() + begin, bins.begin() + end}, stage, mesh, objective, comm, sums);
+    }
+    return sums;
+  }
   for (int64_t step = 0; step * of_all_ranks < num_bins && goes_on(); ++step) {
     const data::Batch batch = micro_batch_of(mesh, val_.examples(), bins, deal_of(step), lost_);
     const model::PackedBatch packed =
@@ -126,6 +135,35 @@ StepSums Evaluator::sums_of(const std::vector<data::Bin>& bins, model::Decoder& 
     sums.num_terms += objective.count_terms(counts_of(batch));
   }
   return sums;
+}
+
+void Evaluator::add_embedded(const std::vector<data::Bin>& bins, const model::Stage& stage,
+                             const parallel::Mesh& mesh, const Objective& objective,
+                             parallel::Communicator& comm, StepSums& sums) const {
+  const data::Dealer dealer{.cost = cost_, .size = micro_batch_size_, .parts = mesh.dp_size()};
+  const data::Deal dealt = dealer.deal(val_.examples(), bins);
+  const int64_t of_all_ranks = mesh.dp_size() * micro_batch_size_;
+  const EmbeddedMicroBatches batches{
+      .num_micro_batches = (std::ssize(bins) + of_all_ranks - 1) / of_all_ranks,
+      .micro_batch =
+          [&](int64_t step) {
+            return micro_batch_of(mesh, val_.examples(), bins,
+                                  {.micro_step = step, .size = micro_batch_size_, .dealt = &dealt},
+                                  lost_);
+          },
+      .num_texts = data::counts_of(val_.examples(), bins).documents};
+  const EmbeddedBatch embedded =
+      contrast(embed_texts(stage, objective, batches, {}, is_pinned_, comm, mesh),
+               text_numbers(val_.examples(), bins), objective.config(), /*with_gradients=*/false);
+  for (int64_t step = 0; step < batches.num_micro_batches; ++step) {
+    const data::Batch batch = batches.micro_batch(step);
+    const ScoreValue value =
+        share_of(embedded, batch.document_keys, objective.config().sequences());
+    std::vector<ObjectiveMetric> terms = {{"loss", value.loss_sum}};
+    terms.insert(terms.end(), value.metrics.begin(), value.metrics.end());
+    add_metrics(terms, sums);
+    sums.num_terms += objective.count_terms(counts_of(batch));
+  }
 }
 
 namespace {

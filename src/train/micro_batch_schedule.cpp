@@ -85,7 +85,9 @@ class StageSchedule final : public MicroBatchSchedule {
             {.randomness = work.randomness, .is_pinned = is_pinned_, .activity = work.activity}),
         options);
     model::MicroBatchRun& run = under_way->run;
-    if (info.has_scores())
+    if (info.embeds())
+      forward_embeddings(run, batch, work.global_batch, sums);
+    else if (info.has_scores())
       forward_scores(run, sums);
     else
       info.needs_sums() ? forward_two_passes(run, work.global_batch, sums)
@@ -98,6 +100,15 @@ class StageSchedule final : public MicroBatchSchedule {
     stage_.forward(run);
     sums.losses.push_back(stage_.loss(run));
     add_metrics(head_metrics(run, sums.losses.back(), objective_), sums);
+  }
+
+  /// The gradients of the embeddings are known.
+  void forward_embeddings(model::MicroBatchRun& run, const data::Batch& batch,
+                          const GlobalBatch& global_batch, StepSums& sums) const {
+    const ScoreValue value =
+        embed_documents(stage_, run, objective_, batch.document_keys, *global_batch.embedded);
+    sums.losses.push_back(value.loss_sum);
+    add_metrics(value.metrics, sums);
   }
 
   /// The head has the gradient of the scores at once.
@@ -309,7 +320,8 @@ model::BatchOptions batch_options(const Objective& objective, bool is_pinned) {
   return {.is_pinned = is_pinned,
           .with_documents = objective.info().needs_sums(),
           .kinds = objective.label_kinds(),
-          .distillation = objective.teacher() == nullptr ? objective.distillation() : std::nullopt};
+          .distillation = objective.teacher() == nullptr ? objective.distillation() : std::nullopt,
+          .pooling = objective.pooling()};
 }
 
 model::PackedBatch prepare_for(const Objective& objective, const data::Batch& batch,

@@ -111,7 +111,7 @@ observe::TrainMetrics RunLog::metrics_of(const QueuedStep& queued, const StepRep
   m.part_rates = part_rates(in_.config, queued.learning_rate);
   m.label_tokens = queued.batch.label_tokens;
   m.tokens = queued.batch.tokens;
-  m.examples = num_examples(queued.batch) / in_.config.train.objective_info().sequences();
+  m.examples = num_examples(queued.batch) / in_.config.train.sequences();
   m.tokens_per_second = static_cast<double>(m.tokens) / report.seconds;
   m.step_seconds = report.seconds;
   m.peak_memory_bytes = report.peak_memory_bytes;

@@ -123,6 +123,7 @@ CheckpointToWrite Saver::checkpoint_now() {
   checkpoint.contents.chat_template = in_.chat_template;
   checkpoint.contents.template_variables = in_.template_variables;
   checkpoint.contents.image_caps = in_.image_caps;
+  checkpoint.contents.embedding = in_.embedding;
   return checkpoint;
 }
 

@@ -6,6 +6,7 @@
 
 #include "sftrun/kernels/profile_range.h"
 #include "sftrun/train/divergence.h"
+#include "sftrun/train/embeddings.h"
 #include "sftrun/train/micro_batch.h"
 
 namespace sftrun::train {
@@ -47,6 +48,20 @@ bool StepPasses::loses_media(data::StepBatch& global_batch, int64_t step) {
   return lost_.agree(records_of(global_batch), fmt::format("step {}", step + 1));
 }
 
+void StepPasses::embed(const data::StepBatch& batch, StepWork& work) {
+  if (!objective_.info().embeds()) return;
+  const EmbeddedMicroBatches batches{
+      .num_micro_batches = work.num_micro_batches,
+      .micro_batch = work.micro_batch,
+      .num_texts = data::counts_of(batch.examples, batch.bins).documents};
+  const at::Tensor embeddings =
+      embed_texts(stage_, objective_, batches, work.randomness,
+                  in_.config.train.dataloader_pin_memory, *in_.comm, in_.strategy->mesh());
+  work.global_batch.embedded = std::make_shared<const EmbeddedBatch>(
+      contrast(embeddings, text_numbers(batch.examples, batch.bins), in_.config.train,
+               /*with_gradients=*/true));
+}
+
 template <class DealOf>
 void StepPasses::estimate_divergence_of(const data::StepBatch& batch, const DealOf& deal_of,
                                         StepWork& work) {
@@ -80,6 +95,7 @@ StepSums StepPasses::run(data::StepBatch& global_batch, int64_t step, double los
   };
   return run_noting(global_batch, [&] {
     estimate_divergence_of(global_batch, deal_of, work);
+    embed(global_batch, work);
     return schedule_->run(work);
   });
 }
@@ -106,6 +122,7 @@ void StepPasses::try_batch(data::StepBatch& batch, int64_t step, double loss_sca
   in_.strategy->begin_step();
   const StepSums sums = run_noting(batch, [&] {
     estimate_divergence_of(batch, deal_of, work);
+    embed(batch, work);
     return schedule_->run(work);
   });
   lost_.forget_noted();  // the step that has them comes later

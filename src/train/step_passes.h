@@ -48,6 +48,8 @@ class StepPasses {
   MediaRecords records_of(data::StepBatch& global_batch) const;
   template <class DealOf>
   void estimate_divergence_of(const data::StepBatch& batch, const DealOf& deal_of, StepWork& work);
+  /// The embeddings of the global batch, and the gradients of its loss by them.
+  void embed(const data::StepBatch& batch, StepWork& work);
   template <class Run>
   StepSums run_noting(data::StepBatch& global_batch, const Run& run);
   void try_batch(data::StepBatch& batch, int64_t step, double loss_scale);

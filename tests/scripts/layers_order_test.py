@@ -22,6 +22,7 @@ ROWS = (
     {"block": ("fused_block",)},
     {"attention": ("attention", "attention/"), "delta net": ("delta_net", "delta_net/")},
     {"backend": ("backend",)},
+    {"pooled rows": ("pooled_rows",)},
     {"fused": ("fused/",), "plain": ("plain/",)},
 )
 # Sources in another folder than their header's part.

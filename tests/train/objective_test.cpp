@@ -167,7 +167,7 @@ TEST(Preference, DoesNotDependOnHowDocumentsAreDivided) {
         objective.evaluate(sums_of(whole, objective, divergence), whole.counts);
     std::map<std::string, double> sums;
     std::vector<at::Tensor> factors;
-    const auto together = static_cast<size_t>(objective.info().sequences());
+    const auto together = static_cast<size_t>(objective.config().sequences());
     for (size_t first = 0; first < documents.size(); first += together) {
       CaseJson part = CaseJson::array();
       for (size_t i = 0; i < together; ++i) part.push_back(documents[first + i]);
@@ -384,7 +384,7 @@ TEST(Scores, LostDocumentsAreNoTerms) {
   for (const CaseJson& one : head_cases()) {
     SCOPED_TRACE(one["name"]);
     const Objective objective = objective_of(one["settings"]);
-    const int64_t lost = objective.info().sequences();
+    const int64_t lost = objective.config().sequences();
     const at::Tensor scores = scores_of(one["scores"]);
     model::PackedBatch batch = scored_batch(one["targets"]), rest = batch;
     batch.counts.narrow(0, 0, lost).fill_(false);

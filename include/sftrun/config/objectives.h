@@ -29,17 +29,28 @@ enum class Objective : uint8_t {
   kReward,
   kClassify,
   kDistill,
-  kGrpo
+  kGrpo,
+  kEmbed
 };
 
 /// What an example of the data has: one answer, a chosen and a rejected one, one that is judged
 /// (desirable or not), a text of one or several classes, an answer that a model sampled and that has
-/// a reward, or a prompt that the run itself will answer (`train.rollouts`).
-enum class ExampleForm : uint8_t { kAnswer, kPair, kJudged, kClassed, kSampled, kPrompt };
+/// a reward, a prompt that the run itself will answer (`train.rollouts`), or a query with texts that fit
+/// it and that do not.
+enum class ExampleForm : uint8_t {
+  kAnswer,
+  kPair,
+  kJudged,
+  kClassed,
+  kSampled,
+  kPrompt,
+  kRetrieval
+};
 
-/// What trains on top of the last layer: the language-model head, or a matrix of its own that gives
-/// scores of the last token of each document.
-enum class HeadKind : uint8_t { kLanguage, kReward, kClasses };
+/// What trains on top of the last layer: the language-model head, a matrix of its own that gives
+/// scores of the last token of each document, or nothing: the normed rows of a document, pooled, are
+/// its embedding.
+enum class HeadKind : uint8_t { kLanguage, kReward, kClasses, kEmbedding };
 
 /// What the loss, its gradient and the metrics are means over, in the whole global batch.
 enum class LossTerms : uint8_t { kLabelTokens, kExamples };
@@ -111,20 +122,26 @@ struct ObjectiveInfo {
       if (one == loss) return true;
     return false;
   }
-  constexpr bool has_scores() const { return head != HeadKind::kLanguage; }
+  constexpr bool has_scores() const {
+    return head == HeadKind::kReward || head == HeadKind::kClasses;
+  }
+  /// The loss compares the embeddings of all texts of a global batch, and is known before the passes
+  /// that give gradients (train/embeddings.h). The language-model head has no part.
+  constexpr bool embeds() const { return head == HeadKind::kEmbedding; }
   /// Gradients depend on sums over documents, or on other rows, and the head runs twice. Else the
   /// gradient of a row is a function of this row: one pass.
-  constexpr bool needs_sums() const { return !is_cross_entropy && !needs_teacher && !has_scores(); }
+  constexpr bool needs_sums() const {
+    return !is_cross_entropy && !needs_teacher && head == HeadKind::kLanguage;
+  }
   /// The gradient of a micro-batch's rows depends on what its forward pass gives.
-  constexpr bool is_of_documents() const { return needs_sums() || has_scores(); }
+  constexpr bool is_of_documents() const { return needs_sums() || has_scores() || embeds(); }
   /// The labels are predicted one by one: each is right or wrong, and their cross-entropy, the loss
   /// or the metric of this name, has a perplexity.
   constexpr bool predicts_labels() const { return !is_of_documents(); }
   constexpr std::string_view cross_entropy_metric() const {
     return needs_teacher ? kCrossEntropyMetric : std::string_view("loss");
   }
-  /// Token sequences of an example. They lie in the same micro-batch, one after the other.
-  constexpr int64_t sequences() const { return reads_pairs() ? 2 : 1; }
+  constexpr bool reads_retrieval() const { return form == ExampleForm::kRetrieval; }
   constexpr const char* example_word() const { return reads_pairs() ? "pair" : "example"; }
   constexpr const char* term_word() const {
     return terms == LossTerms::kLabelTokens ? "label token" : example_word();
@@ -185,6 +202,10 @@ inline constexpr auto kDistillSettings = std::to_array<std::string_view>(
     {"data.loss_on", "data.label_weights", "train.teacher", "train.teacher_topk",
      "train.teacher_quant", "train.kd_alpha", "train.kd_beta", "train.kd_temperature"});
 
+inline constexpr auto kEmbedSettings = std::to_array<std::string_view>(
+    {"train.pooling", "train.embed_temperature", "train.embed_normalize", "train.embed_symmetric",
+     "train.negatives", "data.query_prompt", "data.document_prompt"});
+
 /// As in TRL's DPOTrainer, CPOTrainer, ORPOTrainer and KTOTrainer.
 inline constexpr auto kPairMetrics =
     std::to_array<std::string_view>({"rewards/accuracies", "rewards/margins", "rewards/chosen",
@@ -214,6 +235,8 @@ inline constexpr auto kRewardMetrics =
     std::to_array<std::string_view>({"accuracy", "margin", "mean_reward"});
 inline constexpr auto kClassifyMetrics =
     std::to_array<std::string_view>({"accuracy", "f1_macro", "f1_micro"});
+/// In-batch retrieval: how often the fitting text is the nearest one, and the mean reciprocal rank.
+inline constexpr auto kEmbedMetrics = std::to_array<std::string_view>({"accuracy", "mrr"});
 inline constexpr auto kDistillMetrics =
     std::to_array<std::string_view>({"kd_loss", kCrossEntropyMetric});
 
@@ -343,9 +366,19 @@ inline constexpr auto kObjectives = std::to_array<ObjectiveInfo>({
      .shown = {.metric = "reward", .word = "reward"},
      .losses = kGrpoLosses,
      .beta = 0},
+    {.objective = Objective::kEmbed,
+     .name = "embed",
+     .description = "an embedding model: each query is nearest to its own text among those of the "
+                    "whole global batch (docs/embeddings.md)",
+     .form = ExampleForm::kRetrieval,
+     .terms = LossTerms::kExamples,
+     .head = HeadKind::kEmbedding,
+     .settings = kEmbedSettings,
+     .metrics = kEmbedMetrics,
+     .shown = {.metric = "accuracy", .word = "accuracy"}},
 });
 /// Names that other tools have, and this version has not.
-inline constexpr auto kOtherObjectives = std::to_array<std::string_view>({"embed"});
+inline constexpr std::array<std::string_view, 0> kOtherObjectives = {};
 
 constexpr const ObjectiveInfo& objective_info(Objective objective) {
   return kObjectives[static_cast<size_t>(objective)];

@@ -24,7 +24,8 @@ enum class RecordFormat : int8_t {
   kAlpaca,
   kText,
   kPreference,
-  kSampled
+  kSampled,
+  kRetrieval
 };
 
 /// Where a format has its conversation. `data.fields` maps columns and keys to these.
@@ -44,11 +45,14 @@ struct RecordFormatInfo {
   bool is_pair = false;  ///< two answers to compare
   bool is_text =
       false;  ///< text without answers: it is never rendered, and cut where it is too long
-  bool is_sampled = false;  ///< token ids of an answer that a model sampled
+  bool is_sampled = false;    ///< token ids of an answer that a model sampled
+  bool is_retrieval = false;  ///< a query, and texts that fit it and that do not
 
   /// Whether objectives on such examples read the format. Of a pair, judged answers are both, each
   /// by itself. Sampled answers may also be texts.
   constexpr bool gives(ExampleForm form) const {
+    if (is_retrieval || form == ExampleForm::kRetrieval)
+      return is_retrieval == (form == ExampleForm::kRetrieval);
     if (form == ExampleForm::kSampled) return !is_text && !is_pair;
     if (form == ExampleForm::kJudged) return !is_text && !is_sampled;
     if (form == ExampleForm::kClassed || form == ExampleForm::kPrompt)
@@ -93,6 +97,11 @@ inline constexpr auto kRecordFormats = std::to_array<RecordFormatInfo>({
      .optional = {"reward", "advantage", "group", "logprobs", "sampling_logprobs",
                   "completion_mask", "finish_reason"},
      .is_sampled = true},
+    {.format = RecordFormat::kRetrieval,
+     .name = "retrieval",
+     .columns = {"anchor", "positive"},
+     .optional = {"negative"},
+     .is_retrieval = true},
 });
 
 /// @param format not kAuto

@@ -85,6 +85,8 @@ enum class SamplingCorrection {
 };
 /// Whether a text has one class or several (`train.problem_type`); kAuto: as the records say.
 enum class ProblemType { kAuto, kSingleLabel, kMultiLabel };
+/// Which rows of a text are its embedding (`train.pooling`): that of the last token, or the mean of all.
+enum class Pooling : uint8_t { kLast, kMean };
 enum class EvalStrategy {
   kAuto,
   kNo,
@@ -210,6 +212,7 @@ struct DataConfig {
   /// Names of the classes of `classify`, in the order of their scores; empty: those of the model or of the data, which resolving a run
   /// finds.
   std::vector<std::string> classes;
+  std::string query_prompt, document_prompt;  ///< of `embed`: before each text
   /// Folder of relative paths of images, videos and features; empty: that of their record's file.
   std::string image_root;
   int64_t max_image_pixels = 0, image_longest_edge = 0;  ///< 0: the model's own limits
@@ -250,6 +253,12 @@ struct TrainConfig {
   int64_t teacher_topk = 64;           ///< of a model: tokens whose log-probabilities are compared
   Quant teacher_quant = Quant::kAuto;  ///< of a model: auto is the format of its files
   double kd_alpha = 0.5, kd_beta = 0, kd_temperature = 1;  ///< layers::Distillation
+  Pooling pooling = Pooling::kLast;                        ///< of `embed`, as what follows
+  double embed_temperature = 0.05;                         ///< divides the similarities
+  bool embed_normalize = true;   ///< embeddings have length 1: cosine similarity
+  bool embed_symmetric = false;  ///< the loss of finding the query of a text is added
+  /// Texts of an example that do not fit; unset: as many as records have, which resolving a run finds.
+  std::optional<int64_t> negatives;
   double epochs = 3;
   std::optional<int64_t> max_steps;
   AutoInt batch_size, grad_accum, global_batch_size;
@@ -319,6 +328,11 @@ struct TrainConfig {
   double resolved_beta() const { return beta.value_or(objective_info().beta); }
   /// Whether passes of the reference model are needed.
   bool needs_reference() const { return objective_info().needs_reference && resolved_beta() > 0; }
+  /// Token sequences of an example. They lie in the same micro-batch, one after the other.
+  int64_t sequences() const {
+    const ObjectiveInfo& info = objective_info();
+    return info.embeds() ? 2 + negatives.value_or(0) : info.reads_pairs() ? 2 : 1;
+  }
   double resolved_cpo_alpha() const { return cpo_alpha.value_or(objective_info().cpo_alpha); }
   ReferenceModel reference_model() const;
   double resolved_momentum() const { return momentum.value_or(optimizer_info(optimizer).momentum); }

@@ -77,6 +77,7 @@ struct Sequence {
   std::vector<SequenceMedia> media;  ///< in order
   Judgement judgement = Judgement::kNone;
   std::vector<float> targets;     ///< as Example::targets
+  int64_t num_end_tokens = 0;     ///< special tokens that stay at its end where it is cut
   int64_t num_prompt_tokens = 0;  ///< of a compared, judged or sampled answer: tokens before it
   double score = 0;               ///< of a sampled answer
   ScoreKind score_kind = ScoreKind::kNone;
@@ -111,6 +112,8 @@ struct SequenceOptions {
   config::HeadKind head = config::HeadKind::kLanguage;      ///< of scores: every token has a label
   std::vector<std::string> classes = {};                    ///< of texts with classes
   config::ProblemType problem_type = config::ProblemType::kSingleLabel;
+  int64_t negatives = 0;                                ///< of queries: texts that do not fit
+  std::string query_prompt = {}, document_prompt = {};  ///< before queries, and before other texts
   config::LossOnChoice loss_on = config::LossOnChoice::kAssistant;
   config::Thinking thinking = config::Thinking::kTemplate;
   config::EmptyThinking empty_thinking = config::EmptyThinking::kWarn;

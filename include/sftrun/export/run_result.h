@@ -14,6 +14,7 @@
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/weights/checkpoint.h"
+#include "sftrun/weights/embedding_files.h"
 #include "sftrun/weights/peft.h"
 #include "sftrun/weights/safetensors.h"
 
@@ -30,6 +31,7 @@ struct RunResult {
   std::optional<std::string> chat_template = {};
   nlohmann::ordered_json template_variables = {};  ///< of the chat template, in training
   images::ImageCaps image_caps = {};  ///< of images in training; none if the model reads none
+  std::optional<weights::EmbeddingSettings> embedding = {};  ///< nullopt: it embeds nothing
 
   std::filesystem::path target() const { return run_dir / (adapter ? "adapter" : "model"); }
   bool exists() const { return leads_to_file(target()); }

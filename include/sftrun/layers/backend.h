@@ -46,6 +46,13 @@ struct ScoredLoss {
 /// @param scores [documents, labels] fp32, without a graph
 using ScoreLoss = std::function<ScoredLoss(const at::Tensor& scores)>;
 
+/// Rows that are pooled to one embedding for each document: the sum of each row's weight times the row.
+struct PooledRows {
+  at::Tensor documents;  ///< [N] int64: of each row, ascending
+  at::Tensor lengths;    ///< [documents] int64: rows of each, at least one
+  at::Tensor weights;    ///< [N] fp32
+};
+
 struct Backend {
   const char* name;
   /// x [T, hidden] -> [T, hidden].   @param run receives the state for the backward pass; null:
@@ -73,6 +80,10 @@ struct Backend {
   /// @param scale factor of the gradient
   HeadLoss (*score_loss)(const at::Tensor& input, const Head& head, const ScoreLoss& loss,
                          double scale, HeadGrad wanted);
+  /// Final norm, and the pooled rows [documents, hidden] in fp32 in place of scores; the head's matrix
+  /// has no part.   @param input [N, hidden]
+  HeadLoss (*embedding_loss)(const at::Tensor& input, const Head& head, const PooledRows& rows,
+                             const ScoreLoss& loss, double scale, HeadGrad wanted);
   /// Passes read the fp32 masters of parameters, as leaves of autograd, not only the copies in the
   /// compute dtype.
   bool reads_masters = false;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "sftrun/data/example.h"
+#include "sftrun/layers/backend.h"
 #include "sftrun/layers/batch_context.h"
 #include "sftrun/layers/distillation.h"
 #include "sftrun/model/batch_sizes.h"
@@ -42,6 +43,8 @@ struct PackedBatch {
   /// Of sampled answers: [documents] fp64, fp64 and bool; undefined: they are not sampled.
   at::Tensor advantages, scores, is_cut_short;
   std::optional<layers::TeacherTargets> teacher;  ///< of the N rows; set if asked for
+  /// How the N rows, which are those of `BatchOptions::pooling`, become embeddings; set if asked for
+  std::optional<layers::PooledRows> pooled;
   at::Tensor grad_factor;           ///< [1] fp32: multiplies the loss's gradient; undefined: 1
   std::optional<BatchSizes> sizes;  ///< sizes that the batch was padded to
   std::optional<PackedImages> images;
@@ -88,6 +91,9 @@ struct LabelKinds {
   bool any() const { return tails || prompts_of_chosen; }
 };
 
+/// The rows of a document that are its embedding.
+enum class PoolingRows : uint8_t { kLast, kAll };
+
 /// How a batch is copied to a GPU.
 struct BatchOptions {
   /// Copy asynchronously from page-locked memory.
@@ -97,6 +103,7 @@ struct BatchOptions {
   LabelKinds kinds = {};                   ///< sets `PackedBatch::label_kinds`
   /// Sets `PackedBatch::teacher`.   @pre the batch has the teacher's rows, or no tokens
   std::optional<layers::Distillation> distillation = {};
+  std::optional<PoolingRows> pooling = {};  ///< sets `PackedBatch::pooled`
   /// Pad to these sizes with unlabelled tokens, rows without a label and empty documents.
   std::optional<BatchSizes> sizes = {};
 };

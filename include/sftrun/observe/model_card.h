@@ -25,6 +25,7 @@ struct ModelCard {
   bool is_quantised = false;            ///< the base was quantised during training
   bool reads_images = false;            ///< the run loaded the model's image side
   bool has_scores = false;              ///< a head of scores; labels.json is beside an adapter
+  bool embeds = false;                  ///< sentence-transformers loads it
   bool leaves_template_unused = false;  ///< data::leaves_template_unused: prompts are raw text
   std::string quantize_command;   ///< writes the base as the run quantised it; empty: none does
   std::string quantised_base;     ///< the folder that it writes; empty: none

@@ -19,7 +19,9 @@ void add_projectors(spec::ArchSpec& arch, const config::RunConfig& config,
 /// @throws ConfigError for models that cannot have the one or the other
 std::optional<spec::ScoreSpec> score_of_run(const spec::ArchSpec& arch,
                                             const config::RunConfig& config);
-/// Sets it.   @throws ConfigError alike
+/// Whether the run is of a model without a head (weights::without_head).
+bool has_no_head(const config::RunConfig& config);
+/// Sets the head of scores, or that there is none.   @throws ConfigError alike
 void add_score(spec::ArchSpec& arch, const config::RunConfig& config);
 
 /// The run's `tuning.lora`, for everything that follows the configuration. Parts of a model with images that train in full beside LoRA

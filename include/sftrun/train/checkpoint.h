@@ -14,6 +14,7 @@
 #include "sftrun/train/best_evaluation.h"
 #include "sftrun/train/loss_scale.h"
 #include "sftrun/train/optimizer.h"
+#include "sftrun/weights/embedding_files.h"
 #include "sftrun/weights/peft.h"
 #include "sftrun/weights/projectors.h"
 #include "sftrun/weights/safetensors.h"
@@ -67,11 +68,12 @@ struct CheckpointContents {
   std::vector<weights::TensorToWrite> trainable;
   std::vector<weights::TensorToWrite> optimizer;
 
-  std::optional<std::string> chat_template;   ///< of the run; nullopt: the model's own
-  nlohmann::ordered_json template_variables;  ///< of the run; null or empty: none
-  images::ImageCaps image_caps;               ///< of the run's images
-  std::vector<FeatureProjector> projectors;   ///< of the model
-  spec::ArchSpec arch;                        ///< whose head of scores has names
+  std::optional<std::string> chat_template;             ///< of the run; nullopt: the model's own
+  nlohmann::ordered_json template_variables;            ///< of the run; null or empty: none
+  images::ImageCaps image_caps;                         ///< of the run's images
+  std::vector<FeatureProjector> projectors;             ///< of the model
+  spec::ArchSpec arch;                                  ///< whose head of scores has names
+  std::optional<weights::EmbeddingSettings> embedding;  ///< of the run; nullopt: it embeds nothing
 
   /// Where base weights train and ranks own parts of them: each rank writes its own part, and
   /// nothing is put together. Then `trainable` and `optimizer` have what this rank writes: flat

@@ -67,10 +67,16 @@ class Evaluator {
                    const Objective& objective, parallel::Communicator& comm,
                    const std::function<bool()>& goes_on) const;
 
+  /// Adds the sums of bins whose texts are told from each other, as those of a global batch.
+  void add_embedded(const std::vector<data::Bin>& bins, const model::Stage& stage,
+                    const parallel::Mesh& mesh, const Objective& objective,
+                    parallel::Communicator& comm, StepSums& sums) const;
+
   const data::Dataset& val_;
   data::BinCost cost_;
   std::vector<Set> sets_;
   int64_t micro_batch_size_, max_seq_len_;
+  int64_t retrieval_size_;  // bins whose texts are told from each other: a global batch of training
   bool is_pinned_, counts_correct_;
   config::BadRecords bad_records_;
   std::set<int64_t> lost_;  // examples whose images or features cannot be read

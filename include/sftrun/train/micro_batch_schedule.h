@@ -84,6 +84,11 @@ ObjectiveValue forward_documents(const model::Stage& stage, model::MicroBatchRun
 /// Forward pass, loss and, if `run` trains, the head's backward pass, of an objective on scores.
 ScoreValue score_documents(const model::Stage& stage, model::MicroBatchRun& run,
                            const Objective& objective, bool wants_confusion = false);
+/// Forward pass and, if `run` trains, the head's backward pass with the gradients of `embedded`.
+/// @return loss and metrics of the examples whose documents the micro-batch has
+ScoreValue embed_documents(const model::Stage& stage, model::MicroBatchRun& run,
+                           const Objective& objective, const std::vector<int64_t>& places,
+                           const EmbeddedBatch& embedded);
 /// Sum over documents of log p minus that of the reference model: scalar fp64.
 at::Tensor log_ratio_sum(const model::Stage& stage, const model::PackedBatch& batch,
                          const Objective& objective);

@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -90,9 +92,19 @@ struct ScoreValue {
 /// What the terms of a batch are counted from, before any forward pass.
 using BatchCounts = data::BinCounts;
 
+/// The loss of the embeddings of a global batch (embeddings.h), known before the passes that give its
+/// gradients. Examples are in the order of the batch.
+struct EmbeddedBatch {
+  at::Tensor gradients;  ///< [texts, hidden] fp32: of the sum of `losses` by each embedding
+  at::Tensor losses;     ///< [examples] fp64
+  std::vector<std::string> metric_names;
+  at::Tensor metrics;  ///< [metrics, examples] fp64
+};
+
 /// What is known of a global batch before the passes that give gradients.
 struct GlobalBatch {
   BatchCounts counts;
+  std::shared_ptr<const EmbeddedBatch> embedded;  ///< null: the row does not embed
   at::Tensor divergence;  ///< scalar fp64 (divergence.h); undefined if the row needs none
 };
 
@@ -124,6 +136,9 @@ class Objective {
   /// @param batch whose documents they are   @pre info().has_scores()
   ScoreValue evaluate_scores(const at::Tensor& scores, const model::PackedBatch& batch,
                              bool wants_confusion) const;
+
+  /// Which rows are the embeddings of documents; nullopt: the row does not embed.
+  std::optional<model::PoolingRows> pooling() const;
 
   /// Values of ScoreValue::confusion; 0: the objective counts none.
   int64_t confusion_size(int64_t num_labels) const;

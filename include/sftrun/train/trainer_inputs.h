@@ -22,6 +22,7 @@
 #include "sftrun/train/evaluation.h"
 #include "sftrun/train/events.h"
 #include "sftrun/train/teacher.h"
+#include "sftrun/weights/embedding_files.h"
 #include "sftrun/weights/peft.h"
 
 namespace sftrun::train {
@@ -70,8 +71,9 @@ struct TrainerInputs {
   std::optional<weights::AdapterConfig> adapter;  ///< set when an adapter is trained
   /// Chat template of the run, which checkpoints hold; nullopt: the model's own.
   std::optional<std::string> chat_template;
-  nlohmann::ordered_json template_variables;  ///< of the run, which checkpoints hold, too
-  images::ImageCaps image_caps;               ///< the same
+  nlohmann::ordered_json template_variables;            ///< of the run, which checkpoints hold, too
+  images::ImageCaps image_caps;                         ///< the same
+  std::optional<weights::EmbeddingSettings> embedding;  ///< the same; nullopt: it embeds nothing
   std::optional<std::filesystem::path> resume_from;
   StepRange profiled_steps = {};     ///< of which profile/ gets traces
   bool longest_batch_first = false;  ///< train.longest_batch_first, resolved

@@ -23,6 +23,11 @@ std::string advice_on_format(const ObjectiveInfo& objective, ExampleForm form) {
           objective.name);
     case ExampleForm::kPrompt:
       return "remove format: with train.rollouts the records are prompts";
+    case ExampleForm::kRetrieval:
+      return fmt::format(
+          "remove format: {} reads records with \"anchor\" (or \"query\") and \"positive\" (or "
+          "\"pos\")",
+          objective.name);
     case ExampleForm::kAnswer:
       break;
   }

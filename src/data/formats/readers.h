@@ -28,7 +28,7 @@ struct FormatReader {
 };
 
 extern const FormatReader kMessagesReader, kShareGptReader, kPromptCompletionReader, kAlpacaReader,
-    kTextReader, kPreferenceReader, kSampledReader;
+    kTextReader, kPreferenceReader, kSampledReader, kRetrievalReader;
 
 /// The reader of each row.
 inline constexpr auto kFormatReaders = std::to_array<const FormatReader*>({
@@ -39,6 +39,7 @@ inline constexpr auto kFormatReaders = std::to_array<const FormatReader*>({
     &kTextReader,
     &kPreferenceReader,
     &kSampledReader,
+    &kRetrievalReader,
 });
 static_assert(kFormatReaders.size() == config::kRecordFormats.size());
 

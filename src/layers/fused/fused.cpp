@@ -94,7 +94,8 @@ const Backend& fused_backend() {
                                fused_head_loss,
                                fused_distillation_loss,
                                fused_label_losses,
-                               fused_score_loss};
+                               fused_score_loss,
+                               fused_embedding_loss};
   return backend;
 }
 

@@ -8,6 +8,7 @@
 #include "fused/distilled_rows.h"
 #include "linear/fused_linears.h"
 #include "linear/fused_norms.h"
+#include "pooled_rows.h"
 #include "sftrun/core/error.h"
 #include "sftrun/layers/dora.h"
 
@@ -235,6 +236,20 @@ HeadLoss fused_score_loss(const at::Tensor& input, const Head& head, const Score
   if (wanted == HeadGrad::kInput || head.norm.parameter != nullptr)
     result.grad_input = norm_backward(at::mm(d_scores, linear.weight).to(input.scalar_type()),
                                       input, head.norm, in.rstd, {}, wanted == HeadGrad::kInput);
+  return result;
+}
+
+HeadLoss fused_embedding_loss(const at::Tensor& input, const Head& head, const PooledRows& rows,
+                              const ScoreLoss& loss, double scale, HeadGrad wanted) {
+  const at::NoGradGuard no_grad;
+  const Normed in = normed(input, head.norm);
+  const ScoredLoss scored = loss(pooled(in.y.to(at::kFloat), rows));
+  HeadLoss result{scored.loss_sum, {}};
+  if (wanted == HeadGrad::kInput ||
+      (wanted == HeadGrad::kParameters && head.norm.parameter != nullptr))
+    result.grad_input =
+        norm_backward(of_pooled_rows(scored.gradient * scale, rows).to(input.scalar_type()), input,
+                      head.norm, in.rstd, {}, wanted == HeadGrad::kInput);
   return result;
 }
 

@@ -8,6 +8,9 @@ namespace sftrun::layers {
 HeadLoss fused_head_loss(const at::Tensor& input, const Head& head, const at::Tensor& labels,
                          const kernels::GradScale& grad_scale, HeadGrad wanted,
                          const BatchContext& rows);
+/// `Backend::embedding_loss` of the fused backend.
+HeadLoss fused_embedding_loss(const at::Tensor& input, const Head& head, const PooledRows& rows,
+                              const ScoreLoss& loss, double scale, HeadGrad wanted);
 /// `Backend::score_loss` of the fused backend.
 HeadLoss fused_score_loss(const at::Tensor& input, const Head& head, const ScoreLoss& loss,
                           double scale, HeadGrad wanted);

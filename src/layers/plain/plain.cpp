@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "linear/plain_linears.h"
+#include "pooled_rows.h"
 #include "sftrun/core/error.h"
 #include "sftrun/layers/backend.h"
 
@@ -406,6 +407,17 @@ HeadLoss plain_score_loss(const at::Tensor& input, const Head& head, const Score
   return {scored.loss_sum, wanted == HeadGrad::kInput ? rows.grad() : at::Tensor()};
 }
 
+HeadLoss plain_embedding_loss(const at::Tensor& input, const Head& head, const PooledRows& pooling,
+                              const ScoreLoss& loss, double scale, HeadGrad wanted) {
+  const at::AutoGradMode grad_mode(wanted != HeadGrad::kNone);
+  const at::Tensor rows = input.detach().requires_grad_(wanted == HeadGrad::kInput);
+  const at::Tensor in = rms_norm(rows, head.norm).to(at::kFloat);
+  const ScoredLoss scored = loss(pooled(in.detach(), pooling));
+  if (in.requires_grad())
+    torch::autograd::backward({in}, {of_pooled_rows(scored.gradient * scale, pooling)});
+  return {scored.loss_sum, wanted == HeadGrad::kInput ? rows.grad() : at::Tensor()};
+}
+
 }  // namespace
 
 const Backend& plain_backend() {
@@ -415,6 +427,7 @@ const Backend& plain_backend() {
                                distillation_loss,
                                plain_label_losses,
                                plain_score_loss,
+                               plain_embedding_loss,
                                /*reads_masters=*/true};
   return backend;
 }

@@ -75,7 +75,39 @@ int64_t bytes_of_scores(const StepContext& step) {
          kFp32 * step.arch.score->num_labels * step.arch.hidden_size;
 }
 
+/// Texts of a global batch. How many a packed sequence has is not known before the data: of half a
+/// hundred tokens each. Micro-batches that are larger than the run's make its global batch larger.
+int64_t texts_of_batch(const StepContext& step) {
+  constexpr int64_t kUsualTokens = 50;
+  const config::RunConfig& config = step.config;
+  const config::TrainConfig& train = config.train;
+  const int64_t sequences = train.sequences(),
+                tokens = config.data.bin_tokens.value.value_or(config.model.max_seq_len),
+                together = train.grad_accum.value.value_or(1) * config.parallel.axes.data_parts();
+  const int64_t bins = std::max(train.global_batch_size.value.value_or(1),
+                                together * (step.shape.tokens / (sequences * tokens)));
+  return bins *
+         (config.data.packing ? std::max(sequences, sequences * tokens / kUsualTokens) : sequences);
+}
+
+/// Embeddings of a global batch and their gradients in fp32, and what is more: hidden states with their gradients (with `mean` also
+/// normed ones, and those in fp32), or the similarities of queries and other texts with what autograd keeps of them
+/// (train/objectives/embed.cpp).
+int64_t bytes_of_embeddings(const StepContext& step) {
+  constexpr int64_t kMatrices = 4, kScores = 6;
+  const int64_t hidden = step.arch.hidden_size, texts = texts_of_batch(step),
+                queries = texts / step.config.train.sequences();
+  const bool is_mean = step.config.train.pooling == config::Pooling::kMean;
+  const int64_t rows =
+      step.rows(2 * hidden) + (is_mean ? step.rows(3 * hidden) + step.fp32_rows(2 * hidden) : 0);
+  const int64_t element = step.shape.on_gpu ? kFp32 : 2 * kFp32;
+  const int64_t scores =
+      kScores * element * queries * (texts - queries) + kMatrices * element * texts * hidden;
+  return 2 * kFp32 * texts * hidden + std::max(rows, scores);
+}
+
 TrainingBytes training(const StepContext& step, int64_t /*layer*/) {
+  if (step.config.train.objective_info().embeds()) return {.in_forward = bytes_of_embeddings(step)};
   if (step.arch.score) return {.in_forward = bytes_of_scores(step)};
   return {.in_forward = step.shape.on_gpu ? bytes_on_gpu(step) : bytes_on_cpu(step)};
 }

@@ -20,7 +20,7 @@ using Evaluate = ObjectiveTerms (*)(const DocumentSums& sums, const config::Trai
                                     const BatchCounts& totals);
 // to_array: a missing entry is an error of the compiler.
 constexpr std::array<Evaluate, config::kObjectives.size()> kEvaluate = std::to_array<Evaluate>(
-    {nullptr, dpo, dpo, cpo, simpo, orpo, kto, nullptr, nullptr, nullptr, grpo});
+    {nullptr, dpo, dpo, cpo, simpo, orpo, kto, nullptr, nullptr, nullptr, grpo, nullptr});
 
 /// The same of rows with a head of scores.
 struct ScoreEntry {
@@ -95,13 +95,19 @@ DocumentWeights weights_of(const at::Tensor& loss, const DocumentSums& leaves) {
 double Objective::count_terms(const BatchCounts& counts) const {
   return info().terms == config::LossTerms::kLabelTokens
              ? counts.label_weight
-             : static_cast<double>(counts.documents / info().sequences());
+             : static_cast<double>(counts.documents / config_.sequences());
 }
 
 std::optional<layers::Distillation> Objective::distillation() const {
   if (!info().needs_teacher) return std::nullopt;
   return layers::Distillation{
       .alpha = config_.kd_alpha, .beta = config_.kd_beta, .temperature = config_.kd_temperature};
+}
+
+std::optional<model::PoolingRows> Objective::pooling() const {
+  if (!info().embeds()) return std::nullopt;
+  return config_.pooling == config::Pooling::kMean ? model::PoolingRows::kAll
+                                                   : model::PoolingRows::kLast;
 }
 
 model::LabelKinds Objective::label_kinds() const {
