@@ -94,7 +94,9 @@ int64_t texts_of_batch(const StepContext& step) {
 /// normed ones, and those in fp32), or the similarities of queries and other texts with what autograd keeps of them
 /// (train/objectives/embed.cpp).
 int64_t bytes_of_embeddings(const StepContext& step) {
-  constexpr int64_t kMatrices = 4, kScores = 6;
+  constexpr int64_t kMatrices = 4;
+  // As measured on a CPU with 3000 queries: 4.6 matrices of similarities, of the symmetric loss 5.5.
+  const int64_t num_scores = step.config.train.embed_symmetric ? 6 : 5;
   const int64_t hidden = step.arch.hidden_size, texts = texts_of_batch(step),
                 queries = texts / step.config.train.sequences();
   const bool is_mean = step.config.train.pooling == config::Pooling::kMean;
@@ -102,7 +104,7 @@ int64_t bytes_of_embeddings(const StepContext& step) {
       step.rows(2 * hidden) + (is_mean ? step.rows(3 * hidden) + step.fp32_rows(2 * hidden) : 0);
   const int64_t element = step.shape.on_gpu ? kFp32 : 2 * kFp32;
   const int64_t scores =
-      kScores * element * queries * (texts - queries) + kMatrices * element * texts * hidden;
+      num_scores * element * queries * (texts - queries) + kMatrices * element * texts * hidden;
   return 2 * kFp32 * texts * hidden + std::max(rows, scores);
 }
 
