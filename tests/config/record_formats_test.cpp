@@ -40,6 +40,9 @@ TEST(RecordFormatRows, ColumnsAreThoseOfAllFormats) {
                                    "tools",
                                    "chosen",
                                    "rejected",
+                                   "anchor",
+                                   "positive",
+                                   "negative",
                                    "images",
                                    "videos",
                                    "features",
@@ -55,8 +58,8 @@ TEST(RecordFormatRows, ColumnsAreThoseOfAllFormats) {
                                    "finish_reason",
                                    "labels",
                                    "margin"}));
-  EXPECT_EQ(optional_columns(),
-            (std::vector<std::string>{"features", "images", "input", "system", "tools", "videos"}));
+  EXPECT_EQ(optional_columns(), (std::vector<std::string>{"features", "images", "input", "negative",
+                                                          "system", "tools", "videos"}));
   EXPECT_EQ(columns_of_turns(), (std::vector<std::string>{"messages", "conversations", "prompt",
                                                           "completion", "chosen", "rejected"}));
 }

@@ -49,9 +49,10 @@ TEST(RecordFormats, ReadersFitTheirRows) {
     Json record;
     for (const std::string_view column : info.columns)
       record[column] = info.is_sampled ? Json::array({1}) : Json("t");
-    const config::Objective objective = info.is_pair      ? config::Objective::kDpo
-                                        : info.is_sampled ? config::Objective::kGrpo
-                                                          : config::Objective::kSft;
+    const config::Objective objective = info.is_pair        ? config::Objective::kDpo
+                                        : info.is_sampled   ? config::Objective::kGrpo
+                                        : info.is_retrieval ? config::Objective::kEmbed
+                                                            : config::Objective::kSft;
     EXPECT_EQ(detect_format(record, "f:1", objective).format, info.format);
     if (info.is_text) {
       EXPECT_FALSE(is_rendered(record, info.format, /*has_chat_template=*/true)) << info.name;
