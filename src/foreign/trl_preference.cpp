@@ -213,9 +213,7 @@ void trl_beta(Conversion& conversion, const SourceKey& key) {
 void trl_temperature(Conversion& conversion, const SourceKey& key) {
   if (trl_objective(conversion).needs_teacher)
     return conversion.set(key, "train.kd_temperature", key.value);
-  if (parse_double(key.value.text) == 1)
-    return conversion.note_no_meaning(key, "answers are sampled before training");
-  conversion.note_lost(key, "give it to `sftrun generate --temperature`");
+  conversion.set(key, "train.rollouts.temperature", key.value);
 }
 
 void trl_sampling_correction(Conversion& conversion, const SourceKey& key) {
@@ -256,6 +254,16 @@ void finish_objective_of_trl(Conversion& conversion) {
   const Objective objective = trl_objective(conversion).objective;
   if (objective == Objective::kSimpo && !conversion.has("train.cpo_alpha"))
     conversion.set_default("train.cpo_alpha", "1");
+  if (objective == Objective::kGrpo)
+    conversion.note_lost(*key_of_trainer(conversion, *trainer),
+                         "name what judges the answers in `train.rollouts.reward`: functions, "
+                         "programs or servers (docs/grpo.md)");
+  if (objective == Objective::kDistill) {
+    conversion.set_default("train.teacher", "teacher");
+    conversion.note_lost(*key_of_trainer(conversion, *trainer),
+                         "let the teacher score the data before training: `sftrun score --topk 64 "
+                         "--output teacher` (docs/distillation.md)");
+  }
   if (objective == Objective::kKto && !conversion.find("train_sampling_strategy"))
     conversion.set_default("data.shuffle", "false");
   if (const auto free = conversion.find("reference_free"); free && objective == Objective::kCpo)

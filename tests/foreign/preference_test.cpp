@@ -259,7 +259,7 @@ TEST_F(PreferenceTest, GrpoOfTrl) {
       "2.5\nscale_rewards: false\n"
       "importance_sampling_level: sequence\nmask_truncated_completions: true\n"
       "max_completion_length: 300\nvllm_importance_sampling_mode: token_truncate\n"
-      "vllm_importance_sampling_cap: 2.0\ntemperature: 0.7\ntop_p: 1.0\nsteps_per_generation: 4\n");
+      "vllm_importance_sampling_cap: 2.0\ntemperature: 0.7\ntop_p: 0.95\nnum_generations: 8\nsteps_per_generation: 4\n");
   expect_values(run, {{"train.objective", R"("grpo")"},
                       {"train.loss_type", R"("dr_grpo")"},
                       {"train.beta", "0.04"},
@@ -269,10 +269,13 @@ TEST_F(PreferenceTest, GrpoOfTrl) {
                       {"train.scale_rewards", R"("none")"},
                       {"train.importance_sampling_level", R"("sequence")"},
                       {"train.mask_truncated_completions", "true"},
-                      {"train.max_completion_length", "300"},
+                      {"train.rollouts.max_new_tokens", "300"},
+                      {"train.rollouts.n", "8"},
+                      {"train.rollouts.temperature", "0.7"},
+                      {"train.rollouts.top_p", "0.95"},
                       {"train.sampling_correction", R"("token_truncate")"},
                       {"train.sampling_correction_max", "2.0"}});
-  expect_lost(run, "temperature", "sftrun generate --temperature");
+  expect_lost(run, "epsilon", "train.rollouts.reward");
   EXPECT_TRUE(has_key(run.no_meaning, "steps_per_generation"));
   expect_values(trl("scale_rewards: true\nvllm_importance_sampling_correction: false\n"
                     "vllm_importance_sampling_mode: token_mask\n"),
@@ -282,8 +285,7 @@ TEST_F(PreferenceTest, GrpoOfTrl) {
 
 TEST_F(PreferenceTest, AnswersThatGrpoOfTrlSamplesAreAnError) {
   for (const auto& [line, fix] : std::vector<std::pair<std::string, std::string>>{
-           {"num_generations: 8", "sftrun generate -n 8"},
-           {"reward_funcs: accuracy_reward", "sftrun reward"},
+           {"reward_funcs: accuracy_reward", "train.rollouts.reward"},
            {"entropy_coef: 0.1", "entropy bonus"},
            {"top_entropy_quantile: 0.2", "set it to 1.0"}})
     test::expect_error<ConfigError>([&, &line = line] { trl("epsilon: 0.2\n" + line + "\n"); },
@@ -291,12 +293,14 @@ TEST_F(PreferenceTest, AnswersThatGrpoOfTrlSamplesAreAnError) {
 }
 
 TEST_F(PreferenceTest, DistillationOfTrl) {
-  expect_values(trl("lmbda: 0.0\nbeta: 0.3\ntemperature: 0.9\n"),
-                {{"train.objective", R"("distill")"},
-                 {"train.kd_beta", "0.3"},
-                 {"train.kd_temperature", "0.9"},
-                 {"train.beta", "none"},
-                 {"train.learning_rate", "2e-5"}});
+  const Import run = trl("lmbda: 0.0\nbeta: 0.3\ntemperature: 0.9\n");
+  expect_lost(run, "lmbda", "sftrun score --topk 64");
+  expect_values(run, {{"train.objective", R"("distill")"},
+                      {"train.teacher", R"("teacher")"},
+                      {"train.kd_beta", "0.3"},
+                      {"train.kd_temperature", "0.9"},
+                      {"train.beta", "none"},
+                      {"train.learning_rate", "2e-05"}});
   test::expect_error<ConfigError>([&] { trl("lmbda: 0.5\n"); }, {"not supported", "set it to 0"});
 }
 
