@@ -254,10 +254,14 @@ void finish_objective_of_trl(Conversion& conversion) {
   const Objective objective = trl_objective(conversion).objective;
   if (objective == Objective::kSimpo && !conversion.has("train.cpo_alpha"))
     conversion.set_default("train.cpo_alpha", "1");
-  if (objective == Objective::kGrpo)
-    conversion.note_lost(*key_of_trainer(conversion, *trainer),
+  for (const char* key : {"num_generations", "max_completion_length"}) {
+    const auto sampled = conversion.find(key);
+    if (objective != Objective::kGrpo || !sampled) continue;
+    conversion.note_lost(*sampled,
                          "name what judges the answers in `train.rollouts.reward`: functions, "
                          "programs or servers (docs/grpo.md)");
+    break;
+  }
   if (objective == Objective::kDistill) {
     conversion.set_default("train.teacher", "teacher");
     conversion.note_lost(*key_of_trainer(conversion, *trainer),

@@ -39,11 +39,11 @@ class TrainingAnswersTest : public ::testing::Test {
     return TrainingAnswers({.config = config_.train,
                             .text = *text_,
                             .val = val_,
-                            .decoder = *decoder_,
-                            .groups = groups_,
-                            .strategy = *strategy_,
-                            .shards_weights = false,
-                            .rank = rank_});
+                            .model = {.decoder = *decoder_,
+                                      .groups = groups_,
+                                      .strategy = *strategy_,
+                                      .shards_weights = false,
+                                      .rank = rank_}});
   }
 
   config::RunConfig config_;

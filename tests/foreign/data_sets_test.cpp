@@ -151,7 +151,7 @@ TEST_F(DataSetsTest, WhatIsLeftOutStaysLeftOutInTheYaml) {
             write("bad.yaml", "model: {name: m}\ndata: {train: a.jsonl, fields: {prompt: ''}}\n"),
             {});
       },
-      {"leaves out that part", "only features, images, input, system, tools and videos"});
+      {"leaves out that part", "only features, images, input, negative, system, tools and videos"});
 }
 
 TEST_F(DataSetsTest, AnUnknownLossOfTorchtuneIsListed) {
