@@ -155,9 +155,10 @@ ObjectiveTerms grpo(const DocumentSums& sums, const config::TrainConfig& config,
     const at::Tensor of_sampling = sampling_ratios(rows, by_answer, config);
     terms = terms * of_sampling;
     metrics.add("sampling/importance_sampling_ratio/mean", of_sampling * counts);
-  }
-  if (rows.sampled_logps.defined()) {
-    const at::Tensor difference = (old_logps(rows) - rows.sampled_logps).nan_to_num(0).abs();
+    // Also of a micro-batch without the engine's values: all ranks report the same metrics.
+    const at::Tensor difference = rows.sampled_logps.defined()
+                                      ? (old_logps(rows) - rows.sampled_logps).nan_to_num(0).abs()
+                                      : at::zeros_like(counts);
     metrics.add("sampling/sampling_logp_difference/mean", difference * counts);
   }
   if (rows.reference.defined()) {
