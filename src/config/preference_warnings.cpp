@@ -16,9 +16,8 @@ std::vector<std::string> preference_warnings(const RunConfig& asked) {
         "{} usually has about {}",
         is_adapter ? kLoraLearningRate : kFullLearningRate,
         objective.reads_samples() ? "Training on sampled answers" : "Preference training",
-        objective.reads_samples()
-            ? (is_adapter ? "1e-5 with LoRA" : "1e-6 with all weights")
-            : (is_adapter ? "5e-6 with LoRA" : "5e-7 with all weights")));
+        objective.reads_samples() ? (is_adapter ? "1e-5 with LoRA" : "1e-6 with all weights")
+                                  : (is_adapter ? "5e-6 with LoRA" : "5e-7 with all weights")));
   }
   const bool has_one_example = !asked.data.packing && train.global_batch_size.value == 1;
   if (objective.needs_mismatched && has_one_example)

@@ -180,7 +180,8 @@ void resolve_evaluation(RunConfig& config) {
   const bool has_val = !config.data.val.empty() || config.data.val_split > 0;
   const bool evaluates =
       has_val && (train.eval_strategy != EvalStrategy::kNo || train.eval_on_start);
-  if (evaluates && train.eval_batch_size.is_auto() && !train.has_rollouts()) train.eval_batch_size = train.batch_size;
+  if (evaluates && train.eval_batch_size.is_auto() && !train.has_rollouts())
+    train.eval_batch_size = train.batch_size;
   if (train.eval_strategy != EvalStrategy::kAuto) return;
   if (has_val && config.data.streaming && !train.eval_steps && train.max_steps) {
     constexpr int64_t kEvaluations = 10;  // there are no epochs

@@ -359,8 +359,8 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
             builder.build(records.parse(*block, i).record, where, records.folder(*block));
         is_built = true;  // the length of its sequences may be refused
         for (PreviewedSequence& shown :
-             previewed_record(std::move(built), detected.format, config.train.example_form(),
-                              rule, place, where)) {
+             previewed_record(std::move(built), detected.format, config.train.example_form(), rule,
+                              place, where)) {
           name_classes(shown, options);
           if (shown.sequence.score_kind != ScoreKind::kNone)
             shown.group =

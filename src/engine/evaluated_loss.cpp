@@ -155,9 +155,8 @@ ScoredSums scored_sums(const LoadedModel& model, const data::Dataset& dataset,
     const data::Bin bin = number < bins.size() ? bins[number] : data::Bin();
     const model::PackedBatch packed = packed_bin(stage.decoder(), dataset, bin, options);
     const DocumentValue value = value_of_documents(stage, packed, objective, whole);
-    std::vector<double> sums = {
-        static_cast<double>(std::ssize(bin) / config.sequences()),
-        value.loss_sum.item<double>()};
+    std::vector<double> sums = {static_cast<double>(std::ssize(bin) / config.sequences()),
+                                value.loss_sum.item<double>()};
     names.clear();
     for (const train::ObjectiveMetric& metric : value.metrics) {
       names.push_back(metric.name);

@@ -20,7 +20,7 @@ struct Choices {
   std::vector<std::optional<TokenLogprobs>> logprobs;  ///< of these, where they were asked for
   PromptScores prompt_scores;
   std::vector<std::vector<float>> scores;  ///< of each row, by a head of scores; no tokens then
-  bool is_finite = true;  ///< false: the logits are not, and there is nothing else
+  bool is_finite = true;                   ///< false: the logits are not, and there is nothing else
 };
 
 /// What the ranks of a copy of the model tell each other while they generate. The lead collects the

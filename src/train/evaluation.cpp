@@ -227,7 +227,7 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
     } while (lost.agree(records, "the evaluation"));
     names = sums.metric_names;
     num_label_tokens += data::counts_of(val_.examples(), bins).label_tokens -
-                  data::counts_among(val_.examples(), bins, lost_).label_tokens;
+                        data::counts_among(val_.examples(), bins, lost_).label_tokens;
     values.push_back(sums.num_terms);
     for (const at::Tensor& metric : sums.metrics) values.push_back(metric.item<double>());
     if (sums.confusion.defined())

@@ -25,8 +25,7 @@ std::vector<int32_t> tokens_of(const std::string& text) {
 
 TEST(Environment, TurnsAreWrittenByTheTemplate) {
   const auto text = "\n<|im_start|>tool\n4<|im_end|>\n<|im_start|>assistant\n";
-  EXPECT_EQ(between(test::kChatMl, {.role = "tool", .content = "4"}, test::kImEnd),
-            tokens_of(text))
+  EXPECT_EQ(between(test::kChatMl, {.role = "tool", .content = "4"}, test::kImEnd), tokens_of(text))
       << "the model has written the end of its turn";
   EXPECT_EQ(between(test::kChatMl, {.role = "tool", .content = "4"}, test::kEos),
             tokens_of(std::string("<|im_end|>") + text))

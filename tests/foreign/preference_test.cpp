@@ -254,12 +254,13 @@ TEST_F(PreferenceTest, KtoOfTrl) {
 // ---- Axolotl
 
 TEST_F(PreferenceTest, GrpoOfTrl) {
-  const Import run = trl(
-      "loss_type: dr_grpo\nbeta: 0.04\nepsilon: 0.1\nepsilon_high: 0.28\ndelta: "
-      "2.5\nscale_rewards: false\n"
-      "importance_sampling_level: sequence\nmask_truncated_completions: true\n"
-      "max_completion_length: 300\nvllm_importance_sampling_mode: token_truncate\n"
-      "vllm_importance_sampling_cap: 2.0\ntemperature: 0.7\ntop_p: 0.95\nnum_generations: 8\nsteps_per_generation: 4\n");
+  const Import run =
+      trl("loss_type: dr_grpo\nbeta: 0.04\nepsilon: 0.1\nepsilon_high: 0.28\ndelta: "
+          "2.5\nscale_rewards: false\n"
+          "importance_sampling_level: sequence\nmask_truncated_completions: true\n"
+          "max_completion_length: 300\nvllm_importance_sampling_mode: token_truncate\n"
+          "vllm_importance_sampling_cap: 2.0\ntemperature: 0.7\ntop_p: 0.95\nnum_generations: "
+          "8\nsteps_per_generation: 4\n");
   expect_values(run, {{"train.objective", R"("grpo")"},
                       {"train.loss_type", R"("dr_grpo")"},
                       {"train.beta", "0.04"},

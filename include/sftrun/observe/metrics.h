@@ -69,7 +69,7 @@ struct AnswerMetrics {
 struct EvalMetrics {
   int64_t step = 0;
   double eval_loss = 0;
-  bool has_loss = true;  ///< false: answers have rewards, and no loss
+  bool has_loss = true;                   ///< false: answers have rewards, and no loss
   std::optional<double> eval_perplexity;  ///< null in the file if the loss is no cross-entropy
   NamedValues objective;                  ///< with the prefix "eval_" in the file
   NamedValues losses;                     ///< of each validation set, if there are several

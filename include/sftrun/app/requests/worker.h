@@ -19,7 +19,7 @@ struct WorkerRequest {
   bool overwrite = false, allow_changed_data = false, allow_changed_length = false,
        allow_backend_change = false;
   std::string settings;  ///< "run.yaml data.packing=false": how commands name the configuration
-  std::string profile;  ///< steps, as core/step_range.h has them; empty: none
+  std::string profile;   ///< steps, as core/step_range.h has them; empty: none
 
   SFTRUN_FIELDS(config, places, model_path, teacher_model, teacher_adapter, device, batch_size,
                 steps_are_auto, eval_batch_size_is_auto, max_micro_batch, resume, overwrite,
