@@ -19,6 +19,7 @@
 #include "sftrun/core/terminal.h"
 #include "sftrun/data/data_problems.h"
 #include "sftrun/data/dataset.h"
+#include "sftrun/data/retrieval.h"
 #include "sftrun/data/text_model.h"
 #include "sftrun/foreign/load.h"
 #include "sftrun/spec/feature_projectors.h"
@@ -72,6 +73,8 @@ int run_preview(const PreviewOptions& options) {
   find_data(loaded, /*quiet=*/false);
   config::require_files(loaded);
   data::require_chat_template(loaded);
+  if (loaded.config.train.objective_info().embeds())
+    loaded.config.train.negatives = data::find_negatives(loaded.config);
   const config::RunConfig& config = loaded.config;
   const ModelSource found = find_model({.name = config.model.name,
                                         .revision = config.model.revision,

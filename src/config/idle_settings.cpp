@@ -282,6 +282,11 @@ IdleRules rules_of_objectives() {
                                       "answers at a time as training (train.rollouts.batch_size)")
                                 : std::string();
                    }});
+  rules.push_back({{"train.rollouts.environment"}, [](const RunConfig& run, const RunFacts&) {
+                     return run.train.rollouts.max_turns == 1
+                                ? std::string(": train.rollouts.max_turns is 1")
+                                : std::string();
+                   }});
   rules.push_back({{"train.rollouts.max_turns", "train.rollouts.environment_timeout"},
                    [](const RunConfig& run, const RunFacts&) {
                      return run.train.rollouts.environment.empty()

@@ -355,6 +355,15 @@ nlohmann::ordered_json to_json(const RewardSpecs& rewards) {
   return list;
 }
 
+RewardSpecs without_ways(RewardSpecs rewards) {
+  for (RewardSpec& spec : rewards)
+    for (const RewardSetting& setting : reward_info(spec.reward).settings)
+      if (setting.may_change)
+        spec.settings[std::string(setting.name)] =
+            setting.fallback.empty() ? RewardJson() : RewardJson::parse(setting.fallback);
+  return rewards;
+}
+
 std::string reward_reference() {
   std::string text;
   for (const RewardInfo& info : kRewards) {

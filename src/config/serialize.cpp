@@ -79,6 +79,7 @@ Json identity_settings(const RunConfig& given) {
   RunConfig config = with_losses_as_unset(given), copy, initial;
   // A checkpoint may come from a version whose default was the same number for all objectives.
   for (RunConfig* each : {&config, &initial}) each->train.beta = each->train.resolved_beta();
+  config.train.rollouts.reward = without_ways(config.train.rollouts.reward);
   // A paged optimizer computes the same, in another memory.
   config.train.optimizer = on_device(config.train.optimizer);
   const Json defaults = to_json(initial);

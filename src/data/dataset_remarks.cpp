@@ -241,23 +241,35 @@ void DatasetRemarks::remark_on_class() {
 
 void DatasetRemarks::remark_on_lengths() {
   const std::string judgements = judgement_counts(tallies_.stats);
-  remarks_.push_back(
-      {false, fmt::format("data: {}, {}{}, {} tokens, {} trained on ({:.1f}%), longest {}",
-                          counted(tallies_.stats.num_records, "record"),
-                          counted(tallies_.stats.num_examples, "example"),
-                          judgements.empty() ? "" : fmt::format(" ({})", judgements),
-                          format_count(static_cast<uint64_t>(tallies_.stats.num_tokens)),
-                          format_count(static_cast<uint64_t>(tallies_.stats.num_label_tokens)),
-                          100.0 * static_cast<double>(tallies_.stats.num_label_tokens) /
-                              static_cast<double>(tallies_.stats.num_tokens),
-                          tallies_.stats.longest)});
+  const bool are_prompts = context_.form == config::ExampleForm::kPrompt;
+  if (are_prompts)
+    remarks_.push_back(
+        {false, fmt::format("data: {}, {}, {} tokens, longest {}",
+                            counted(tallies_.stats.num_records, "record"),
+                            counted(tallies_.stats.num_examples, "prompt"),
+                            format_count(static_cast<uint64_t>(tallies_.stats.num_tokens)),
+                            tallies_.stats.longest)});
+  else
+    remarks_.push_back(
+        {false, fmt::format("data: {}, {}{}, {} tokens, {} trained on ({:.1f}%), longest {}",
+                            counted(tallies_.stats.num_records, "record"),
+                            counted(tallies_.stats.num_examples, "example"),
+                            judgements.empty() ? "" : fmt::format(" ({})", judgements),
+                            format_count(static_cast<uint64_t>(tallies_.stats.num_tokens)),
+                            format_count(static_cast<uint64_t>(tallies_.stats.num_label_tokens)),
+                            100.0 * static_cast<double>(tallies_.stats.num_label_tokens) /
+                                static_cast<double>(tallies_.stats.num_tokens),
+                            tallies_.stats.longest)});
   const auto remark = [&](const Tally& tally, const std::string& what) {
     if (tally.count() == 0) return;
     remarks_.push_back({true, fmt::format("data: {} {}: {}", counted(tally.count(), "example"),
                                           what, tally.places())});
   };
-  remark(tallies_.too_long, fmt::format("left out, because longer than model.max_seq_len = {}",
-                                        context_.rule.max_seq_len));
+  remark(tallies_.too_long,
+         context_.rule.answer_tokens > 0
+             ? fmt::format("left out as too long: {}", context_.rule.words())
+             : fmt::format("left out, because longer than model.max_seq_len = {}",
+                           context_.rule.max_seq_len));
   remark_on_long_media();
   remark(tallies_.truncated,
          fmt::format("truncated to {}", counted(context_.rule.max_seq_len, "token")));

@@ -10,9 +10,10 @@ namespace sftrun::data {
 namespace {
 
 /// Whether one of the first `count` tokens has a label. The very first token has none, because
-/// nothing predicts it. Where the whole sequence is to give something, any token will do.
+/// nothing predicts it. Where the whole sequence is to give something, or is a prompt, any token will do.
 bool has_target(const Sequence& sequence, int64_t count) {
-  if (!sequence.targets.empty()) return count > 0 && !sequence.ids.empty();
+  const bool any_will_do = !sequence.targets.empty() || !sequence.record_text.empty();
+  if (any_will_do) return count > 0 && !sequence.ids.empty();
   const auto end =
       sequence.mask.begin() + std::min<int64_t>(count, static_cast<int64_t>(sequence.mask.size()));
   return end - sequence.mask.begin() > 1 && std::find(sequence.mask.begin() + 1, end, 1) != end;
@@ -37,7 +38,7 @@ LengthRule length_rule(const config::RunConfig& config, RecordFormat format) {
   LengthRule rule{config.model.max_seq_len, config.data.too_long};
   if (config.train.has_rollouts()) {
     rule.answer_tokens = config.train.rollouts.max_new_tokens;
-    rule.max_seq_len = std::max<int64_t>(0, rule.max_seq_len - rule.answer_tokens);
+    rule.max_seq_len -= rule.answer_tokens;
     if (rule.too_long != TooLong::kError) rule.too_long = TooLong::kDrop;
     return rule;
   }

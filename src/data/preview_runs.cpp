@@ -110,9 +110,14 @@ std::string headline(const PreviewedSequence& previewed) {
   if (num_tokens == 0) return fmt::format("{}: LEFT OUT: {}", previewed.place, previewed.left_out);
   size_t trained = 0;
   for (size_t i = 0; i < num_tokens; ++i) trained += is_trained_on(previewed, i) ? 1 : 0;
-  std::string text = fmt::format(
-      "{}: {} tokens, {} trained on ({:.1f}%)", previewed.place, num_tokens, trained,
-      100.0 * static_cast<double>(trained) / static_cast<double>(std::max<size_t>(num_tokens, 1)));
+  const bool is_prompt = !previewed.sequence.record_text.empty();
+  std::string text =
+      is_prompt
+          ? fmt::format("{}: a prompt of {}, which the run answers itself", previewed.place,
+                        counted(num_tokens, "token"))
+          : fmt::format("{}: {} tokens, {} trained on ({:.1f}%)", previewed.place, num_tokens,
+                        trained,
+                        100.0 * static_cast<double>(trained) / static_cast<double>(num_tokens));
   if (previewed.sequence.judgement != Judgement::kNone)
     text += previewed.sequence.judgement == Judgement::kDesirable ? "; desirable" : "; undesirable";
   text += target_text(previewed);

@@ -1,5 +1,6 @@
 #include "sampled_answer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -58,7 +59,9 @@ void require_ids(const Json& record, const char* key, const std::string& where) 
 void append_ids(const Json& record, const char* key, const TextModel& model,
                 const std::string& where, std::vector<tokenizer::TokenId>& ids) {
   require_ids(record, key, where);
-  const int64_t size = model.tokenizer->vocab_size();
+  // A model may have rows for more tokens than its tokenizer, and sample them.
+  const int64_t size =
+      std::max<int64_t>(model.tokenizer->vocab_size(), model.num_embeddings.value_or(0));
   for (size_t i = 0; i < record[key].size(); ++i) {
     const Json& id = record[key][i];
     const bool is_known = id.is_number_integer() && id >= 0 && id < size;

@@ -388,7 +388,6 @@ std::vector<Sequence> SequenceBuilder::build(const Json& given, const std::strin
                                              const std::filesystem::path& folder) const {
   if (prompts_ != nullptr) {
     Sequence sequence = prompts_->sequence_of(given, where, folder, stamps_);
-    sequence.mask.assign(sequence.ids.size(), 1);
     sequence.record_text = to_json_text(given);
     sequence.differs_in_class = model_.tokenizer->differs_in_class(sequence.text);
     return {std::move(sequence)};

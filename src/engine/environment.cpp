@@ -17,11 +17,13 @@ namespace {
 using TurnJson = nlohmann::ordered_json;
 
 constexpr const char* kSetting = "train.rollouts.environment";
-constexpr const char* kTakes = R"(null, a text, or {"role": "tool", "content": "…"})";
+constexpr const char* kTakes =
+    R"(null, a text in quotes ("…"), or {"role": "tool", "content": "…"})";
 
 /// @return what is wrong with the line; empty: nothing
 std::string read_turn(const std::string& line, std::optional<OutsideTurn>& turn) {
   const TurnJson said = data::parse_json_text(line);
+  if (trim(line).empty()) return "an empty line";
   if (said.is_null()) return {};
   if (said.is_string()) {
     turn = {.content = said.get<std::string>()};

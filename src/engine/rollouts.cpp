@@ -184,6 +184,20 @@ Progress progress_of_all(parallel::Communicator& comm, const Progress& own) {
 
 }  // namespace
 
+/// A program that fails ends the run after its last complete step: the ranks agree on that first.
+int Rollouts::guarded(const std::function<int()>& work) {
+  try {
+    return work();
+  } catch (const Error&) {
+    failure_ = std::current_exception();
+    return static_cast<int>(ExitCode::kWorkerFailed);
+  }
+}
+
+void Rollouts::throw_failure() const {
+  if (failure_ != nullptr) std::rethrow_exception(failure_);
+}
+
 /// Writes the answers of this rank.   @return 0, or the exit code of a stop of any rank
 int Rollouts::converse(const Task& task, Conversations& own) {
   std::vector<size_t> open(task.prompts.size() * task.n);
@@ -191,7 +205,8 @@ int Rollouts::converse(const Task& task, Conversations& own) {
   for (int64_t turn = 0; !open.empty(); ++turn) {
     if (const int code = write_turns(task, turn, open, own)) return code;
     if (!environment_) return 0;
-    Progress progress{.stop_exit_code = hear(task, own), .open = {}};
+    Progress progress;
+    progress.stop_exit_code = guarded([&] { return hear(task, own); });
     for (const auto& [index, conversation] : own)
       if (!conversation.has_ended) progress.open.push_back(index);
     progress = progress_of_all(model_.rank().comm(), progress);
@@ -415,7 +430,7 @@ train::Rollout Rollouts::answer(const Task& task) {
   if (rollout.stop_exit_code != 0) return rollout;
   const double written = monotonic_seconds();
   std::vector<Judged> judged;
-  const int code = judge(task, own, judged);
+  const int code = guarded([&] { return judge(task, own, judged); });
   Json message = {{"stop", code}, {"answers", Json::array()}};
   const bool has_logps = in_.config.train.rollouts.changes_distribution();
   if (code == 0)
@@ -493,9 +508,9 @@ train::AnswerEvaluation Rollouts::evaluate(int64_t step) {
     lengths.push_back(static_cast<double>(answer.num_own()));
     cut_short.push_back(answer.is_cut_short ? 1 : 0);
   }
-  evaluation.rewards = {{"reward", mean_of(rewards)},
-                        {"completions/mean_length", mean_of(lengths)},
-                        {"completions/clipped_ratio", mean_of(cut_short)}};
+  if (!rewards.empty()) evaluation.rewards.emplace_back("reward", mean_of(rewards));
+  evaluation.rewards.emplace_back("completions/mean_length", mean_of(lengths));
+  evaluation.rewards.emplace_back("completions/clipped_ratio", mean_of(cut_short));
   for (auto& metric : train::answer_metrics(rollout.answers, in_.config.train.rollouts.reward))
     evaluation.rewards.push_back(std::move(metric));
   return evaluation;

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,13 +44,16 @@ class Rollouts {
   /// Takes the memory of answers and gives it back.   @throws NoMemoryForAnswers   All ranks call it.
   void rehearse();
   /// Answers prompts of the training data, and keeps some answers of logged steps in the run directory.
-  /// All ranks call it.   @throws as reward::Rewards::judge
+  /// All ranks call it.
   train::Rollout write(int64_t step, const std::vector<int64_t>& prompts);
   /// Answers each prompt of the validation data once, always with the same random numbers.
   /// @param step steps that are done
   train::AnswerEvaluation evaluate(int64_t step);
   /// Ends what rewards and environment have started.
   void finish();
+  /// Throws what a reward or the environment of this rank threw. `write` and `evaluate` then gave the
+  /// exit code of a failure on every rank, so that a checkpoint could be written before.
+  void throw_failure() const;
 
  private:
   struct Task;
@@ -56,6 +61,7 @@ class Rollouts {
   struct Judged;
   using Conversations = std::map<size_t, Conversation>;
   train::Rollout answer(const Task& task);
+  int guarded(const std::function<int()>& work);
   int converse(const Task& task, Conversations& own);
   int write_turns(const Task& task, int64_t turn, const std::vector<size_t>& open,
                   Conversations& own);
@@ -71,6 +77,7 @@ class Rollouts {
   AnsweringModel model_;
   reward::Rewards rewards_;
   std::optional<Environment> environment_;
+  std::exception_ptr failure_;  // of this rank; null: none
 };
 
 }  // namespace sftrun::engine

@@ -140,6 +140,7 @@ train::TrainerInputs Training::inputs() {
       return rollouts_->evaluate(step);
     };
   }
+  if (rollouts_) inputs.hooks.throw_failure = [this] { rollouts_->throw_failure(); };
   rank_.start_commands(event_commands(run_.config, rank_));
   inputs.hooks.on_run_event = [this](const train::RunEvent& event) {
     rank_.commands().tell({event.name, event.step, event.details});

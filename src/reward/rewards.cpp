@@ -11,7 +11,10 @@
 namespace sftrun::reward {
 namespace {
 
-/// Of finite values with large weights.   @param i of the answer
+/// Sums of squares of rewards stay finite, as for those of records.
+constexpr double kLargestReward = 1e12;
+
+/// Of finite values that are large, or have large weights.   @param i of the answer
 [[noreturn]] void refuse_sum(const config::RewardSpecs& specs, const Judgement& judgement, size_t i,
                              const std::string& where) {
   std::vector<std::string> terms;
@@ -20,7 +23,8 @@ namespace {
       terms.push_back(
           fmt::format("{} (weight {:g}, value {:g})", specs[f].label, specs[f].weight, *value));
   throw DataError(
-      fmt::format("the weighted sum of the rewards is no finite number: {}", join(terms, ", ")),
+      fmt::format("the weighted sum of the rewards is no number from -{0:g} to {0:g}: {1}",
+                  kLargestReward, join(terms, ", ")),
       where, "use smaller weights, or smaller values");
 }
 
@@ -51,7 +55,7 @@ Judgement Rewards::judge(std::span<const Answer> answers) {
     }
   }
   for (size_t i = 0; i < answers.size(); ++i)
-    if (judgement.rewards[i] && !std::isfinite(*judgement.rewards[i]))
+    if (judgement.rewards[i] && !(std::abs(*judgement.rewards[i]) <= kLargestReward))
       refuse_sum(specs_, judgement, i, answers[i].where);
   return judgement;
 }

@@ -102,7 +102,7 @@ std::vector<int64_t> RolloutBatches::prompts_of(int64_t step) const {
 }
 
 /// @param place of the prompt in the step: answers to it are a group
-data::Example RolloutBatches::example_of(const RolloutAnswer& answer, int64_t prompt,
+data::Example RolloutBatches::example_of(const RolloutAnswer& answer, double reward, int64_t prompt,
                                          size_t place) const {
   const data::ExampleView asked = prompts_.examples()[prompt];
   const auto length = static_cast<size_t>(asked.size());
@@ -111,7 +111,7 @@ data::Example RolloutBatches::example_of(const RolloutAnswer& answer, int64_t pr
                         .line = asked.stored->number,
                         .label_tokens = answer.num_own(),
                         .answer_begin = asked.size(),
-                        .score = *answer.reward,
+                        .score = reward,
                         .score_kind = data::ScoreKind::kReward,
                         .group = 1,
                         .is_cut_short = answer.is_cut_short};
@@ -134,11 +134,16 @@ data::StepBatch RolloutBatches::batch_of(const Rollout& rollout,
   std::vector<data::Example> examples;
   for (size_t i = 0; i < rollout.answers.size(); ++i)
     if (rollout.answers[i].reward)
-      examples.push_back(example_of(rollout.answers[i], prompts[i / n], i / n));
-  if (examples.empty())
-    throw DataError("no reward function has a value for any answer of the step",
-                    prompts_.place_of(prompts.front()),
-                    "see why in rollouts/ of the run directory, and change train.rollouts.reward");
+      examples.push_back(
+          example_of(rollout.answers[i], *rollout.answers[i].reward, prompts[i / n], i / n));
+  if (examples.empty()) {  // equal rewards teach nothing
+    log::warn(
+        "no reward function has a value for any answer to {}{}: nothing is learnt in this step",
+        prompts_.place_of(prompts.front()),
+        prompts.size() > 1 ? " and the step's other prompts" : "");
+    for (size_t i = 0; i < rollout.answers.size(); ++i)
+      examples.push_back(example_of(rollout.answers[i], /*reward=*/0, prompts[i / n], i / n));
+  }
   for (const int64_t prompt : prompts) batch.files.push_back(prompts_.file_of(prompt));
   for (size_t i = 0; i < examples.size(); ++i) {
     batch.bins.push_back({static_cast<int64_t>(i)});

@@ -193,8 +193,9 @@ std::string terms_text(const EvalResult& result, const config::ObjectiveInfo& ob
 
 std::string RunLog::line_of_rewards(const observe::EvalMetrics& m,
                                     const AnswerEvaluation& answers) const {
-  return fmt::format("step {}/{} eval_reward {:.4f} ({}, {})", m.step, in_.batches->total_steps(),
-                     value_of(answers.rewards, "reward").value_or(0),
+  const std::optional<double> reward = value_of(answers.rewards, "reward");
+  return fmt::format("step {}/{} eval_reward {} ({}, {})", m.step, in_.batches->total_steps(),
+                     reward ? fmt::format("{:.4f}", *reward) : "unknown: no answer was judged",
                      counted(answers.num_answers, "answer"), format_duration(answers.seconds));
 }
 

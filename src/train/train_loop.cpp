@@ -39,6 +39,7 @@ TrainOutcome TrainLoop::run() {
       save(/*is_last=*/ends || stops);
     if (stops) break;
   }
+  in_.hooks.throw_failure();
   if (!is_at_end()) outcome_.exit_code = stop_exit_code_;
   if (in_.is_main() && is_at_end() && state_.step < total) evaluations_.log_early_stop();
   log_.sync();

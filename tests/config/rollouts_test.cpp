@@ -55,6 +55,26 @@ TEST_F(Rollouts, MistakesInRewardsAreNamed) {
   expect_error<ConfigError>([&] { load("train: {rollouts: {n: 1}}"); }, {"train.rollouts.n"});
 }
 
+TEST_F(Rollouts, AnAnswerLeavesRoomForItsPrompt) {
+  expect_error<ConfigError>(
+      [&] { load(kRollouts, {"model.max_seq_len=64"}); },
+      {"`train.rollouts.max_new_tokens` is 64, which leaves no token", "model.max_seq_len"});
+}
+
+/// How programs and servers are reached does not change the answers.
+TEST_F(Rollouts, AResumedRunMayReachRewardsOtherwise) {
+  const auto identity = [&](const std::string& reward) {
+    return identity_settings(load("train: {objective: grpo, rollouts: {reward: [" + reward + "]}}")
+                                 .config)["train.rollouts.reward"];
+  };
+  EXPECT_EQ(identity("{name: program, command: ./j, timeout: 3, restarts: 0}"),
+            identity("{name: program, command: ./j}"));
+  EXPECT_EQ(identity("{name: http, url: 'http://a/b', retries: 0}"),
+            identity("{name: http, url: 'http://c/d'}"));
+  EXPECT_NE(identity("{name: program, command: ./j}"), identity("{name: program, command: ./k}"));
+  EXPECT_NE(identity("number"), identity("{name: number, weight: 2}"));
+}
+
 TEST_F(Rollouts, AStepHasWholeGroups) {
   for (const int world_size : {1, 2, 3}) {
     LoadedConfig loaded = load(kRollouts, {"train.rollouts.n=5"});

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "../../src/data/fit.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
@@ -36,6 +38,10 @@ TEST(PromptExamples, HaveTheTokensOfGenerate) {
   EXPECT_EQ(prompt_sequence(text, false).ids,
             PromptBuilder(model, /*chat=*/false).build(text, "a").ids);
   EXPECT_NE(prompt_sequence(text, false).ids, prompt_sequence(text).ids);
+  const Sequence one = prompt_sequence({{"prompt", "a"}}, false);
+  EXPECT_EQ(one.ids.size(), 1U);
+  EXPECT_EQ(fate_of(one, LengthRule{.answer_tokens = 8}, "a"), Fate::kKept);
+  EXPECT_EQ(std::count(one.mask.begin(), one.mask.end(), 1), 0) << "prompts are not trained on";
 }
 
 TEST(PromptExamples, ARecordWithoutAPromptIsRefused) {
@@ -54,7 +60,7 @@ TEST(PromptExamples, AnAnswerMustFitBehind) {
   config.model.max_seq_len = 104;
   LengthRule rule = length_rule(config, RecordFormat::kText);
   EXPECT_EQ(rule.max_seq_len, 4);
-  Sequence sequence{.ids = {1, 2, 3, 4}, .mask = {1, 1, 1, 1}};
+  Sequence sequence{.ids = {1, 2, 3, 4}, .mask = {0, 0, 0, 0}, .record_text = "{}"};
   EXPECT_EQ(fate_of(sequence, rule, "a"), Fate::kKept);
   sequence.ids.push_back(5);
   sequence.mask.push_back(1);

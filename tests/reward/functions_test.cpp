@@ -182,8 +182,8 @@ TEST(Rewards, ASumThatIsNotFiniteIsRefused) {
       {});
   test::expect_error<DataError>(
       [&] { rewards.judge(judged.answers); },
-      {"the weighted sum of the rewards is no finite number", "first (weight 1e+308, value 1)",
-       "second (weight 1e+308, value 1)", "answers.jsonl:2"});
+      {"the weighted sum of the rewards is no number from -1e+12 to 1e+12",
+       "first (weight 1e+308, value 1)", "second (weight 1e+308, value 1)", "answers.jsonl:2"});
 }
 
 TEST(Rewards, WhatProgramsGetOfARecord) {

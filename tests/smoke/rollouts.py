@@ -140,6 +140,15 @@ def bad_rewards(case: Case, quick: bool) -> None:
         output, _ = run.communicate(timeout=120)
         case.expect(f"a program that {name} is named", run.returncode != 0 and name in output and "train.rollouts" in output or command in output, f"{run.returncode}: {output[-1200:]}")
         print(f"    exit code {run.returncode}: {[line for line in output.splitlines() if 'error:' in line][:1]}")
+    late = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do IFS= read -r line && echo ${#line}; done; exit 7"
+    config = case.config("late", [{"name": "program", "label": "late", "command": late, "restarts": 0}], max_steps=5)
+    for number in range(2):
+        run = case.start(config, processes=2)
+        output, _ = run.communicate(timeout=120)
+        steps = sorted(path.name for path in (case.folder / "late" / "checkpoints").glob("step-*"))
+        wanted = [["step-000002"], ["step-000002", "step-000004"]][number]
+        case.expect(f"a program that fails late leaves the complete steps, start {number + 1}", run.returncode == 5 and steps == wanted and "late ended with exit code 7" in output,
+                    f"{run.returncode}, {steps}: {output[-1200:]}")
     config = case.config("stopped", [{"name": "program", "label": "hangs", "command": "sleep 1013", "timeout": 500}], max_steps=2)
     run = case.start(config, processes=2)
     time.sleep(4)

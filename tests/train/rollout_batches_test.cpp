@@ -131,7 +131,10 @@ TEST(RolloutBatches, AnswersWithoutARewardAreLeftOut) {
   EXPECT_EQ(batch.bins.size(), 1U);
   EXPECT_EQ(batch.examples.advantages()->front(), 0) << "it is alone in its group";
   reward.reset();
-  test::expect_error<DataError>([&] { batches.prepare(1); }, {"no reward function has a value"});
+  ASSERT_EQ(batches.prepare(1), 0);
+  const data::StepBatch silent = batches.at(1);
+  EXPECT_EQ(silent.bins.size(), 4U);
+  EXPECT_EQ(*silent.examples.advantages(), (std::vector<double>(4, 0))) << "nothing is learnt";
 }
 
 TEST(RolloutBatches, AStopLeavesNoBatch) {

@@ -51,6 +51,7 @@ struct RewardSetting {
   NameList choices = {};
   bool is_required = false;
   std::string_view only_with = {};  ///< another setting, without which this one has no effect
+  bool may_change = false;  ///< values do not depend on it, so that a resumed run may have another
 };
 
 struct RewardInfo {
@@ -176,20 +177,23 @@ inline constexpr auto kProgramSettings = std::to_array<RewardSetting>(
       .example = "300",
       .min = 0,
       .max = 1e6,
-      .above_min = true},
+      .above_min = true,
+      .may_change = true},
      {.name = "restarts",
       .type = kCount,
       .fallback = "2",
       .description = "times that it is started again for one batch, where it ended or was killed",
       .example = "0",
       .min = 0,
-      .max = 1000}});
+      .max = 1000,
+      .may_change = true}});
 inline constexpr auto kHttpSettings = std::to_array<RewardSetting>(
     {{.name = "url",
       .type = kText,
       .description = "address of a server, http or https",
       .example = "http://127.0.0.1:9000/rewards",
-      .is_required = true},
+      .is_required = true,
+      .may_change = true},
      {.name = "timeout",
       .type = kNumber,
       .fallback = "60",
@@ -197,18 +201,21 @@ inline constexpr auto kHttpSettings = std::to_array<RewardSetting>(
       .example = "300",
       .min = 0,
       .max = 1e6,
-      .above_min = true},
+      .above_min = true,
+      .may_change = true},
      {.name = "retries",
       .type = kCount,
       .fallback = "3",
       .description = "further attempts where the server does not answer or is busy",
       .example = "0",
       .min = 0,
-      .max = 1000},
+      .max = 1000,
+      .may_change = true},
      {.name = "token_variable",
       .type = kText,
       .description = "environment variable whose value is sent as a bearer token",
-      .example = "JUDGE_TOKEN"}});
+      .example = "JUDGE_TOKEN",
+      .may_change = true}});
 
 }  // namespace reward_rows
 
@@ -310,6 +317,8 @@ RewardSpecs parse_rewards(const Value& value, const std::string& place, Problems
 RewardSpecs read_rewards(const std::string& file);
 /// The list as `parse_rewards` reads it, without defaults.
 nlohmann::ordered_json to_json(const RewardSpecs& rewards);
+/// The same without settings on which values do not depend.
+RewardSpecs without_ways(RewardSpecs rewards);
 
 /// The tables of docs/rewards.md.
 std::string reward_reference();

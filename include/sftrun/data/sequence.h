@@ -160,8 +160,8 @@ Json template_variables(const config::DataConfig& data);
 ///
 /// Messages reach the template in the form that it reads (MessageForm).
 ///
-/// With `form` kPrompt a record gives the tokens of its prompt (PromptBuilder), all of which count as
-/// labelled, and its own text: the run writes the answer, and rewards read the record.
+/// With `form` kPrompt a record gives the tokens of its prompt (PromptBuilder), without labels, and its
+/// own text: the run writes the answer, and rewards read the record.
 ///
 /// Where the model reads images, what the template writes for one becomes the text of its processor before
 /// the text is tokenised, as transformers' processors do it. Tokens of images, and of the markers

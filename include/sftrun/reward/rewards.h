@@ -72,7 +72,7 @@ class Rewards {
   Rewards& operator=(const Rewards&) = delete;
 
   const config::RewardSpecs& specs() const { return specs_; }
-  /// @throws as Function::values; DataError for a weighted sum that is not finite
+  /// @throws as Function::values; DataError for a weighted sum beyond 1e12
   Judgement judge(std::span<const Answer> answers);
   void check_record(const nlohmann::ordered_json& record, const std::string& where) const;
   void finish();

@@ -56,8 +56,7 @@ class RolloutBatches final : public Batches {
   /// @param prompts must outlive this object
   RolloutBatches(const config::RunConfig& config, const data::Dataset& prompts, Write write);
   int64_t total_steps() const override { return steps_.total_steps(); }
-  /// Writes the answers of the step.
-  /// @throws DataError if no answer of the step has a reward
+  /// Writes the answers of the step. If none has a reward, all have 0, with a warning.
   int prepare(int64_t step) override;
   /// @pre prepare(step)
   data::StepBatch at(int64_t step) override;
@@ -74,7 +73,8 @@ class RolloutBatches final : public Batches {
 
  private:
   std::vector<int64_t> prompts_of(int64_t step) const;
-  data::Example example_of(const RolloutAnswer& answer, int64_t prompt, size_t place) const;
+  data::Example example_of(const RolloutAnswer& answer, double reward, int64_t prompt,
+                           size_t place) const;
   data::StepBatch batch_of(const Rollout& rollout, const std::vector<int64_t>& prompts) const;
 
   const config::RolloutsConfig rollouts_;

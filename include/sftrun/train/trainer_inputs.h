@@ -48,6 +48,9 @@ struct Hooks {
   /// @param lost examples whose images or features cannot be read
   std::function<AnswerEvaluation(int64_t step, double allowed_s, const std::set<int64_t>& lost)>
       answer_validation;
+  /// Called after the last step of this start, when a checkpoint is complete. It throws what has ended
+  /// the run, if that was a failure of this rank between steps.
+  std::function<void()> throw_failure = [] {};
   /// Called on rank 0, perhaps by another thread.
   std::function<void(const RunEvent&)> on_run_event = [](const RunEvent&) {};
   Activity* activity = nullptr;  ///< records what the loop does; may be null

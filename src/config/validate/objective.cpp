@@ -92,6 +92,27 @@ void check_losses(Checks& checks) {
   }
 }
 
+void check_rollouts(Checks& checks) {
+  const RunConfig& run = checks.run();
+  const TrainConfig& train = run.train;
+  if (!train.has_rollouts()) return;
+  if (train.rollouts.max_new_tokens >= run.model.max_seq_len)
+    checks.error(fmt::format("`train.rollouts.max_new_tokens` is {}, which leaves no token of "
+                             "`model.max_seq_len` {} for prompts",
+                             train.rollouts.max_new_tokens, run.model.max_seq_len),
+                 {"train.rollouts.max_new_tokens", "model.max_seq_len"},
+                 "raise model.max_seq_len, or lower max_new_tokens");
+  const bool weighs_answers = train.sampling_correction == SamplingCorrection::kSequenceMask ||
+                              train.sampling_correction == SamplingCorrection::kSequenceTruncate;
+  if (train.rollouts.changes_distribution() && weighs_answers)
+    checks.warn(
+        "train.rollouts draws from another distribution than the model's own, and "
+        "train.sampling_correction weighs whole answers by the ratio of the two, which is near 0 "
+        "or "
+        "masked for long ones: use temperature 1 without cuts, or token_truncate",
+        "train.rollouts.temperature");
+}
+
 }  // namespace
 
 void check_objective(Checks& checks) {
@@ -105,6 +126,7 @@ void check_objective(Checks& checks) {
       train.objective_info().reads("train.beta"))
     checks.error("`train.beta` is 0, with which nothing is compared", {"train.beta"},
                  "write a number above 0, such as 0.1, or remove it");
+  check_rollouts(checks);
   check_formats(checks);
   check_losses(checks);
   checks.error(objective_refusals(checks.run()));

@@ -147,7 +147,8 @@ class Findings {
 
   void loss_spikes() {
     const std::vector<double>* loss = lines_.find("loss");
-    if (loss == nullptr) return;
+    // With advantages of both signs it is near 0, and says little.
+    if (loss == nullptr || run_.setting("train.objective") == "grpo") return;
     const std::vector<size_t> spikes = find_spikes(*loss);
     if (spikes.empty()) return;
     const size_t highest = *std::max_element(
