@@ -220,7 +220,7 @@ def check_answers(program):
     # Nine of the longest answers that the key allows take several GB; a process gets 4 GB of address space.
     too_many, little = answers | {"generation_max_new_tokens": 2**24, "generation_batch_size": 9}, ("prlimit", f"--as={4 << 30}")
     text = program.train("no-room", **too_many, metric_for_best_model="rouge_l", load_best_model_at_end=True, code=4, prefix=little)
-    program.expect("answers: a lack of memory for them ends a run that they judge before its first step", "memory for the answers" in text
+    program.expect("answers: a lack of memory for them ends a run that they judge before its first step", "not enough memory to write answers" in text
                    and "train.generation_batch_size" in text and not lines_of(program.folder / "no-room"), text)
     text = program.train("little-room", **too_many, prefix=little)
     program.expect("answers: without memory for them a run has losses only, with one warning", text.count("evaluations give the loss only") == 1
