@@ -169,11 +169,11 @@ void hold_images(std::vector<data::SequenceMedia>& images) {
   }
 }
 
-class Conversation {
+class ChatConversation {
  public:
   /// @param rank of the ranks that have the models together; null: this process alone has them, and
   /// a stop signal ends it at once
-  Conversation(const app::ChatRequest& request, Models& models, const Rank* rank)
+  ChatConversation(const app::ChatRequest& request, Models& models, const Rank* rank)
       : request_(request),
         models_(models),
         rank_(rank),
@@ -225,12 +225,12 @@ class Conversation {
   void command(const std::string& line) {
     const std::string word = line.substr(0, line.find(' '));
     const std::string rest(trim(std::string_view(line).substr(word.size())));
-    static const std::map<std::string, void (Conversation::*)(const std::string&)> commands = {
-        {"/help", &Conversation::help},         {"/reset", &Conversation::begin},
-        {"/system", &Conversation::set_system}, {"/adapter", &Conversation::set_adapter},
-        {"/image", &Conversation::add_image},   {"/retry", &Conversation::retry},
-        {"/save", &Conversation::save},         {"/quit", &Conversation::quit},
-        {"/exit", &Conversation::quit}};
+    static const std::map<std::string, void (ChatConversation::*)(const std::string&)> commands = {
+        {"/help", &ChatConversation::help},         {"/reset", &ChatConversation::begin},
+        {"/system", &ChatConversation::set_system}, {"/adapter", &ChatConversation::set_adapter},
+        {"/image", &ChatConversation::add_image},   {"/retry", &ChatConversation::retry},
+        {"/save", &ChatConversation::save},         {"/quit", &ChatConversation::quit},
+        {"/exit", &ChatConversation::quit}};
     const auto found = commands.find(word);
     if (found == commands.end()) {
       fmt::print("unknown command {}; /help lists the commands\n", excerpt(word));
@@ -444,7 +444,7 @@ int chat_together(const app::ChatRequest& request, Rank& rank) {
     return rank.stop_exit_code();
   }
   models.warn_of_idle_flags();
-  Conversation(request, models, &rank).run();
+  ChatConversation(request, models, &rank).run();
   if (const auto& copy = models.get(models.names().front()).copy) {
     copy->call();
     copy->from_lead({});
@@ -457,7 +457,7 @@ int chat_together(const app::ChatRequest& request, Rank& rank) {
 int run_chat(const app::ChatRequest& request) {
   if (request.ranks.parallel) return run_as_ranks(request, chat_together);
   Models models(request);
-  return Conversation(request, models, nullptr).run();
+  return ChatConversation(request, models, nullptr).run();
 }
 
 }  // namespace sftrun::engine

@@ -1,23 +1,22 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <filesystem>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "answering_model.h"
 #include "environment.h"
+#include "held_failure.h"
+#include "judging.h"
+#include "prompt_task.h"
 #include "sftrun/config/run_config.h"
 #include "sftrun/data/dataset.h"
 #include "sftrun/reward/rewards.h"
 #include "sftrun/train/evaluation.h"
-#include "sftrun/train/rollout_batches.h"
-#include "text_generator.h"
+#include "sftrun/train/rollout_answers.h"
+#include "turn_writer.h"
 
 namespace sftrun::engine {
 
@@ -25,9 +24,9 @@ namespace sftrun::engine {
 /// @throws DataError naming the record, ConfigError for a setting that cannot be used here
 void require_judgeable(const config::RunConfig& config, const data::Dataset& prompts);
 
-/// Writes the answers of `train.rollouts`, and judges them. Answers are dealt to the ranks in turn, and
-/// each rank judges those that it wrote. What is written depends only on weights, prompts, seed and
-/// step, and by rounding on the number of ranks: a run that is resumed writes the same again.
+/// Writes the answers of `train.rollouts`, and judges them. Each rank judges the answers that are dealt
+/// to it. What is written depends only on weights, prompts, seed and step, and by rounding on the
+/// number of ranks: a run that is resumed writes the same again.
 class Rollouts {
  public:
   struct Inputs {
@@ -53,31 +52,17 @@ class Rollouts {
   void finish();
   /// Throws what a reward or the environment of this rank threw. `write` and `evaluate` then gave the
   /// exit code of a failure on every rank, so that a checkpoint could be written before.
-  void throw_failure() const;
+  void throw_failure() const { failure_.throw_held(); }
 
  private:
-  struct Task;
-  struct Conversation;
-  struct Judged;
-  using Conversations = std::map<size_t, Conversation>;
-  train::Rollout answer(const Task& task);
-  int guarded(const std::function<int()>& work);
-  int converse(const Task& task, Conversations& own);
-  int write_turns(const Task& task, int64_t turn, const std::vector<size_t>& open,
-                  Conversations& own);
-  int hear(const Task& task, Conversations& own);
-  void add(const Task& task, Conversation& conversation, const std::optional<OutsideTurn>& turn,
-           size_t index) const;
-  int judge(const Task& task, const Conversations& own, std::vector<Judged>& judged);
-  Judged judged_of(const Task& task, size_t index, const Conversation& conversation) const;
-  void keep_samples(const Task& task, const std::vector<Judged>& all) const;
-  TextGenerator generator_of(uint64_t number, int64_t turn) const;
+  train::Rollout answer(PromptTask task);
+  void keep_samples(PromptTask& task, const std::vector<JudgedAnswer>& all) const;
 
   Inputs in_;
-  AnsweringModel model_;
+  std::unique_ptr<TurnWriter> writer_;
   reward::Rewards rewards_;
   std::optional<Environment> environment_;
-  std::exception_ptr failure_;  // of this rank; null: none
+  HeldFailure failure_;
 };
 
 }  // namespace sftrun::engine

@@ -11,6 +11,7 @@
 #include "sftrun/model/base_form.h"
 #include "sftrun/plan/sequence_cost.h"
 #include "sftrun/train/bin_cost.h"
+#include "sftrun/train/rollout_batches.h"
 #include "sftrun/weights/weights_summary.h"
 
 namespace sftrun::engine {

@@ -161,30 +161,18 @@ void require_decodable(const std::vector<data::SequenceMedia>& images) {
   }
 }
 
-/// Takes the messages out of the body: they may be large.
 void read_messages(Parameters& parameters, CompletionRequest& request, const ServedModel& model,
                    Json& body) {
   const Json* messages = parameters.find("messages");
   if (messages == nullptr) throw ApiError(kBadRequest, "\"messages\" is missing", "messages");
-  if (model.text.chat_template == nullptr) {
-    throw ApiError(kBadRequest,
-                   fmt::format("{} has no chat template: use /v1/completions", model.id), "model");
-  }
-  if (!messages->is_array() || messages->empty()) {
-    throw ApiError(kBadRequest, "\"messages\" must be a list of messages, and not empty",
-                   "messages");
-  }
-  if (messages->back().is_object() && messages->back().value("role", Json()) == "assistant") {
+  Json record = take_conversation(parameters, body, model, "use /v1/completions");
+  const JsonEmptier emptier(record);
+  const Json& last = record["messages"].back();
+  if (last.is_object() && last.value("role", Json()) == "assistant") {
     throw ApiError(kBadRequest,
                    "the last message is the assistant's: end with a message to be answered",
                    "messages");
   }
-  refuse_features(*messages);
-  Json record = Json::object();
-  const JsonEmptier emptier(record);
-  record["messages"] = with_known_roles(std::move(body.at("messages")));
-  for (const char* key : {"tools", "chat_template_kwargs"})
-    if (parameters.find(key) != nullptr) record[key] = std::move(body.at(key));
   data::PromptTokens tokens = model.chat_prompts.build(record, "messages");
   if (tokens.ids.empty())
     throw ApiError(kBadRequest, "the chat template gives no text", "messages");

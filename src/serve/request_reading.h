@@ -28,17 +28,19 @@ auto reading(Read&& read) {
   }
 }
 
-/// Keys that every request may have and that change nothing, and "model".
 class Parameters;
+
+/// Keys that every request may have and that change nothing, and "model".
 void ignore_common(Parameters& parameters);
 
 /// Whether a list is one prompt of token ids, and not a list of prompts.
 bool is_token_list(const Json& prompt);
 /// @param key of the request, for errors   @throws ApiError
 std::vector<int32_t> tokens_of(const Json& prompt, const char* key, const ServedModel& model);
-/// Features are in files, which are not read for who asks.   @throws ApiError
-void refuse_features(const Json& messages);
-/// OpenAI's name for system messages; templates know only the older one.
-Json with_known_roles(Json messages);
+/// Takes "messages", "tools" and "chat_template_kwargs" out of the body: they may be large.
+/// @param instead what a model without a chat template takes: "use /v1/completions"
+/// @return the record that they are   @throws ApiError
+Json take_conversation(Parameters& parameters, Json& body, const ServedModel& model,
+                       const char* instead);
 
 }  // namespace sftrun::serve

@@ -74,21 +74,10 @@ void read_input(const Json& input, CompletionRequest& texts, const ServedModel& 
 /// Rendered without a generation prompt, as in training.
 void read_conversation(Parameters& parameters, CompletionRequest& texts, const ServedModel& model,
                        Json& body) {
-  const Json* messages = parameters.find("messages");
-  if (messages == nullptr)
+  if (parameters.find("messages") == nullptr)
     throw ApiError(kBadRequest, "\"input\" or \"messages\" is missing", "input");
-  if (model.text.chat_template == nullptr)
-    throw ApiError(kBadRequest, fmt::format("{} has no chat template: send \"input\"", model.id),
-                   "model");
-  if (!messages->is_array() || messages->empty())
-    throw ApiError(kBadRequest, "\"messages\" must be a list of messages, and not empty",
-                   "messages");
-  refuse_features(*messages);
-  Json record = Json::object();
+  Json record = take_conversation(parameters, body, model, "send \"input\"");
   const JsonEmptier emptier(record);
-  record["messages"] = with_known_roles(std::move(body.at("messages")));
-  for (const char* key : {"tools", "chat_template_kwargs"})
-    if (parameters.find(key) != nullptr) record[key] = std::move(body.at(key));
   std::optional<data::SequenceBuilder> builder;
   add_record(texts, record, "messages", model, builder);
 }

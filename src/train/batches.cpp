@@ -170,22 +170,34 @@ data::StepBatch StreamedBatches::at(int64_t) {
   return batch;
 }
 
+int64_t longest_example(const data::Dataset& dataset) {
+  int64_t longest = 0;
+  for (int64_t i = 0; i < dataset.examples().size(); ++i)
+    longest = std::max<int64_t>(longest, dataset.examples().stored(i).length);
+  return longest;
+}
+
+data::StepBatch batch_of_equal(const data::Example& example, int64_t num_bins,
+                               int64_t documents_of_bin) {
+  const int64_t num_documents = num_bins * documents_of_bin;
+  data::StepBatch batch{.label_tokens = num_documents * example.label_tokens,
+                        .tokens = num_documents * std::ssize(example.tokens)};
+  batch.examples = data::ExampleStore::in_memory(
+      std::vector<data::Example>(static_cast<size_t>(num_documents), example));
+  for (int64_t first = 0; first < num_documents; first += documents_of_bin) {
+    data::Bin bin(static_cast<size_t>(documents_of_bin));
+    std::iota(bin.begin(), bin.end(), first);
+    batch.bins.push_back(std::move(bin));
+  }
+  return batch;
+}
+
 data::StepBatch StreamedBatches::longest(int64_t num_bins) const {
   data::Example document{.label_tokens = longest_document_ - 1};
   document.tokens.assign(static_cast<size_t>(longest_document_), 0);
   document.labels.assign(static_cast<size_t>(longest_document_), 0);
   document.labels.back() = data::kIgnoreIndex;
-  const int64_t num_documents = num_bins * documents_of_bin_;
-  data::StepBatch batch{.label_tokens = num_documents * document.label_tokens,
-                        .tokens = num_documents * longest_document_};
-  batch.examples = data::ExampleStore::in_memory(
-      std::vector<data::Example>(static_cast<size_t>(num_documents), document));
-  for (int64_t first = 0; first < num_documents; first += documents_of_bin_) {
-    data::Bin bin(static_cast<size_t>(documents_of_bin_));
-    std::iota(bin.begin(), bin.end(), first);
-    batch.bins.push_back(std::move(bin));
-  }
-  return batch;
+  return batch_of_equal(document, num_bins, documents_of_bin_);
 }
 
 std::vector<data::StepBatch> StreamedBatches::largest(int64_t num_bins,

@@ -1,86 +1,12 @@
 #include "sftrun/train/rollout_batches.h"
 
-#include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
-#include "sftrun/core/statistics.h"
 #include "sftrun/data/advantages.h"
 
 namespace sftrun::train {
-namespace {
-
-std::vector<double> rewards_of(std::span<const RolloutAnswer> answers) {
-  std::vector<double> rewards;
-  for (const RolloutAnswer& answer : answers)
-    if (answer.reward) rewards.push_back(*answer.reward);
-  return rewards;
-}
-
-std::vector<double> values_of(std::span<const RolloutAnswer> answers, size_t function) {
-  std::vector<double> values;
-  for (const RolloutAnswer& answer : answers)
-    if (answer.values[function]) values.push_back(*answer.values[function]);
-  return values;
-}
-
-}  // namespace
-
-int64_t RolloutAnswer::num_own() const {
-  if (is_own.empty()) return std::ssize(tokens);
-  return std::count(is_own.begin(), is_own.end(), uint8_t{1});
-}
-
-observe::NamedValues answer_metrics(std::span<const RolloutAnswer> answers,
-                                    const config::RewardSpecs& rewards) {
-  observe::NamedValues metrics;
-  for (size_t f = 0; f < rewards.size(); ++f) {
-    const std::vector<double> values = values_of(answers, f);
-    if (values.empty()) continue;
-    const double mean = mean_of(values);
-    metrics.emplace_back(fmt::format("rewards/{}/mean", rewards[f].label), mean);
-    metrics.emplace_back(fmt::format("rewards/{}/std", rewards[f].label),
-                         sample_deviation(values, mean));
-  }
-  double entropy = 0, tokens = 0, turns = 0;
-  double shortest = std::numeric_limits<double>::infinity(), longest = 0;
-  std::vector<double> ended;
-  for (const RolloutAnswer& answer : answers) {
-    const auto length = static_cast<double>(answer.num_own());
-    turns += static_cast<double>(answer.turns);
-    entropy += answer.entropy;
-    tokens += length;
-    shortest = std::min(shortest, length);
-    longest = std::max(longest, length);
-    if (!answer.is_cut_short) ended.push_back(length);
-  }
-  if (answers.empty()) return metrics;
-  metrics.emplace_back("entropy", entropy / tokens);
-  const double mean_turns = turns / static_cast<double>(answers.size());
-  if (mean_turns != 1) metrics.emplace_back("completions/mean_turns", mean_turns);
-  metrics.emplace_back("completions/min_length", shortest);
-  metrics.emplace_back("completions/max_length", longest);
-  if (!ended.empty()) metrics.emplace_back("completions/mean_terminated_length", mean_of(ended));
-  return metrics;
-}
-
-observe::NamedValues group_metrics(std::span<const RolloutAnswer> answers, int64_t n) {
-  const auto size = static_cast<size_t>(n);
-  double deviations = 0, silent = 0, groups = 0;
-  for (size_t first = 0; first + size <= answers.size(); first += size) {
-    const std::vector<double> rewards = rewards_of(answers.subspan(first, size));
-    const bool is_silent =
-        std::ranges::adjacent_find(rewards, std::ranges::not_equal_to()) == rewards.end();
-    deviations += sample_deviation(rewards, mean_of(rewards));
-    silent += is_silent ? 1 : 0;
-    ++groups;
-  }
-  if (groups == 0) return {};
-  return {{"reward_std", deviations / groups}, {"frac_reward_zero_std", silent / groups}};
-}
-
 RolloutBatches::RolloutBatches(const config::RunConfig& config, const data::Dataset& prompts,
                                Write write)
     : rollouts_(config.train.rollouts),
@@ -88,10 +14,8 @@ RolloutBatches::RolloutBatches(const config::RunConfig& config, const data::Data
       prompts_(prompts),
       plan_(plan_of_steps(config, prompts)),
       steps_(plan_, config.train.epochs, config.train.max_steps),
-      write_(std::move(write)) {
-  for (int64_t i = 0; i < prompts.examples().size(); ++i)
-    longest_prompt_ = std::max<int64_t>(longest_prompt_, prompts.examples().stored(i).length);
-}
+      write_(std::move(write)),
+      longest_prompt_(longest_example(prompts)) {}
 
 std::vector<int64_t> RolloutBatches::prompts_of(int64_t step) const {
   const StepPosition position = steps_.position(step);
@@ -161,24 +85,16 @@ int RolloutBatches::prepare(int64_t step) {
   if (rollout.stop_exit_code != 0) return rollout.stop_exit_code;
   prepared_ = batch_of(rollout, prompts);
   prepared_.deal = dealer().deal(prepared_.examples, prepared_.bins);
+  const AnswerStatistics all = statistics_of(rollout.answers);
+  const GroupStatistics groups = statistics_of_groups(rollout.answers, rollouts_.n);
   observe::NamedValues& metrics = prepared_.metrics;
-  metrics = group_metrics(rollout.answers, rollouts_.n);
-  const double silent = metrics.back().second;
-  for (auto& metric : answer_metrics(rollout.answers, rollouts_.reward))
+  metrics = metrics_of(groups);
+  for (auto& metric : metrics_of(all, rollout.answers, rollouts_.reward))
     metrics.push_back(std::move(metric));
   metrics.emplace_back("rollouts/seconds", rollout.seconds);
   metrics.emplace_back("rollouts/reward_seconds", rollout.reward_seconds);
-  RolloutSigns signs{.silent_groups = silent};
-  double tokens = 0;
-  for (const RolloutAnswer& answer : rollout.answers) {
-    signs.cut_short += answer.is_cut_short ? 1 : 0;
-    signs.entropy += answer.entropy;
-    tokens += static_cast<double>(answer.num_own());
-  }
-  signs.cut_short /= static_cast<double>(rollout.answers.size());
-  signs.entropy /= tokens;
-  signs.reward = mean_of(rewards_of(rollout.answers));
-  for (const std::string& warning : faults_.add(signs)) log::warn("step {}: {}", step + 1, warning);
+  for (const std::string& warning : faults_.add(all, groups))
+    log::warn("step {}: {}", step + 1, warning);
   prepared_step_ = step;
   return 0;
 }
@@ -201,12 +117,8 @@ data::StepBatch RolloutBatches::longest(int64_t num_bins) const {
   if (rollouts_.changes_distribution())
     answer.values.of(data::LabelColumn::kSampledLogp)
         .assign(static_cast<size_t>(rollouts_.max_new_tokens), 0);
-  data::StepBatch batch{.label_tokens = num_bins * rollouts_.max_new_tokens,
-                        .tokens = num_bins * length};
-  batch.examples = data::ExampleStore::in_memory(
-      std::vector<data::Example>(static_cast<size_t>(num_bins), answer));
+  data::StepBatch batch = batch_of_equal(answer, num_bins, /*documents_of_bin=*/1);
   batch.examples.set_advantages(std::vector<double>(static_cast<size_t>(num_bins), 1));
-  for (int64_t i = 0; i < num_bins; ++i) batch.bins.push_back({i});
   batch.files.push_back(prompts_.file_of(0));
   return batch;
 }

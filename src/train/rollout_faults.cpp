@@ -16,28 +16,29 @@ bool RolloutFaults::Watch::add(bool has_fault) {
   return steps == kLasting;
 }
 
-std::vector<std::string> RolloutFaults::add(const RolloutSigns& signs) {
+std::vector<std::string> RolloutFaults::add(const AnswerStatistics& answers,
+                                            const GroupStatistics& groups) {
   std::vector<std::string> warnings;
-  if (!first_entropy_) first_entropy_ = signs.entropy;
-  if (silent_.add(signs.silent_groups == 1))
+  if (!first_entropy_) first_entropy_ = answers.entropy;
+  if (silent_.add(groups.frac_reward_zero_std == 1))
     warnings.push_back(fmt::format(
         "the answers of every group had the same reward for {} steps (mean {:.4g}), from which "
         "nothing is learnt: the prompts are too hard or too easy for the model, or the rewards do "
         "not tell its answers apart; look at rollouts/ in the run directory",
-        kLasting, signs.reward));
-  if (cut_short_.add(signs.cut_short == 1))
+        kLasting, answers.mean_reward.value_or(0)));
+  if (cut_short_.add(answers.clipped_ratio == 1))
     warnings.push_back(fmt::format(
         "every answer was cut short for {} steps: raise train.rollouts.max_new_tokens, or see "
         "whether the model ends its answers at all (rollouts/ in the run directory)",
         kLasting));
   const bool is_sure =
-      signs.entropy < kSmallEntropy && signs.entropy < kSmallShare * *first_entropy_;
+      answers.entropy < kSmallEntropy && answers.entropy < kSmallShare * *first_entropy_;
   if (collapsed_.add(is_sure))
     warnings.push_back(fmt::format(
         "the entropy of the model has fallen from {:.3g} to {:.3g}: its answers to a prompt are "
         "nearly the same, so that little is learnt; lower train.learning_rate, or set train.beta "
         "above 0",
-        *first_entropy_, signs.entropy));
+        *first_entropy_, answers.entropy));
   return warnings;
 }
 

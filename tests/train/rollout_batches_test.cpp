@@ -175,28 +175,30 @@ TEST(RolloutBatches, TheLongestIsTheLongestPromptWithTheLongestAnswer) {
 
 TEST(RolloutFaults, AreNamedOnceWhenTheyLast) {
   RolloutFaults faults;
-  const RolloutSigns good{.silent_groups = 0.5, .entropy = 1},
-      silent{.silent_groups = 1, .cut_short = 1, .entropy = 1};
-  EXPECT_TRUE(faults.add(good).empty());
+  const auto good = [&] { return faults.add({.entropy = 1}, {.frac_reward_zero_std = 0.5}); };
+  const auto silent = [&] {
+    return faults.add({.entropy = 1, .clipped_ratio = 1}, {.frac_reward_zero_std = 1});
+  };
+  EXPECT_TRUE(good().empty());
   int64_t named = 0;
-  for (int step = 0; step < 9; ++step) named += std::ssize(faults.add(silent));
+  for (int step = 0; step < 9; ++step) named += std::ssize(silent());
   EXPECT_EQ(named, 2) << "equal rewards, and answers that were cut short";
-  EXPECT_TRUE(faults.add(good).empty());
-  for (int step = 0; step < 5; ++step) named += std::ssize(faults.add(silent));
+  EXPECT_TRUE(good().empty());
+  for (int step = 0; step < 5; ++step) named += std::ssize(silent());
   EXPECT_EQ(named, 4) << "it came back";
 }
 
 TEST(RolloutFaults, ASureModelHasCollapsed) {
   RolloutFaults faults;
-  faults.add({.entropy = 1});
+  faults.add({.entropy = 1}, {});
   std::vector<std::string> warnings;
   for (int step = 0; step < 5; ++step)
-    for (std::string& warning : faults.add({.entropy = 0.01})) warnings.push_back(warning);
+    for (std::string& warning : faults.add({.entropy = 0.01}, {})) warnings.push_back(warning);
   ASSERT_EQ(warnings.size(), 1U);
   EXPECT_NE(warnings[0].find("has fallen from 1 to 0.01"), std::string::npos) << warnings[0];
   RolloutFaults sure_from_the_start;
   for (int step = 0; step < 9; ++step)
-    EXPECT_TRUE(sure_from_the_start.add({.entropy = 0.01}).empty());
+    EXPECT_TRUE(sure_from_the_start.add({.entropy = 0.01}, {}).empty());
 }
 
 }  // namespace

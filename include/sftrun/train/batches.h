@@ -149,6 +149,11 @@ class StreamedBatches final : public Batches {
   data::BatchStream stream_;
 };
 
+/// Tokens of the longest example; 0: there is none.
+int64_t longest_example(const data::Dataset& dataset);
+/// A made-up batch of bins that hold the same example so many times.
+data::StepBatch batch_of_equal(const data::Example& example, int64_t num_bins,
+                               int64_t documents_of_bin);
 /// The division of the training data into steps. Of prompts a step has as many as give its answers.
 data::BatchPlan plan_of_steps(const config::RunConfig& config, const data::Dataset& dataset);
 /// The division of data into batches, as configured.

@@ -5,22 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/train/rollout_answers.h"
+
 /// The usual faults of training on one's own answers, which the loss does not show.
 namespace sftrun::train {
-
-/// What a step's answers are like.
-struct RolloutSigns {
-  double silent_groups = 0;  ///< share of the groups whose rewards are all equal
-  double cut_short = 0;      ///< share of the answers that reached their limit of tokens
-  double entropy = 0;        ///< mean over tokens, in nats
-  double reward = 0;         ///< mean over answers
-};
 
 /// Names a fault when it has lasted for some steps, once until it has gone. Not thread-safe.
 class RolloutFaults {
  public:
   /// @return warnings, of which each names a fault and what to do
-  std::vector<std::string> add(const RolloutSigns& signs);
+  std::vector<std::string> add(const AnswerStatistics& answers, const GroupStatistics& groups);
 
  private:
   /// Steps in a row that have a fault.

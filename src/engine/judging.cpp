@@ -1,0 +1,165 @@
+#include "judging.h"
+
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "answer_record.h"
+#include "sftrun/core/error.h"
+
+namespace sftrun::engine {
+namespace {
+
+using JudgedJson = nlohmann::ordered_json;
+using Optionals = std::vector<std::optional<double>>;
+
+JudgedJson json_of_all(const Optionals& values) {
+  JudgedJson list = JudgedJson::array();
+  for (const std::optional<double>& value : values) list.push_back(json_of(value));
+  return list;
+}
+
+std::optional<double> optional_of(const JudgedJson& value) {
+  return value.is_null() ? std::nullopt : std::optional(value.get<double>());
+}
+
+/// What is kept of an answer in the run directory.
+JudgedJson sample_of_conversation(const PromptTask& task, size_t index,
+                                  const Conversation& conversation,
+                                  const train::RolloutAnswer& answer,
+                                  const config::RolloutsConfig& rollouts) {
+  const Answer written{.text = conversation.text,
+                       .num_tokens = static_cast<size_t>(answer.num_own()),
+                       .stopped = !conversation.is_cut_short,
+                       .token_ids = conversation.tokens,
+                       .logprobs = conversation.logprobs};
+  JudgedJson sample = record_of(written);
+  sample.update(sample_of(written, task.prompt_of(index).ids, rollouts.changes_distribution()));
+  if (!answer.is_own.empty()) sample["completion_mask"] = conversation.is_own;
+  if (!rollouts.environment.empty()) sample["turns"] = conversation.turns;
+  return sample;
+}
+
+/// Without its reward.
+JudgedAnswer judged_of(const PromptTask& task, size_t index, const Conversation& conversation,
+                       const config::RolloutsConfig& rollouts) {
+  JudgedAnswer judged{.index = index, .answer = {}, .sample = {}};
+  train::RolloutAnswer& answer = judged.answer;
+  answer.tokens = conversation.tokens;
+  if (!conversation.is_all_own()) answer.is_own = conversation.is_own;
+  for (size_t i = 0; i < answer.tokens.size(); ++i) {
+    if (!answer.owns(i)) continue;
+    answer.drawn_logps.push_back(conversation.logprobs[i].drawn);
+    answer.entropy += conversation.logprobs[i].entropy;
+  }
+  answer.turns = conversation.num_own_turns;
+  answer.is_cut_short = conversation.is_cut_short;
+  if (task.keeps_samples && task.group_of(index) < static_cast<size_t>(rollouts.num_samples))
+    judged.sample = sample_of_conversation(task, index, conversation, answer, rollouts);
+  return judged;
+}
+
+JudgedJson json_of_answer(const train::RolloutAnswer& answer, bool has_logps) {
+  JudgedJson json = {{"tokens", answer.tokens},
+                     {"is_own", answer.is_own},
+                     {"entropy", answer.entropy},
+                     {"turns", answer.turns},
+                     {"is_cut_short", answer.is_cut_short},
+                     {"reward", json_of(answer.reward)},
+                     {"values", json_of_all(answer.values)}};
+  if (has_logps) json["drawn_logps"] = answer.drawn_logps;
+  return json;
+}
+
+train::RolloutAnswer answer_of_json(const JudgedJson& json) {
+  train::RolloutAnswer answer{.tokens = json.at("tokens").get<std::vector<int32_t>>(),
+                              .is_own = json.at("is_own").get<std::vector<uint8_t>>(),
+                              .drawn_logps = {},
+                              .entropy = json.at("entropy").get<double>(),
+                              .turns = json.at("turns").get<int64_t>(),
+                              .is_cut_short = json.at("is_cut_short").get<bool>(),
+                              .reward = optional_of(json.at("reward")),
+                              .values = {}};
+  if (json.contains("drawn_logps"))
+    answer.drawn_logps = json["drawn_logps"].get<std::vector<float>>();
+  for (const JudgedJson& value : json.at("values")) answer.values.push_back(optional_of(value));
+  return answer;
+}
+
+/// What functions judge.   @param has_turns whether they get the turns of conversations, too
+/// @param lines records with turns, which must outlive the result
+std::vector<reward::Answer> asked_of(PromptTask& task, const Conversations& own,
+                                     const std::vector<JudgedAnswer>& judged, bool has_turns,
+                                     std::vector<JudgedJson>& lines) {
+  lines.reserve(own.size());  // answers point to them
+  std::vector<reward::Answer> answers;
+  for (const auto& [index, conversation] : own) {
+    const JudgedJson* record = &task.record_of(index);
+    JudgedJson prompt = reward::prompt_of(*record);
+    if (has_turns) {
+      lines.push_back(*record);
+      lines.back()["turns"] = conversation.turns;
+      record = &lines.back();
+    }
+    answers.push_back({.text = conversation.text,
+                       .record = record,
+                       .prompt = std::move(prompt),
+                       .num_tokens = judged[answers.size()].answer.num_own(),
+                       .token_ids = std::span<const int32_t>(conversation.tokens),
+                       .where = task.place_of(index)});
+  }
+  return answers;
+}
+
+}  // namespace
+
+JudgedJson json_of(const std::optional<double>& value) {
+  return value ? JudgedJson(*value) : JudgedJson();
+}
+
+std::vector<JudgedAnswer> judge_conversations(const config::RolloutsConfig& rollouts,
+                                              reward::Rewards& rewards, PromptTask& task,
+                                              const Conversations& own) {
+  std::vector<JudgedAnswer> judged;
+  for (const auto& [index, conversation] : own)
+    judged.push_back(judged_of(task, index, conversation, rollouts));
+  std::vector<JudgedJson> lines;
+  const std::vector<reward::Answer> answers =
+      asked_of(task, own, judged, !rollouts.environment.empty(), lines);
+  size_t next = 0;
+  for (const std::span<const reward::Answer> some :
+       judged_together<const reward::Answer>(answers)) {
+    const reward::Judgement judgement = rewards.judge(some);
+    for (size_t i = 0; i < some.size(); ++i, ++next) {
+      train::RolloutAnswer& answer = judged[next].answer;
+      answer.reward = judgement.rewards[i];
+      for (const std::vector<reward::Value>& of_function : judgement.values)
+        answer.values.push_back(of_function[i]);
+    }
+  }
+  return judged;
+}
+
+JudgedByAll judged_by_all(parallel::Communicator& comm, int code,
+                          const std::vector<JudgedAnswer>& own, size_t num_answers,
+                          bool has_logps) {
+  JudgedJson message = {{"stop", code}, {"answers", JudgedJson::array()}};
+  if (code == 0)
+    for (const JudgedAnswer& one : own)
+      message["answers"].push_back({one.index, json_of_answer(one.answer, has_logps), one.sample});
+  const std::vector<uint8_t> packed = JudgedJson::to_msgpack(message);
+  JudgedByAll all{.stop_exit_code = 0, .answers = std::vector<JudgedAnswer>(num_answers)};
+  for (const std::string& text : comm.all_gather_texts({packed.begin(), packed.end()})) {
+    const JudgedJson of_rank = JudgedJson::from_msgpack(text.begin(), text.end());
+    all.stop_exit_code = std::max(all.stop_exit_code, of_rank["stop"].get<int>());
+    for (const JudgedJson& one : of_rank["answers"]) {
+      const auto index = one[0].get<size_t>();
+      all.answers.at(index) = {index, answer_of_json(one[1]), one[2]};
+    }
+  }
+  if (all.stop_exit_code != 0) all.answers.clear();
+  return all;
+}
+
+}  // namespace sftrun::engine

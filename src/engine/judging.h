@@ -1,0 +1,51 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <vector>
+
+#include "conversations.h"
+#include "prompt_task.h"
+#include "sftrun/config/run_config.h"
+#include "sftrun/reward/rewards.h"
+#include "sftrun/train/rollout_answers.h"
+
+namespace sftrun::engine {
+
+/// Pieces of a list as programs and servers get them: so many answers together as `sftrun reward` has.
+template <class T>
+std::vector<std::span<T>> judged_together(std::span<T> all) {
+  constexpr size_t kTogether = 64;
+  std::vector<std::span<T>> pieces;
+  for (size_t first = 0; first < all.size(); first += kTogether)
+    pieces.push_back(all.subspan(first, std::min(kTogether, all.size() - first)));
+  return pieces;
+}
+
+/// An answer that travels to all ranks.
+struct JudgedAnswer {
+  size_t index = 0;
+  train::RolloutAnswer answer;
+  nlohmann::ordered_json sample;  ///< what is kept of it; null: nothing
+};
+
+/// Judges the answers of this rank.   @throws as Rewards::judge
+std::vector<JudgedAnswer> judge_conversations(const config::RolloutsConfig& rollouts,
+                                              reward::Rewards& rewards, PromptTask& task,
+                                              const Conversations& own);
+
+/// What the ranks tell each other of their answers.
+struct JudgedByAll {
+  int stop_exit_code = 0;             ///< not 0: a rank was asked to stop, or failed
+  std::vector<JudgedAnswer> answers;  ///< all of the task, in order; none of a stop
+};
+/// All ranks call it.   @param code of this rank   @param has_logps whether log-probabilities are sent
+JudgedByAll judged_by_all(parallel::Communicator& comm, int code,
+                          const std::vector<JudgedAnswer>& own, size_t num_answers, bool has_logps);
+
+/// null: it has none.
+nlohmann::ordered_json json_of(const std::optional<double>& value);
+
+}  // namespace sftrun::engine
