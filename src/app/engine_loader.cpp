@@ -43,9 +43,22 @@ void limit_spinning() {
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) ::setenv("GOMP_SPINCOUNT", "10000", kKeepTheUsers);
 }
 
+/// oneDNN keeps the code of a product for each shape, and LibTorch a second list of it: 1024 each, of
+/// some 0.7 MB with AMX. Every number of tokens is another shape, so that a run of bf16 whose batches
+/// differ came to 300 MB of code that it does not use again. All products of one shape of a batch have
+/// room in 32, and more are no faster. Both are read when the first product is computed.
+void limit_product_caches() {
+  constexpr int kKeepTheUsers = 0;
+  constexpr const char* kProducts = "32";
+  if (std::getenv("DNNL_PRIMITIVE_CACHE_CAPACITY") == nullptr)
+    ::setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", kProducts, kKeepTheUsers);
+  ::setenv("LRU_CACHE_CAPACITY", kProducts, kKeepTheUsers);
+}
+
 SftrunEngineRun load_engine() {
   const std::filesystem::path engine = require_engine();
   limit_spinning();
+  limit_product_caches();
   // Never closed: LibTorch cannot be unloaded safely.
   void* handle = dlopen(engine.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) report_load_failure(engine, dlerror());

@@ -8,6 +8,9 @@
 namespace sftrun::plan {
 namespace {
 
+/// Of a process on a CPU: the code of generation, and texts. As measured with models of 20 to 75 MB.
+constexpr int64_t kProcessBytes = int64_t{14} << 20;
+
 /// Caches and states of layers [first, end), between passes.
 struct CacheBytes {
   int64_t of_token = 0, of_sequence = 0;
@@ -25,10 +28,23 @@ CacheBytes cache_bytes(const StepContext& pass, int64_t first, int64_t end) {
   return bytes;
 }
 
-/// Tokens of prompts that a pass reads (`model::BatchSequences::admit`).
-int64_t tokens_of_pass(int64_t rows, int64_t prompt) {
+/// Tokens of prompts that a pass reads (`model::BatchSequences::admit`): a model with states reads one
+/// prompt, and then a token of each row.
+int64_t tokens_of_pass(int64_t rows, int64_t prompt, bool has_states) {
   constexpr int64_t kPromptTokens = 4096;
+  if (has_states) return std::max(prompt, rows);
   return std::max(prompt, std::min(kPromptTokens, rows * prompt));
+}
+
+/// Hidden states of so many tokens, and logits of `rows`.
+int64_t bytes_of_pass(const spec::ArchSpec& arch, int64_t tokens, int64_t rows,
+                      int64_t element_bytes) {
+  const config::RunConfig no_run;
+  const StepContext pass(arch, no_run, {.tokens = tokens, .element_bytes = element_bytes});
+  int64_t largest = 0;
+  for (int64_t layer = 0; layer < arch.num_layers; ++layer)
+    largest = std::max(largest, pass_bytes(pass, layer));
+  return largest + rows * block_row("head").generation(pass, /*layer=*/-1).pass_of_sequence;
 }
 
 SequencesMemory answers_of_evaluations(const config::RunConfig& config, const RunDevices& devices) {
@@ -48,6 +64,7 @@ SequencesMemory rollouts(const config::RunConfig& config, const RunDevices& devi
   return {.rows = std::clamp<int64_t>(of_device, 1, asked.batch_size),
           .tokens = tokens,
           .prompt_tokens = std::max<int64_t>(1, tokens - asked.max_new_tokens),
+          .refills = of_device > asked.batch_size,
           .element_bytes = devices.element_bytes};
 }
 
@@ -63,13 +80,14 @@ int64_t SequencesMemory::cache(const spec::ArchSpec& arch, int64_t first, int64_
 
 int64_t SequencesMemory::pass(const spec::ArchSpec& arch) const {
   const config::RunConfig no_run;
-  const StepContext pass(
-      arch, no_run,
-      {.tokens = tokens_of_pass(rows, prompt_tokens), .element_bytes = element_bytes});
-  int64_t largest = 0;
-  for (int64_t layer = 0; layer < arch.num_layers; ++layer)
-    largest = std::max(largest, pass_bytes(pass, layer));
-  return largest + rows * block_row("head").generation(pass, /*layer=*/-1).pass_of_sequence;
+  const CacheBytes bytes =
+      cache_bytes(StepContext(arch, no_run, {.element_bytes = element_bytes}), 0, arch.num_layers);
+  const int64_t reading = bytes_of_pass(
+      arch, tokens_of_pass(rows, prompt_tokens, bytes.of_sequence > 0), rows, element_bytes);
+  if (refills || !keeps) return reading;
+  // Every prompt is read before the caches have grown.
+  const int64_t not_grown = rows * (tokens - prompt_tokens) * bytes.of_token;
+  return std::max(bytes_of_pass(arch, rows, rows, element_bytes), reading - not_grown);
 }
 
 std::optional<AnswersMemory> answers_memory(const spec::ArchSpec& whole,
@@ -86,9 +104,10 @@ std::optional<AnswersMemory> answers_memory(const spec::ArchSpec& whole,
       .tokens = answers.tokens,
       .cache = answers.cache(arch, 0, arch.num_layers),
       .pass = answers.pass(arch)};
-  memory.gathered = (plan.held.base + plan.held.trainable) * (config.parallel.axes.dp_shard - 1);
+  if (config.parallel.axes.shards_weights())
+    memory.gathered = (plan.held.base + plan.held.trainable) * config.parallel.axes.dp_shard;
   memory.beside = plan.held.total() - plan.held.gathered;
-  memory.context = plan.context + plan.communication;
+  memory.context = plan.context + plan.communication + (devices.on_gpu ? 0 : kProcessBytes);
   return memory;
 }
 

@@ -140,8 +140,8 @@ TEST_F(MemoryReports, NameWhatAnswersOfEvaluationsNeed) {
   const nlohmann::ordered_json answers = as_json(report)["answers"];
   // 80 layers of 8 key and value heads of 128, in bf16.
   EXPECT_EQ(answers["cache_bytes"], int64_t{4} * (2048 + 128) * 80 * 2 * 8 * 128 * 2);
-  EXPECT_EQ(answers["gathered_bytes"], report.plan.held.base + report.plan.held.trainable)
-      << "fsdp: the other device's half";
+  EXPECT_EQ(answers["gathered_bytes"], 2 * (report.plan.held.base + report.plan.held.trainable))
+      << "fsdp on two devices: whole weights beside the device's own half";
   EXPECT_EQ(answers["fits"], false);
   EXPECT_NE(as_text(report).find("Lower train.generation_batch_size"), std::string::npos);
 }

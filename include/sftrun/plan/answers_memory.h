@@ -10,14 +10,14 @@
 namespace sftrun::plan {
 
 /// What answers of evaluations (`train.predict_with_generate`) or of training (`train.rollouts`) need on
-/// a device: at most, because a plan does not know how long the prompts and answers are. They are written between steps, when no activations
-/// exist.
+/// a device: at most, because a plan does not know how long the prompts and answers are. They are
+/// written between steps, when no activations exist.
 struct AnswersMemory {
   const char* setting = "train.predict_with_generate";  ///< that asks for them
   int64_t rows = 0, tokens = 0;  ///< answers at a time, and tokens of the longest with its prompt
   int64_t cache = 0;             ///< keys and values of all rows, states of delta nets
   int64_t pass = 0;              ///< hidden states of the prompts that a pass reads, and logits
-  int64_t gathered = 0;          ///< sharded strategies: the parts of the other devices
+  int64_t gathered = 0;          ///< sharded strategies: whole weights beside the device's own part
   int64_t beside = 0;            ///< weights, gradients and optimizer state, which stay
   int64_t context = 0;           ///< as MemoryPlan::context and MemoryPlan::communication
 
@@ -29,6 +29,7 @@ struct AnswersMemory {
 struct SequencesMemory {
   int64_t rows = 0, tokens = 0;  ///< sequences at a time, and tokens of each with its prompt
   int64_t prompt_tokens = 0;     ///< of the longest prompt
+  bool refills = true;           ///< when a sequence has ended, the prompt of another one is read
   bool keeps = true;             ///< keys and values; false: they are only read, as by `score`
   int64_t element_bytes = 4;     ///< of the compute dtype
 
