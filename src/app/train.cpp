@@ -1,23 +1,19 @@
 #include <signal.h>
 
-#include <algorithm>
-#include <cstdio>
 #include <cstdlib>
-#include <functional>
-#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "commands.h"
 #include "data_source_finder.h"
 #include "engine_location.h"
-#include "model_source.h"
 #include "planned_images.h"
 #include "run_check.h"
-#include "run_forecast.h"
+#include "run_inputs.h"
 #include "run_resolution.h"
-#include "sftrun/config/best_metric.h"
-#include "sftrun/config/preference_warnings.h"
-#include "sftrun/config/setting_differences.h"
-#include "sftrun/core/clock.h"
+#include "run_statements.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
@@ -26,196 +22,21 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/stall.h"
-#include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
-#include "sftrun/core/verbosity.h"
-#include "sftrun/data/small_data.h"
-#include "sftrun/data/text_model.h"
 #include "sftrun/foreign/load.h"
-#include "sftrun/hub/repo_name.h"
 #include "sftrun/launch/error_file.h"
-#include "sftrun/launch/event_commands.h"
 #include "sftrun/launch/gpu.h"
 #include "sftrun/launch/run_lock.h"
 #include "sftrun/launch/scheduler_env.h"
-#include "sftrun/launch/stop_signals.h"
 #include "sftrun/launch/supervisor.h"
 #include "sftrun/observe/foreign_results.h"
-#include "sftrun/observe/html_report.h"
-#include "sftrun/observe/metrics.h"
 #include "sftrun/observe/run_report.h"
-#include "sftrun/observe/run_summary.h"
-#include "sftrun/observe/system.h"
-#include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/memory_change.h"
-#include "sftrun/plan/stages.h"
-#include "teacher_source.h"
+#include "train_end.h"
 
 namespace sftrun::app {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-void list_changes(const Json& before, const Json& after, const std::string& prefix,
-                  std::vector<std::string>& changes) {
-  for (const auto& [key, value] : after.items()) {
-    const std::string name = prefix.empty() ? key : fmt::format("{}.{}", prefix, key);
-    const Json old = before.is_object() && before.contains(key) ? before[key] : Json();
-    if (value.is_object()) {
-      list_changes(old, value, name, changes);
-    } else if (value != old) {
-      changes.push_back(fmt::format(
-          "{} = {}", name, excerpt(value.is_string() ? value.get<std::string>() : value.dump())));
-    }
-  }
-}
-
-/// The configuration as other commands name it after --config: its file and what changes it.
-std::string words_of_settings(const TrainOptions& options) {
-  std::string words = shell_word(options.config.string());
-  for (const std::string& change : options.overrides) words += " " + shell_word(change);
-  return words;
-}
-
-/// Before a model is downloaded.
-void require_files_of_run(const config::LoadedConfig& loaded, const TrainOptions& options) {
-  config::require_files(loaded);
-  data::require_chat_template(loaded);
-  require_teacher(loaded, words_of_settings(options));
-}
-
-/// Replaces init_from by the path of the adapter.
-void locate_adapter(config::LoadedConfig& loaded, bool quiet) {
-  constexpr const char* kKey = "tuning.lora.init_from";
-  std::string& adapter = loaded.config.tuning.lora.init_from;
-  if (adapter.empty()) return;
-  adapter = find_adapter({.name = adapter,
-                          .where = loaded.place_of(kKey),
-                          .quiet = quiet,
-                          .names_model = "model.name="})
-                .string();
-}
-
-/// Replaces the path of train.reference by that of the model or adapter there, which may be in a
-/// run directory, and a name on the hub by the folder of the model's files.
-void locate_reference(config::LoadedConfig& loaded, bool quiet) {
-  config::TrainConfig& train = loaded.config.train;
-  if (!train.needs_reference() || train.reference_model() != config::ReferenceModel::kPath) return;
-  if (!leads_to_file(train.reference) && hub::parse_model_name(train.reference))
-    train.reference = find_model({.name = train.reference,
-                                  .where = loaded.place_of("train.reference"),
-                                  .parts = hub::ModelParts::kAll,
-                                  .quiet = quiet})
-                          .path.string();
-  const std::filesystem::path path = train.reference, adapter = observe::adapter_at(path);
-  const bool is_adapter = leads_to_file(adapter / "adapter_config.json"),
-             is_run = !is_adapter && leads_to_file(path / "model" / "config.json");
-  train.reference = std::filesystem::absolute(is_adapter ? adapter
-                                              : is_run   ? path / "model"
-                                                         : path)
-                        .lexically_normal()
-                        .string();
-}
-
-/// Finds the model's path. model.name of a model on the hub becomes owner/name, so that run.json
-/// and the adapter name it in a way that others can find.
-std::filesystem::path locate_model(config::LoadedConfig& loaded, const TrainOptions& options,
-                                   bool quiet) {
-  config::ModelConfig& model = loaded.config.model;
-  const ModelAsked asked{.name = model.name,
-                         .revision = model.revision,
-                         .where = loaded.place_of("model.name"),
-                         .parts = options.dry_run ? hub::ModelParts::kText : hub::ModelParts::kAll,
-                         .quiet = quiet,
-                         .adapter_way = AdapterWay::kSetting};
-  ModelSource source =
-      options.model_path.empty() ? find_model(asked) : found_model(asked, options.model_path);
-  model.name = std::move(source.name);
-  model.revision = std::move(source.revision);
-  return source.path;
-}
-
-/// Finds a teacher that is a model, and adds it to what is planned.
-std::optional<TeacherSource> locate_teacher(const config::LoadedConfig& loaded,
-                                            const TrainOptions& options, bool quiet,
-                                            RunPlace& place) {
-  std::optional<TeacherSource> teacher = find_teacher(
-      loaded,
-      {.parts = options.dry_run ? hub::ModelParts::kText : hub::ModelParts::kAll, .quiet = quiet});
-  if (teacher) place.devices.teacher = teacher->use(loaded.config.train);
-  return teacher;
-}
-
-/// Resolves each `auto` that does not depend on the data.
-config::RunConfig shown_config(const Run& run, const ModelHeaders& headers, bool on_gpu) {
-  config::RunConfig shown = run.loaded.config;
-  resolve_auto(shown, headers, on_gpu);
-  return shown;
-}
-
-/// If a model cannot be read, the engine reports the error.
-std::optional<ModelHeaders> headers_if_readable(const std::filesystem::path& model,
-                                                const config::RunConfig& config) {
-  try {
-    return read_headers(model, config);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
-std::vector<std::string> override_lines(const Run& run) {
-  std::vector<std::string> lines;
-  for (const config::Override& override : run.loaded.overrides) {
-    lines.push_back(
-        fmt::format("{} = {} (from {})", override.key, excerpt(override.value), override.source));
-  }
-  return lines;
-}
-
-/// The resolved values: "train.learning_rate = 0.0002".   @param asked the configuration before
-std::vector<std::string> resolved_values(const config::RunConfig& asked,
-                                         const config::RunConfig& shown) {
-  std::vector<std::string> values;
-  list_changes(config::to_json(asked), config::to_json(shown), "", values);
-  return values;
-}
-
-/// The number of bins per step depends on the data; the workers, which read them, log it.
-bool follows_from_data(const Run& run, const std::string& resolved) {
-  const config::RunConfig& config = run.loaded.config;
-  if (!run.batches.steps_are_auto || config.data.streaming || config.train.max_steps) return false;
-  const auto begins = [&](const char* key) { return resolved.starts_with(key); };
-  return begins("train.batch_size ") || begins("train.grad_accum ") ||
-         begins("train.global_batch_size ") || begins("train.eval_batch_size ");
-}
-
-/// "plan: fsdp 2 x tensor 2 on 4 processes", with sizes that follow from others; empty: one process.
-std::string plan_line(const config::Axes& axes) {
-  const int64_t processes = axes.stages_in_process ? 1 : axes.devices_of_part() * axes.data_parts();
-  if (processes == 1) return {};
-  return fmt::format("plan: {} on {} processes", config::describe(axes), processes);
-}
-
-/// Logs the configuration and the model. The workers read the data.
-/// @param asked the configuration before it was resolved
-void warn(const config::RunConfig& asked, const Run& run, const ModelHeaders* headers) {
-  for (const std::string& warning : run.loaded.warnings) log::warn("{}", warning);
-  for (const std::string& warning : config::preference_warnings(asked)) log::warn("{}", warning);
-  if (headers == nullptr) return;
-  const std::string positions = plan::position_warning(run.loaded.config.model, headers->arch);
-  if (!positions.empty()) log::warn("{}", positions);
-}
-
-/// @param asked the configuration before it was resolved
-void announce(const config::RunConfig& asked, const Run& run, const config::RunConfig& shown) {
-  for (const std::string& line : override_lines(run)) log::info("override: {}", line);
-  for (const std::string& line : run.loaded.notes) log::info("{}", line);
-  std::vector<std::string> resolved = resolved_values(asked, shown);
-  std::erase_if(resolved, [&](const std::string& one) { return follows_from_data(run, one); });
-  if (!resolved.empty()) log::info("resolved: {}", join(resolved, ", "));
-  if (const std::string plan = plan_line(shown.parallel.axes); !plan.empty()) log::info("{}", plan);
-}
 
 /// --overwrite would move them away before they are read.
 void require_inputs_stay(const Run& run) {
@@ -285,227 +106,6 @@ void check_tuning_of(const Run& run, const std::optional<ModelHeaders>& headers)
   if (!headers)
     plan::add_projectors(arch, run.loaded.config, projectors_of_start(run.loaded.config));
   check_tuning(run.loaded.config.tuning, arch);
-}
-
-void warn_and_announce(const config::RunConfig& asked, const Run& run,
-                       const std::optional<ModelHeaders>& headers, bool on_gpu) {
-  const config::RunConfig shown = shown_config(run, headers.value_or(ModelHeaders{}), on_gpu);
-  warn(asked, run, headers ? &*headers : nullptr);
-  announce(asked, run, shown);
-}
-
-bool asks_for_batch(const config::TrainConfig& train) {
-  return !train.batch_size.is_auto() || !train.grad_accum.is_auto() ||
-         !train.global_batch_size.is_auto();
-}
-
-/// The settings that a checkpoint was written with. null: a new run, or it cannot be read, which the
-/// engine reports.
-Json settings_of_checkpoint(const std::filesystem::path& checkpoint) {
-  const std::filesystem::path file = checkpoint / "state.json";
-  if (checkpoint.empty() || !leads_to_file(file)) return nullptr;
-  const Json state = Json::parse(read_text_file(file), nullptr, /*allow_exceptions=*/false);
-  return state.is_object() ? state.value(Json::json_pointer("/identity/config"), Json()) : Json();
-}
-
-/// The checkpoint from which the run would go on; empty: none.
-std::filesystem::path checkpoint_to_resume(const TrainOptions& options,
-                                           const std::filesystem::path& run_dir) {
-  if (options.overwrite || options.resume == "never") return {};
-  return options.resume == "auto" ? observe::newest_checkpoint(run_dir)
-                                  : std::filesystem::path(options.resume);
-}
-
-/// Settings in which the run differs from its checkpoint. Sizes that are `auto` are those of the
-/// checkpoint, and what the engine resolves is not compared.
-void require_settings_of_checkpoint(const TrainOptions& options, const config::RunConfig& asked,
-                                    const Run& run, const config::RunConfig& sized) {
-  const auto checkpoint = checkpoint_to_resume(options, sized.output.dir);
-  Json was = settings_of_checkpoint(checkpoint), is = config::identity_settings(sized);
-  if (!was.is_object()) return;
-  const auto skip = [&](const char* key) { was.erase(key), is.erase(key); };
-  if (run.batches.steps_are_auto) skip("train.global_batch_size");
-  if (asked.data.bin_tokens.is_auto()) skip("data.bin_tokens");
-  if (is["train.router_aux_loss_coef"].is_null()) skip("train.router_aux_loss_coef");
-  if (sized.tuning.quant == config::Quant::kAuto) skip("tuning.quant");
-  const auto differences = config::setting_differences(was, is, /*may_change_length=*/true);
-  if (differences.empty()) return;
-  throw ConfigError("the run differs from the checkpoint: " + join(differences, "; "),
-                    checkpoint.string(),
-                    fmt::format("to resume, {}; {}", config::restore_settings(differences),
-                                config::kStartNewRun));
-}
-
-/// YAML; everything that is not configuration is in comments.
-void print_dry_run(const TrainOptions& options, const config::RunConfig& asked, const Run& run,
-                   const ModelHeaders& headers, bool on_gpu, const std::string& launch) {
-  config::RunConfig shown = shown_config(run, headers, on_gpu);
-  const RunCheck found =
-      check_run(shown, run.model_path, headers, sizes_follow_data(shown, run.batches));
-  const Forecast steps = forecast(shown, found.train, run.batches);
-  config::RunConfig sized = shown;
-  sized.train = steps.sizes;  // numbers, also where they are estimates
-  apply_sizes(steps, shown);
-  warn(asked, run, &headers);
-  if (asks_for_batch(asked.train)) {
-    const auto large =
-        data::large_batch_warning(shown, steps.sizes, steps.bins_in_epoch, steps.is_exact);
-    if (large) log::warn("{}", *large);
-  }
-  require_settings_of_checkpoint(options, asked, run, sized);
-  if (steps.bin_tokens > 0) sized.data.bin_tokens.value = steps.bin_tokens;
-  const auto few = data::few_steps_warning(sized, steps.steps, sized.train.learning_rate == 0.0);
-  if (few && steps.is_exact) log::warn("{}", *few);
-  if (const auto waiting = plan::waiting_stages_warning(sized)) log::warn("{}", *waiting);
-  if (const auto idle = config::early_stopping_warning(shown.train, steps.steps, steps.evaluations))
-    log::warn("{}", *idle);
-  for (const std::string& line : override_lines(run)) fmt::print("# override: {}\n", line);
-  for (const std::string& line : run.loaded.notes) fmt::print("# {}\n", line);
-  std::vector<std::string> resolved = resolved_values(asked, shown);
-  if (!steps.is_exact)
-    std::erase_if(resolved, [&](const std::string& one) { return follows_from_data(run, one); });
-  for (const std::string& line : resolved) fmt::print("# resolved: {}\n", line);
-  for (const std::string& line : split(launch, '\n')) fmt::print("# launch: {}\n", line);
-  if (const std::string plan = plan_line(shown.parallel.axes); !plan.empty())
-    fmt::print("# {}\n", plan);
-  if (shown.parallel.axes.has_stages())
-    fmt::print("# {}\n", plan::describe_stages(headers.arch, shown));
-  for (const std::string& line : found.lines) fmt::print("# {}\n", line);
-  for (const std::string& line : lines_of(steps, shown)) fmt::print("# {}\n", line);
-  fmt::print("{}", config::to_yaml(shown));
-}
-
-/// Writes report.html when a run has ended in any way. A report that cannot be written ends no run.
-class ReportAtEnd {
- public:
-  explicit ReportAtEnd(std::filesystem::path run_dir) : run_dir_(std::move(run_dir)) {}
-  ~ReportAtEnd() {
-    try {
-      if (!leads_to_file(run_dir_ / "metrics.jsonl")) return;
-      observe::write_html_report(run_dir_);
-      log::info("report: {}", (run_dir_ / "report.html").string());
-    } catch (const std::exception& error) {
-      log::warn("report.html was not written: {}", split(error.what(), '\n').front());
-    }
-  }
-  ReportAtEnd(const ReportAtEnd&) = delete;
-  ReportAtEnd& operator=(const ReportAtEnd&) = delete;
-
- private:
-  std::filesystem::path run_dir_;
-};
-
-/// What metrics.jsonl says of a run whose rank 0 was killed, so that run.json does not say it.
-void add_last_metrics(const std::filesystem::path& run_dir, launch::Event& event) {
-  const std::filesystem::path file = run_dir / "metrics.jsonl";
-  if (!is_plain_file(file)) return;  // before the first step
-  const std::vector<std::string> lines = split(read_text_file(file), '\n');
-  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
-    const auto metrics = nlohmann::ordered_json::parse(*line, nullptr, /*allow_exceptions=*/false);
-    if (!metrics.is_object() || !metrics.contains("step")) continue;  // the last may be incomplete
-    event.step = std::max(event.step, metrics["step"].get<int64_t>());
-    if (!observe::is_evaluation_line(metrics)) continue;
-    event.details["evaluation"] = metrics;
-    return;
-  }
-}
-
-/// How a training has ended.
-struct TrainEnd : launch::SuperviseEnd {
-  std::string error;  ///< as the terminal had it; empty: it has not failed, or that is not known
-
-  bool has_failed() const {
-    const auto is = [this](ExitCode code) { return exit_code == static_cast<int>(code); };
-    return !is(ExitCode::kDone) && !is(ExitCode::kStopped) && !is(ExitCode::kInterrupted);
-  }
-  std::string status() const {
-    if (has_failed()) return "failed";
-    return exit_code == static_cast<int>(ExitCode::kInterrupted) ? "interrupted" : "stopped";
-  }
-};
-
-/// Makes run.json say how the run ended, if rank 0 was killed before it could.
-/// @param begun_at_s when this process began the run: an earlier one may have left the file
-void note_end(const std::filesystem::path& file, observe::RunReport& report, const TrainEnd& end,
-              int64_t last_step, double begun_at_s) {
-  const bool is_of_this_start = report.started_at >= begun_at_s;
-  if (report.status != "running" || !is_of_this_start || end.exit_code == 0) return;
-  report.status = end.status();
-  report.error = end.error;
-  if (!end.has_failed())
-    report.error = "the processes were killed before they had written a checkpoint";
-  report.last_step = last_step;
-  report.finished_at = unix_seconds();
-  observe::rewrite_run_report(file, report);
-}
-
-/// The event of a run's end. What run.json says is added, if the run came so far.
-launch::Event end_event(const config::RunConfig& config, const TrainEnd& end, double begun_at_s) {
-  const std::filesystem::path run_dir = config.output.dir;
-  launch::Event event{.name = end.has_failed() ? "failure" : "end",
-                      .details = {{"exit_code", end.exit_code}}};
-  const std::filesystem::path report_file = run_dir / "run.json";
-  try {
-    observe::RunReport report = observe::read_run_report(report_file);
-    event.step = report.last_step;
-    event.details["status"] = end.has_failed() ? "failed" : report.status;
-    event.details["evaluation"] = report.evaluation;
-    event.details["best_evaluation"] = report.best;
-    if (!end.has_failed() && report.status != "running") return event;
-    add_last_metrics(run_dir, event);
-    note_end(report_file, report, end, event.step, begun_at_s);
-    event.details["status"] = end.has_failed() ? "failed" : report.status;
-  } catch (const std::exception&) {  // it failed before, or these files are damaged
-  }
-  return event;
-}
-
-/// With --quiet the workers print no information, and a user gets the results alone.
-void print_results_if_quiet(const config::RunConfig& config) {
-  if (log::verbosity() != log::Verbosity::kQuiet) return;
-  const std::filesystem::path run_dir = config.output.dir;
-  std::vector<std::string> lines =
-      observe::lines_of(observe::read_run_summary(run_dir / "metrics.jsonl"));
-  const char* kind = config.tuning.trains_adapter() ? "adapter" : "model";
-  lines.push_back(fmt::format("{}: {}", kind, (run_dir / kind).string()));
-  std::puts(join(lines, "\n").c_str());  // a closed pipe fails no run
-}
-
-/// Without "error: ".
-std::string text_of_error(std::string_view what) {
-  constexpr std::string_view kError = "error: ";
-  if (what.starts_with(kError)) what.remove_prefix(kError.size());
-  return std::string(what);
-}
-
-/// Runs a training, then starts the user's command for its end (`callbacks`). While that runs, a stop
-/// ends the command at once.
-int with_end_event(const config::RunConfig& config, const std::function<TrainEnd()>& train) {
-  const double begun_at_s = unix_seconds();
-  const auto tell = [&](const TrainEnd& end) {
-    const launch::StopSignals stop;
-    launch::Event event = end_event(config, end, begun_at_s);
-    if (!end.error.empty()) event.details["error"] = "error: " + end.error;
-    launch::EventCommands({.command = config.callbacks.command,
-                           .events = config.callbacks.events,
-                           .timeout_s = parse_duration_s(config.callbacks.timeout).value(),
-                           .run_dir = config.output.dir,
-                           .should_end = [&] { return end.wants_at_once || stop.requested(); }})
-        .tell(std::move(event));
-  };
-  TrainEnd end;
-  try {
-    end = train();
-  } catch (const Error& error) {
-    tell({{.exit_code = static_cast<int>(error.code())}, text_of_error(error.what())});
-    throw;
-  } catch (const std::exception& error) {
-    tell({{.exit_code = static_cast<int>(ExitCode::kWorkerFailed)}, error.what()});
-    throw;
-  }
-  tell(end);
-  if (end.exit_code == static_cast<int>(ExitCode::kDone)) print_results_if_quiet(config);
-  return end.exit_code;
 }
 
 /// Trains as a rank of another launcher. If this is rank 0, its error is kept for run.json.
@@ -739,10 +339,6 @@ int run_launcher(const TrainOptions& options, const launch::Environment& env,
     return TrainEnd{launch::supervise(workers), {}};
   });
 }
-
-}  // namespace
-
-namespace {
 
 /// A job that its scheduler restarted resumes its run.
 bool is_started_again(const launch::Environment& env) {
