@@ -41,6 +41,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--prompt", type=int, default=512, help="tokens of them that are the prompt")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--recompute", default="false", choices=["false", "attention", "mlp", "true"], help="train.gradient_checkpointing of sftrun")
     parser.add_argument("--peer-checkpointing", action="store_true", help="the peer with gradient checkpointing, TRL's default; sftrun without, as is its default")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--output", default=str(HERE / "RESULTS.md"))
@@ -58,7 +59,7 @@ def run_config(dtype: str, folder: Path, output: Path, args) -> dict:
         "tuning": {"mode": "lora", "lora": chat.LORA | {"init_from": str(folder / "adapter")}},
         "data": {"train": str(folder / "pairs.jsonl"), "packing": True, "shuffle": False, "cache_dir": "none"},
         "train": chat.train_settings(args)
-        | {"objective": "dpo", "beta": BETA, "warmup_steps": 0, "weight_decay": 0.0, "max_grad_norm": 1.0, "longest_batch_first": "off"},
+        | {"objective": "dpo", "beta": BETA, "warmup_steps": 0, "weight_decay": 0.0, "max_grad_norm": 1.0, "longest_batch_first": "off", "gradient_checkpointing": args.recompute},
         "output": {"dir": str(output), "tensorboard": False},
     }
 
@@ -128,7 +129,7 @@ def section(by_dtype: dict[str, dict[str, list[dict]]], args) -> str:
         f"- Machine: {run.processor()}, {args.threads} threads; load average at the end {os.getloadavg()[0]:.1f}",
         f"- Work: LoRA r 8 on q, k, v, o, random weights; a step: a pair of 2 x {args.seq_len} tokens, prompts of {args.prompt}; the reference model is the adapter's start, "
         f"scored in every step; {args.steps} timed steps, {args.rounds} interleaved rounds",
-        f"- Program: {' '.join(version.splitlines()[0].split()) if version else 'version unknown'}: `sftrun train`, launcher's memory counted",
+        f"- Program: {' '.join(version.splitlines()[0].split()) if version else 'version unknown'}: `sftrun train`, launcher's memory counted; train.gradient_checkpointing {args.recompute}",
         f"- Peer: {', '.join(f'{name} {number}' for name, number in peer['versions'].items())}; DPOTrainer; {'with' if args.peer_checkpointing else 'no'} gradient checkpointing",
     ]
     for dtype, results in by_dtype.items():
