@@ -391,14 +391,23 @@ MediaKinds ExampleStore::media_kinds() const {
 
 ExampleStore ExampleStore::concatenate(const std::vector<ExampleStore>& stores) {
   ExampleStore all;
+  std::vector<int64_t> selected;
+  bool selects = false;
+  int64_t begin = 0;  // of a store's examples, selected or not
   for (const ExampleStore& store : stores) {
-    SFTRUN_CHECK(!store.selected_);
+    const int64_t stored = store.parts_.empty() ? 0 : store.parts_.back().end;
     for (Part part : store.parts_) {
-      part.end += all.num_selected_;
+      part.end += begin;
       all.parts_.push_back(std::move(part));
     }
-    all.num_selected_ += store.num_selected_;
+    selects = selects || store.selected_ != nullptr;
+    for (int64_t i = 0; i < store.num_selected_; ++i)
+      selected.push_back(begin +
+                         (store.selected_ ? (*store.selected_)[static_cast<size_t>(i)] : i));
+    begin += stored;
   }
+  all.num_selected_ = std::ssize(selected);
+  if (selects) all.selected_ = std::make_shared<const std::vector<int64_t>>(std::move(selected));
   return all;
 }
 

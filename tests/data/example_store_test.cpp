@@ -114,6 +114,12 @@ TEST_F(ExampleStores, SelectsAndConcatenates) {
   const ExampleStore some = all.select({49, 3, 20, 19});
   expect_same(some, {both[49], both[3], both[20], both[19]});
   expect_same(some.select({2, 0}), {both[20], both[49]});
+  const ExampleStore of_some = ExampleStore::concatenate(
+      {some, ExampleStore::in_memory(first), all.select({}), some.select({1})});
+  std::vector<Example> expected = {both[49], both[3], both[20], both[19]};
+  expected.insert(expected.end(), first.begin(), first.end());
+  expected.push_back(both[3]);
+  expect_same(of_some, expected);
 }
 
 TEST_F(ExampleStores, RefusesTruncatedOrChangedFiles) {
