@@ -17,10 +17,7 @@ struct Question {
   std::string reference;      ///< the text of that run, without special tokens
 };
 
-/// A conversation's prompt ends where the template's generation prompt does, because an answer's
-/// labels begin there.
-/// @return nullopt for an example without a prompt: a text that has a label on every token but the
-/// first
+/// @return nullopt for an example without a prompt (`data::last_answer`)
 std::optional<Question> question_of(const data::ExampleStore& examples, int64_t index,
                                     const tokenizer::Tokenizer& tokenizer);
 
