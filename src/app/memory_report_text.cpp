@@ -217,7 +217,7 @@ std::string text_of_largest(const MemoryReport& report) {
 std::string text_of_answers(const MemoryReport& report, const MemoryUnit& unit) {
   if (!report.answers) return {};
   const plan::AnswersMemory& answers = *report.answers;
-  const bool has_rollouts = report.config.train.has_rollouts();
+  const bool has_rollouts = report.config.train.writes_answers();
   std::string text = fmt::format(
       "\nAnswers of {} ({}), {} of up to {} tokens at a time: at "
       "most {} {},\n  {} {} with what stays on the device",

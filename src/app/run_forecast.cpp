@@ -252,6 +252,11 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
     if (config.train.has_rollouts())  // the longest answers may come at any step
       result.tokens_of_bin =
           static_cast<double>(plan->longest_tokens(1) + config.train.rollouts.max_new_tokens);
+    // What of an example is its prompt is not known here.
+    if (config.train.has_own_answers())
+      result.tokens_of_bin = static_cast<double>(
+          std::min(plan->longest_tokens(1) + config.train.rollouts.max_new_tokens,
+                   config.model.max_seq_len));
   }
   return result;
 }
@@ -280,12 +285,20 @@ std::vector<std::string> lines_of(const Forecast& forecast, const config::RunCon
                                ? fmt::format("{} of {}", counted(per_step, "packed sequence"),
                                              counted(forecast.bin_tokens, "token"))
                                : counted(per_step, config.train.objective_info().example_word());
-  return {fmt::format("steps: {}{}, {}{} per epoch; {}{} per step", is_counted ? "" : about,
-                      counted(forecast.steps, "optimizer step"), about, forecast.steps_per_epoch,
-                      is_cut ? about : "", unit),
-          fmt::format("tokens: {}{} per epoch", about,
-                      format_count(static_cast<uint64_t>(forecast.tokens_per_epoch))),
-          duration_line(forecast, config)};
+  std::vector<std::string> lines = {
+      fmt::format("steps: {}{}, {}{} per epoch; {}{} per step", is_counted ? "" : about,
+                  counted(forecast.steps, "optimizer step"), about, forecast.steps_per_epoch,
+                  is_cut ? about : "", unit),
+      fmt::format("tokens: {}{} per epoch", about,
+                  format_count(static_cast<uint64_t>(forecast.tokens_per_epoch))),
+      duration_line(forecast, config)};
+  if (config.train.has_own_answers())
+    lines.push_back(
+        fmt::format("answers: the student writes those of {:g}% of the examples of a step itself, "
+                    "each of up to {} (train.rollouts.share)",
+                    100 * *config.train.rollouts.share,
+                    counted(config.train.rollouts.max_new_tokens, "token")));
+  return lines;
 }
 
 }  // namespace sftrun::app

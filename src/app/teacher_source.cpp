@@ -31,6 +31,12 @@ void require_scores(const config::LoadedConfig& loaded) {
         "`data.streaming` they are not",
         loaded.place_of("data.streaming"),
         "remove data.streaming, or name the teacher's model in train.teacher");
+  if (train.has_own_answers())
+    throw ConfigError(
+        "`train.teacher` names scores of answers that are known before the first step, and with "
+        "`train.rollouts.share` the student writes others while it trains",
+        loaded.place_of("train.rollouts.share"),
+        "name the teacher's model in train.teacher, or remove train.rollouts");
   const data::TeacherDescription teacher = data::TeacherScores(train.teacher).description();
   data::require_temperature(teacher, train.kd_temperature, loaded.place_of("train.kd_temperature"));
   const std::string place = config::place_of(loaded.places, "train.teacher_topk");

@@ -721,6 +721,12 @@ void visit_fields(RolloutsConfig& rollouts, Visitor&& field) {
           ": what judges the answers, and with it the run writes its own: data.train has prompts. "
           "The functions are those of `sftrun reward` (docs/rewards.md).",
       "[number, {name: length, maximum: 512, unit: tokens, weight: 0.2}]");
+  field(rollouts.share, "share", above_up_to(0, 1).otherwise("none"), kSame,
+        readers_of_setting("train.rollouts.share") +
+            ": with a model as train.teacher, the share of the examples of each step that get an "
+            "answer that the student writes itself, in place of their last one; the teacher scores "
+            "it (GKD's lambda, docs/distillation.md).",
+        "0.5");
   field(rollouts.n, "n", between(2, 4096), kSame,
         "Answers to each prompt, whose rewards are compared. train.global_batch_size counts "
         "answers, and is a multiple of it.",
@@ -729,7 +735,7 @@ void visit_fields(RolloutsConfig& rollouts, Visitor&& field) {
         "The most tokens that an answer has. `loss_type: dr_grpo` divides by it.", "1024");
   field(rollouts.temperature, "temperature", between(0.01, 100), kSame,
         "Logits are divided by it before a token is drawn. With another value than 1 the answers "
-        "are not the model's own, and train.sampling_correction corrects for it.",
+        "are not the model's own, and with rewards train.sampling_correction corrects for it.",
         "0.9");
   field(rollouts.top_p, "top_p", between(0.01, 1), kSame,
         "Tokens are drawn from the likeliest ones whose probabilities reach this sum.", "0.95");
@@ -889,7 +895,8 @@ void visit_sections(RunConfig& config, Visitor&& section) {
   section("data", config.data, "Training and validation data.");
   section("train", config.train, "Optimization, evaluation and checkpoints.");
   section("train.rollouts", config.train.rollouts,
-          "Answers that the model writes between steps, and is trained on (docs/grpo.md).");
+          "Answers that the model writes between steps, and is trained on (docs/grpo.md, "
+          "docs/distillation.md).");
   section("parallel", config.parallel, "Distributed training.");
   section("parallel.offload", config.parallel.offload,
           "What a GPU keeps in the host's memory, which is locked for fast copies. Losses stay the "

@@ -269,11 +269,12 @@ IdleRules rules_of_objectives() {
                     "train.rollouts.environment", "train.rollouts.max_turns",
                     "train.rollouts.environment_timeout", "train.rollouts.num_samples"},
                    [](const RunConfig& run, const RunFacts&) {
-                     return run.train.rollouts.are_on()
-                                ? std::string()
-                                : std::string(
-                                      " without train.rollouts.reward, which says how answers are "
-                                      "judged");
+                     if (run.train.writes_answers()) return std::string();
+                     return std::string(
+                         run.train.objective_info().takes_own_answers
+                             ? " without train.rollouts.share, which says how many examples get an "
+                               "answer of the student's own"
+                             : " without train.rollouts.reward, which says how answers are judged");
                    }});
   rules.push_back({{"train.eval_batch_size"}, [](const RunConfig& run, const RunFacts&) {
                      return run.train.has_rollouts()
@@ -306,7 +307,7 @@ IdleRules rules_of_objectives() {
                    }});
   rules.push_back(
       {{"data.group_by_length", "data.bin_tokens"}, [](const RunConfig& run, const RunFacts&) {
-         return run.train.has_rollouts()
+         return run.train.writes_answers()
                     ? std::string(
                           " with train.rollouts, whose answers have no length before "
                           "they are written")
@@ -334,7 +335,8 @@ std::string why_no_seed(const RunConfig& run, const RunFacts&) {
   const bool drops =
       tuning.trains_adapter() && tuning.lora.dropout > 0 && run.train.objective_info().has_dropout;
   const bool may_draw_head = run.train.objective_info().has_scores();
-  if (drops || may_draw_head || run.train.neftune_noise_alpha) return "";
+  if (drops || may_draw_head || run.train.neftune_noise_alpha || run.train.writes_answers())
+    return "";
   const bool computes_start = tuning.lora.init == LoraInit::kPissa;
   if (tuning.trains_adapter() && tuning.lora.init_from.empty() && !computes_start) return "";
   const std::string run_without = !tuning.trains_adapter()

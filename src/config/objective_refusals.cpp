@@ -162,6 +162,15 @@ constexpr auto kRefusalsOfObjectives = std::to_array<RefusalRow>({
      .fix = "write train.teacher: MODEL, which is then loaded beside the student; or let it score "
             "the run's data before, and name the folder: sftrun score --config run.yaml --model "
             "MODEL --topk 64 --output teacher (docs/distillation.md)"},
+    {.key = "train.rollouts.share",
+     .concerns = [](const ObjectiveInfo& objective) { return objective.takes_own_answers; },
+     .applies =
+         [](const RunConfig& run) {
+           return run.train.has_own_answers() && run.train.kd_alpha == 0;
+         },
+     .message = "`train.rollouts.share` is for answers of the student that the teacher scores, and "
+                "with `train.kd_alpha` 0 the teacher says nothing",
+     .fix = "set train.kd_alpha to 1, or remove train.rollouts.share"},
     {.key = "data.thinking",
      .concerns = takes_whole_answers,
      .applies = [](const RunConfig& run) { return run.data.thinking == Thinking::kSplit; },

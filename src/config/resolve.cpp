@@ -200,9 +200,9 @@ void resolve_offload(RunConfig& config) {
 
 /// Answers of a step are not packed: a micro-batch has so many of them, one after the other.
 void resolve_rollouts(RunConfig& config) {
-  if (!config.train.has_rollouts()) return;
-  config.data.packing = false;
-  config.train.max_completion_length = config.train.rollouts.max_new_tokens;
+  if (config.train.writes_answers()) config.data.packing = false;
+  if (config.train.has_rollouts())
+    config.train.max_completion_length = config.train.rollouts.max_new_tokens;
 }
 
 /// @throws ConfigError if a step does not have whole groups

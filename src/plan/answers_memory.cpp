@@ -94,12 +94,12 @@ std::optional<AnswersMemory> answers_memory(const spec::ArchSpec& whole,
                                             const config::RunConfig& config,
                                             const RunDevices& devices, const MemoryPlan& plan) {
   const config::TrainConfig& train = config.train;
-  if (!train.predict_with_generate && !train.has_rollouts()) return std::nullopt;
+  if (!train.predict_with_generate && !train.writes_answers()) return std::nullopt;
   const spec::ArchSpec arch = device_arch(whole, config.parallel.axes);
   const SequencesMemory answers =
-      train.has_rollouts() ? rollouts(config, devices) : answers_of_evaluations(config, devices);
+      train.writes_answers() ? rollouts(config, devices) : answers_of_evaluations(config, devices);
   AnswersMemory memory{
-      .setting = train.has_rollouts() ? "train.rollouts" : "train.predict_with_generate",
+      .setting = train.writes_answers() ? "train.rollouts" : "train.predict_with_generate",
       .rows = answers.rows,
       .tokens = answers.tokens,
       .cache = answers.cache(arch, 0, arch.num_layers),

@@ -180,6 +180,18 @@ TEST(AutoValues, AreThoseOfTheDeviceAndTheFiles) {
   EXPECT_THROW(resolve_auto(config, {}, /*on_gpu=*/false), ConfigError);
 }
 
+TEST(Forecasts, HaveRoomForAnswersOfTheStudent) {
+  config::RunConfig config = config_of();
+  config.train.objective = config::Objective::kDistill;
+  config.train.rollouts.max_new_tokens = 20;
+  EXPECT_EQ(forecast(config, {trial_of(10, 10, 7)}, {}).tokens_of_bin, 7);
+  config.train.rollouts.share = 0.25;
+  const Forecast found = forecast(config, {trial_of(10, 10, 7)}, {});
+  EXPECT_EQ(found.tokens_of_bin, 27);
+  EXPECT_EQ(forecast(config, {trial_of(10, 10, 90)}, {}).tokens_of_bin, 100) << "max_seq_len";
+  EXPECT_NE(lines_of(found, config).back().find("those of 25% of the examples"), std::string::npos);
+}
+
 TEST(Forecasts, KnowWhichRecordsAreHeldOut) {
   config::RunConfig config = config_of();
   config.data.val_split = 4;

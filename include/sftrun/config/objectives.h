@@ -91,6 +91,9 @@ struct ObjectiveInfo {
   std::span<const std::string_view> settings = {};
   /// It may train on answers that the run writes between its steps (`train.rollouts`).
   bool takes_rollouts = false;
+  /// Examples may get an answer that the model writes between the steps, in place of their own
+  /// (`train.rollouts.share`). It needs no judgement.
+  bool takes_own_answers = false;
   /// Names in metrics.jsonl and TensorBoard, with "eval_" those of evaluations. What a run would be
   /// judged by comes first.
   std::span<const std::string_view> metrics = {};
@@ -200,7 +203,10 @@ inline constexpr auto kClassifySettings =
 
 inline constexpr auto kDistillSettings = std::to_array<std::string_view>(
     {"data.loss_on", "data.label_weights", "train.teacher", "train.teacher_topk",
-     "train.teacher_quant", "train.kd_alpha", "train.kd_beta", "train.kd_temperature"});
+     "train.teacher_quant", "train.kd_alpha", "train.kd_beta", "train.kd_temperature",
+     "train.rollouts.share", "train.rollouts.max_new_tokens", "train.rollouts.temperature",
+     "train.rollouts.top_p", "train.rollouts.top_k", "train.rollouts.min_p",
+     "train.rollouts.batch_size", "train.rollouts.num_samples"});
 
 inline constexpr auto kEmbedSettings = std::to_array<std::string_view>(
     {"train.pooling", "train.embed_temperature", "train.embed_normalize", "train.embed_symmetric",
@@ -351,6 +357,7 @@ inline constexpr auto kObjectives = std::to_array<ObjectiveInfo>({
      .has_dropout = true,
      .has_aux_loss = true,
      .settings = kDistillSettings,
+     .takes_own_answers = true,
      .metrics = kDistillMetrics,
      .shown = {.metric = "kd_loss", .word = "divergence"}},
     {.objective = Objective::kGrpo,

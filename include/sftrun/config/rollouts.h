@@ -6,12 +6,15 @@
 
 #include "sftrun/config/rewards.h"
 
-/// `train.rollouts`: between steps the model answers prompts, and is trained on its answers.
+/// `train.rollouts`: between steps the model answers prompts, and is trained on its answers: on all that
+/// something judges, or, beside a teacher, on those of a share of the examples.
 namespace sftrun::config {
 
 struct RolloutsConfig {
-  RewardSpecs reward;  ///< what judges answers; empty: there are no rollouts
-  int64_t n = 8;       ///< answers to each prompt: a group
+  RewardSpecs reward;  ///< what judges answers; empty: nothing does
+  /// Of the examples that get an answer of the model's own; unset: none does.
+  std::optional<double> share;
+  int64_t n = 8;  ///< answers to each prompt: a group
   int64_t max_new_tokens = 256;
   double temperature = 1, top_p = 1, min_p = 0;
   std::optional<int64_t> top_k;
@@ -23,7 +26,7 @@ struct RolloutsConfig {
   std::optional<bool> chat;  ///< strings are a user's turn; unset: where there is a chat template
   int64_t num_samples = 2;   ///< groups of which `rollouts/` has the answers
 
-  bool are_on() const { return !reward.empty(); }
+  bool are_judged() const { return !reward.empty(); }
   /// Whether tokens are drawn from another distribution than the model's own.
   bool changes_distribution() const {
     return temperature != 1 || top_p < 1 || min_p > 0 || top_k.has_value();

@@ -316,8 +316,14 @@ struct TrainConfig {
   ExampleForm example_form() const {
     return has_rollouts() ? ExampleForm::kPrompt : objective_info().form;
   }
-  /// Whether the run writes the answers that it trains on.
-  bool has_rollouts() const { return objective_info().takes_rollouts && rollouts.are_on(); }
+  /// Whether the run writes all answers that it trains on, to prompts, and judges them.
+  bool has_rollouts() const { return objective_info().takes_rollouts && rollouts.are_judged(); }
+  /// Whether it writes answers of its own in place of those of some examples.
+  bool has_own_answers() const {
+    return objective_info().takes_own_answers && rollouts.share.has_value();
+  }
+  /// Whether it writes answers between steps.
+  bool writes_answers() const { return has_rollouts() || has_own_answers(); }
   /// Examples that one example of the data becomes: the answers to a prompt.
   int64_t examples_of_record() const { return has_rollouts() ? rollouts.n : 1; }
   /// `loss_type` or the objective's default; empty: it has one loss of its own.

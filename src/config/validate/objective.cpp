@@ -95,13 +95,21 @@ void check_losses(Checks& checks) {
 void check_rollouts(Checks& checks) {
   const RunConfig& run = checks.run();
   const TrainConfig& train = run.train;
-  if (!train.has_rollouts()) return;
+  if (!train.writes_answers()) return;
   if (train.rollouts.max_new_tokens >= run.model.max_seq_len)
     checks.error(fmt::format("`train.rollouts.max_new_tokens` is {}, which leaves no token of "
                              "`model.max_seq_len` {} for prompts",
                              train.rollouts.max_new_tokens, run.model.max_seq_len),
                  {"train.rollouts.max_new_tokens", "model.max_seq_len"},
                  "raise model.max_seq_len, or lower max_new_tokens");
+  if (train.has_own_answers() && train.kd_alpha > 0 && train.kd_alpha < 1)
+    checks.warn(
+        fmt::format("train.kd_alpha is {:g}, and with train.rollouts.share the rest of the loss is "
+                    "a cross-entropy whose labels are partly the student's own words, from which "
+                    "it learns nothing: set train.kd_alpha to 1, as GKD has it",
+                    train.kd_alpha),
+        "train.kd_alpha");
+  if (!train.has_rollouts()) return;
   const bool weighs_answers = train.sampling_correction == SamplingCorrection::kSequenceMask ||
                               train.sampling_correction == SamplingCorrection::kSequenceTruncate;
   if (train.rollouts.changes_distribution() && weighs_answers)
