@@ -11,9 +11,9 @@
 
 #include "conversations.h"
 #include "own_turns.h"
+#include "rollout_samples.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/exact_json.h"
-#include "sftrun/core/file.h"
 #include "sftrun/data/json_lines.h"
 #include "sftrun/train/batches.h"
 
@@ -27,10 +27,6 @@ reward::Surroundings surroundings_of(Rank& rank) {
   reward::Surroundings surroundings;
   surroundings.should_stop = [&rank] { return rank.stop_exit_code() != 0; };
   return surroundings;
-}
-
-std::filesystem::path samples_file(const std::filesystem::path& run_dir, int64_t step) {
-  return run_dir / "rollouts" / fmt::format("step-{:06}.jsonl", step);
 }
 
 }  // namespace
@@ -102,21 +98,18 @@ void Rollouts::keep_samples(PromptTask& task, const std::vector<JudgedAnswer>& a
       line["rewards"][specs[f].label] = json_of(one.answer.values[f]);
     lines += to_json_text(line) + "\n";
   }
-  const std::filesystem::path file = samples_file(in_.run_dir, task.step + 1);
-  make_directories(file.parent_path());
-  write_file_atomically(file, lines);
+  write_rollout_samples(in_.run_dir, task.step, lines);
 }
 
 train::Rollout Rollouts::write(int64_t step, const std::vector<int64_t>& prompts) {
   const config::TrainConfig& train = in_.config.train;
-  const int64_t every = std::max<int64_t>(1, train.logging_steps);
   return answer({.name = fmt::format("step {} rollouts", step + 1),
                  .data = in_.train,
                  .prompts = prompts,
                  .n = static_cast<size_t>(train.rollouts.n),
                  .number = static_cast<uint64_t>(step),
                  .step = step,
-                 .keeps_samples = train.rollouts.num_samples > 0 && (step + 1) % every == 0});
+                 .keeps_samples = keeps_rollout_samples(train, step)});
 }
 
 train::AnswerEvaluation Rollouts::evaluate(int64_t step) {

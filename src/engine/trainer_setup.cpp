@@ -11,6 +11,7 @@
 #include "sftrun/model/base_form.h"
 #include "sftrun/plan/sequence_cost.h"
 #include "sftrun/train/bin_cost.h"
+#include "sftrun/train/on_policy_batches.h"
 #include "sftrun/train/rollout_batches.h"
 #include "sftrun/weights/weights_summary.h"
 
@@ -19,7 +20,7 @@ namespace {
 
 /// Empty: steps are dealt in order.
 data::BinCost bin_cost_of(const PreparedRun& run) {
-  if (run.config.train.has_rollouts())  // lengths differ a lot
+  if (run.config.train.writes_answers())  // lengths differ a lot
     return [](const data::ExampleStore& examples, const data::Bin& bin) {
       return data::tokens_of(examples, bin);
     };
@@ -123,6 +124,24 @@ std::unique_ptr<Rollouts> rollouts_of(PreparedRun& run, Rank& rank) {
         return rollouts.write(step, prompts);
       });
   return rollouts;
+}
+
+std::unique_ptr<OwnAnswers> own_answers_of(PreparedRun& run, Rank& rank) {
+  if (!run.config.train.has_own_answers()) return nullptr;
+  SFTRUN_CHECK(run.teacher != nullptr);
+  auto own = std::make_unique<OwnAnswers>(OwnAnswers::Inputs{.config = run.config,
+                                                             .text = *run.text,
+                                                             .model = answering_model(run, rank),
+                                                             .run_dir = run.run_dir()});
+  train::make_batches(run.data, run.config);  // of the data, in order
+  auto batches = std::make_unique<train::OnPolicyBatches>(
+      run.config, std::move(run.data.batches), run.data.train_or_null(),
+      [&own = *own](int64_t step, const std::vector<train::AskedExample>& asked) {
+        return own.write(step, asked);
+      });
+  own->set_longest(batches->longest_answered());
+  run.data.batches = std::move(batches);
+  return own;
 }
 
 launch::EventCommandOptions event_commands(const config::RunConfig& config, const Rank& rank) {

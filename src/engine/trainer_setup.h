@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 
+#include "own_answers.h"
 #include "prepared_run.h"
 #include "rank.h"
 #include "rollouts.h"
@@ -25,6 +26,9 @@ std::unique_ptr<TrainingAnswers> training_answers(PreparedRun& run, Rank& rank);
 /// What writes and judges the answers that the run trains on, which become its batches; nullptr: the run
 /// writes none.   @pre it outlives `run.data.batches`'s last use
 std::unique_ptr<Rollouts> rollouts_of(PreparedRun& run, Rank& rank);
+/// What writes the student's answers, which become a part of the run's batches; nullptr: the run writes
+/// none.   @pre as of rollouts_of
+std::unique_ptr<OwnAnswers> own_answers_of(PreparedRun& run, Rank& rank);
 /// Commands for the events of training, on rank 0; the front end starts those for its end.
 launch::EventCommandOptions event_commands(const config::RunConfig& config, const Rank& rank);
 

@@ -95,6 +95,7 @@ class Training {
   RankMeters meters_;
   std::unique_ptr<TrainingAnswers> answers_;
   std::unique_ptr<Rollouts> rollouts_;
+  std::unique_ptr<OwnAnswers> own_answers_;
   std::optional<config::BaseRecord> base_record_;  // of an adapter's run
   std::optional<exporting::RunResult> result_;
   std::optional<train::Trainer> trainer_;
@@ -110,6 +111,7 @@ int Training::run() {
   if (const int code = make_trainer()) return code;
   if (answers_) answers_->rehearse();
   if (rollouts_) rollouts_->rehearse();
+  if (own_answers_) own_answers_->rehearse();
   begin_statements();
   start_report();
   train::TrainOutcome outcome = trainer_->run();
@@ -125,6 +127,7 @@ int Training::run() {
 
 train::TrainerInputs Training::inputs() {
   rollouts_ = rollouts_of(run_, rank_);  // gives the batches
+  own_answers_ = own_answers_of(run_, rank_);
   train::TrainerInputs inputs = trainer_inputs(run_, rank_);
   inputs.longest_batch_first = tries_longest_batch(run_, rank_);
   if (inputs.longest_batch_first) inputs.tried_by = memory_measures(run_, rank_);
