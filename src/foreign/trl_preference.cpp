@@ -210,11 +210,77 @@ void trl_beta(Conversion& conversion, const SourceKey& key) {
   conversion.set(key, is_distilled ? "train.kd_beta" : "train.beta", key.value);
 }
 
-void trl_temperature(Conversion& conversion, const SourceKey& key) {
-  if (trl_objective(conversion).needs_teacher)
-    return conversion.set(key, "train.kd_temperature", key.value);
-  conversion.set(key, "train.rollouts.temperature", key.value);
+namespace {
+
+/// GKDConfig's, also where the file does not say it.
+double share_of_gkd(const Conversion& conversion) {
+  constexpr double kShare = 0.5;
+  return parse_double(conversion.text_of("lmbda")).value_or(kShare);
 }
+
+/// Of answers that a distilled student writes itself, or that GRPO judges.
+void set_of_answers(Conversion& conversion, const SourceKey& key, std::string_view field) {
+  if (trl_objective(conversion).needs_teacher && share_of_gkd(conversion) == 0)
+    return conversion.note_no_meaning(key,
+                                      "it is of answers that the student writes, and `lmbda` is 0");
+  conversion.set(key, field, key.value);
+}
+
+}  // namespace
+
+void trl_temperature(Conversion& conversion, const SourceKey& key) {
+  set_of_answers(conversion, key, "train.rollouts.temperature");
+}
+
+void trl_new_tokens(Conversion& conversion, const SourceKey& key) {
+  set_of_answers(conversion, key, "train.rollouts.max_new_tokens");
+}
+
+void trl_share(Conversion& conversion, const SourceKey& key) {
+  if (share_of_gkd(conversion) == 0)
+    return conversion.note_no_meaning(key, "the student writes no answers");
+  conversion.set(key, "train.rollouts.share", key.value);
+}
+
+void trl_teacher(Conversion& conversion, const SourceKey& key) {
+  if (trl_objective(conversion).needs_teacher)
+    return conversion.set(key, "train.teacher", key.value);
+  conversion.refuse(
+      key,
+      fmt::format("`{}` is not supported without `lmbda` or `seq_kd`, which tell that "
+                  "the file is for GKDTrainer",
+                  key.name),
+      "set `train.objective: distill`, and name the teacher in `train.teacher`: a "
+      "model, or scores that `sftrun score --topk` has written "
+      "(docs/distillation.md)");
+}
+
+namespace {
+
+/// GKDTrainer's loss is the divergence alone, and its temperature that of sampling alone.
+void finish_gkd(Conversion& conversion, const SourceKey& key) {
+  const auto set_default = [&](std::string_view field, std::string_view text) {
+    if (!conversion.has(field)) conversion.set_default(field, text);
+  };
+  const bool is_named = conversion.has("train.teacher");
+  const bool writes_answers = share_of_gkd(conversion) > 0;
+  set_default("train.kd_alpha", "1");
+  set_default("train.kd_beta", "0.5");
+  set_default("train.teacher", "teacher");
+  if (writes_answers) {
+    set_default("train.rollouts.share", "0.5");
+    set_default("train.rollouts.temperature", "0.9");
+    set_default("train.rollouts.max_new_tokens", "128");
+  }
+  if (is_named) return;
+  conversion.note_lost(
+      key, writes_answers
+               ? "name the teacher's model in `train.teacher` (docs/distillation.md)"
+               : "let the teacher score the data before training: `sftrun score --topk 64 "
+                 "--output teacher`, or name its model in `train.teacher` (docs/distillation.md)");
+}
+
+}  // namespace
 
 void trl_sampling_correction(Conversion& conversion, const SourceKey& key) {
   if (parse_bool(conversion.text_of("vllm_importance_sampling_correction")) == false)
@@ -262,12 +328,8 @@ void finish_objective_of_trl(Conversion& conversion) {
                          "programs or servers (docs/grpo.md)");
     break;
   }
-  if (objective == Objective::kDistill) {
-    conversion.set_default("train.teacher", "teacher");
-    conversion.note_lost(*key_of_trainer(conversion, *trainer),
-                         "let the teacher score the data before training: `sftrun score --topk 64 "
-                         "--output teacher` (docs/distillation.md)");
-  }
+  if (objective == Objective::kDistill)
+    finish_gkd(conversion, *key_of_trainer(conversion, *trainer));
   if (objective == Objective::kKto && !conversion.find("train_sampling_strategy"))
     conversion.set_default("data.shuffle", "false");
   if (const auto free = conversion.find("reference_free"); free && objective == Objective::kCpo)

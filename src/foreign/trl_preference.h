@@ -15,9 +15,14 @@ const config::ObjectiveInfo& trl_objective(const Conversion& conversion);
 void trl_loss(Conversion& conversion, const SourceKey& key);
 /// `label_smoothing`
 void trl_smoothing(Conversion& conversion, const SourceKey& key);
-/// `beta` and `temperature`, which GKDConfig has with meanings of their own.
+/// `beta`, which GKDConfig has with a meaning of its own.
 void trl_beta(Conversion& conversion, const SourceKey& key);
+/// `temperature`, `lmbda` and `max_new_tokens`: of answers that the model writes itself.
 void trl_temperature(Conversion& conversion, const SourceKey& key);
+void trl_share(Conversion& conversion, const SourceKey& key);
+void trl_new_tokens(Conversion& conversion, const SourceKey& key);
+/// `teacher_model_name_or_path`
+void trl_teacher(Conversion& conversion, const SourceKey& key);
 /// `vllm_importance_sampling_mode`
 void trl_sampling_correction(Conversion& conversion, const SourceKey& key);
 /// `train_sampling_strategy`: the order of the data.

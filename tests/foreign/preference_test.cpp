@@ -298,11 +298,34 @@ TEST_F(PreferenceTest, DistillationOfTrl) {
   expect_lost(run, "lmbda", "sftrun score --topk 64");
   expect_values(run, {{"train.objective", R"("distill")"},
                       {"train.teacher", R"("teacher")"},
+                      {"train.kd_alpha", "1.0"},
                       {"train.kd_beta", "0.3"},
-                      {"train.kd_temperature", "0.9"},
+                      {"train.kd_temperature", "none"},
+                      {"train.rollouts.share", "none"},
                       {"train.beta", "none"},
                       {"train.learning_rate", "2e-05"}});
-  test::expect_error<ConfigError>([&] { trl("lmbda: 0.5\n"); }, {"not supported", "set it to 0"});
+  for (const char* key : {"lmbda", "temperature"}) EXPECT_TRUE(has_key(run.no_meaning, key));
+}
+
+TEST_F(PreferenceTest, OnPolicyDistillationOfTrl) {
+  const Import run = trl("lmbda: 0.25\ntemperature: 0.7\nmax_new_tokens: 64\n");
+  expect_lost(run, "lmbda", "name the teacher's model");
+  expect_values(run, {{"train.rollouts.share", "0.25"},
+                      {"train.rollouts.temperature", "0.7"},
+                      {"train.rollouts.max_new_tokens", "64"},
+                      {"train.kd_temperature", "none"},
+                      {"train.kd_alpha", "1.0"},
+                      {"train.kd_beta", "0.5"}});
+  const Import defaults = trl("seq_kd: false\nteacher_model_name_or_path: big/teacher\n");
+  expect_values(defaults, {{"train.teacher", R"("big/teacher")"},
+                           {"train.rollouts.share", "0.5"},
+                           {"train.rollouts.temperature", "0.9"},
+                           {"train.rollouts.max_new_tokens", "128"}});
+  EXPECT_FALSE(has_key(defaults.not_carried, "seq_kd"));
+  test::expect_error<ConfigError>([&] { trl("lmbda: 0.5\nseq_kd: true\n"); },
+                                  {"not supported", "sftrun generate"});
+  test::expect_error<ConfigError>([&] { trl("teacher_model_name_or_path: big/teacher\n"); },
+                                  {"GKDTrainer", "train.objective: distill"});
 }
 
 TEST_F(PreferenceTest, ObjectivesOfAxolotl) {
