@@ -1,6 +1,6 @@
 """Distillation beside plain torch, on a CPU in fp32.
 
-    python tests/parity/distillation_parity.py --sftrun build/bin/sftrun [--only training processes nearer scores beside]
+    python tests/parity/distillation_parity.py --sftrun build/bin/sftrun [--only training processes nearer scores beside own]
 
 training   5 steps of full training of a tiny Llama whose teacher is another one: loss, divergence, cross-entropy and gradient norm are those of
            the formulas over k + 1 classes (k tokens and the rest) of the teacher's logits by transformers; with k = vocabulary of the whole
@@ -10,6 +10,8 @@ nearer     a student that learns from its teacher is nearer to it on other texts
 scores     2 processes score as one; other records and other orders; an interrupted, extended or damaged folder, with files of others; what is refused
 beside     a teacher beside the student gives the losses of its scores: 1 and 2 processes x accumulation, packed, by every strategy of 2 processes;
            with evaluations, streamed data, a QLoRA student, a GGUF file, an adapter, a quantised teacher; interrupted and resumed; what is refused
+own        answers that the student writes while it trains: their log-probabilities are those of the student at each step, and losses are those of
+           TRL's GKDTrainer.generalized_jsd_loss on them; 2 processes, streamed data, sharded weights: the same; interrupted and resumed; what is refused
 
 --quick leaves out some settings and strategies.
 """
@@ -23,9 +25,11 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,12 +41,13 @@ os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 import torch
 import yaml
 from dpo_parity import make_tokenizer, words, write_jsonl
-from reference_training import encode_record
+from reference_training import Document, encode_record
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 from trl.experimental.gkd import GKDTrainer
 
 STEPS, BATCH, LEARNING_RATE, MAX_GRAD_NORM = 5, 4, 1e-3, 0.5
 LOSS, GRAD_NORM, SAME = 1e-5, 1e-4, 1e-6
+DRAWN = 1e-3  # of unlikely tokens, after steps of Adam; a step of the student changes them by 1e-2
 RECORDS, EOS_ID = 24, 1
 NEARER_STEPS, NEARER_RECORDS = 120, 160
 
@@ -163,14 +168,15 @@ def labelled_logits(model, document) -> tuple[torch.Tensor, torch.Tensor]:
     return model(input_ids=torch.tensor([document.tokens])).logits[0, :-1][rows], labels[rows]
 
 
-def train_reference(place: Place, case: Case) -> list[dict]:
+def train_reference(place: Place, case: Case, batch_of=None) -> list[dict]:
+    """@param batch_of documents of a step, by the step and the student before it; None: those of the records"""
     teacher = AutoModelForCausalLM.from_pretrained(place.teacher, dtype=torch.float32)
     student = AutoModelForCausalLM.from_pretrained(place.student, dtype=torch.float32)
     optimizer = torch.optim.AdamW(student.parameters(), lr=LEARNING_RATE, weight_decay=0)
     documents = documents_of(place.records)
     metrics = []
     for step in range(STEPS):
-        batch = [documents[(step * BATCH + i) % len(documents)] for i in range(BATCH)]
+        batch = batch_of(step, student) if batch_of else [documents[(step * BATCH + i) % len(documents)] for i in range(BATCH)]
         divergences, cross_entropies, count = 0.0, 0.0, 0
         for document in batch:
             logits, labels = labelled_logits(student, document)
@@ -542,7 +548,119 @@ def beside_refused(beside: Beside) -> None:
     refuses("a classifier", [f"train.teacher={judge}"], "has a head of scores, and gives no tokens")
 
 
-CHECKS = {"training": check_training, "processes": check_processes, "nearer": check_nearer, "scores": check_scores, "beside": check_beside}
+# ---- Answers of the student
+
+
+class Own:
+    """Runs whose student answers a share of the examples itself."""
+
+    CASE = Case(1, 0.5, 1, 0)
+
+    def __init__(self, place: Place, verdicts: Verdicts, share: float):
+        self.place, self.verdicts, self.share = place, verdicts, share
+        self.rollouts = {"share": share, "max_new_tokens": 12, "batch_size": 3, "num_samples": 64}
+        settings = {**self.CASE.settings, "teacher_topk": place.vocabulary, "rollouts": self.rollouts}
+        self.run = place.run(f"own-{share}", place.teacher, settings)
+        self.documents = documents_of(place.records)
+        self.logprobs = 0.0  # largest difference
+        self.num_answered = 0
+
+    def folder(self, name: str) -> Path:
+        return self.place.folder / f"own-{self.share}-{name}"
+
+    def train(self, name: str, processes: int = 1, **settings) -> list[dict]:
+        return self.place.sftrun.train(self.run, self.folder(name), processes, **settings)
+
+    def batch_of(self, step: int, student) -> list:
+        """The documents of a step of the run `one`."""
+        batch = {(step * BATCH + i) % RECORDS: self.documents[(step * BATCH + i) % RECORDS] for i in range(BATCH)}
+        file = self.folder("one") / "rollouts" / f"step-{step + 1:06}.jsonl"
+        for line in file.read_text().splitlines() if file.exists() else []:
+            kept = json.loads(line)
+            index = int(kept["place"].rsplit(":", 1)[1]) - 1
+            of_data, prompt, answer = batch[index], kept["prompt_ids"], kept["completion_ids"]
+            begin = next(i for i, label in enumerate(of_data.labels) if label != -100)
+            self.verdicts.expect(f"step {step + 1}, record {index + 1}: the prompt", prompt == list(of_data.tokens[:begin]))
+            batch[index] = Document(prompt + answer, [-100] * len(prompt) + answer)
+            with torch.no_grad():
+                logits, labels = labelled_logits(student, batch[index])
+            drawn = torch.log_softmax(logits, 1).gather(1, labels[:, None])[:, 0]
+            self.logprobs = max(self.logprobs, (drawn - torch.tensor(kept["logprobs"])).abs().max().item())
+            self.num_answered += 1
+        return list(batch.values())
+
+
+def check_own(place: Place, verdicts: Verdicts, quick: bool) -> None:
+    for share in [0.5] if quick else [0.5, 1]:
+        own = Own(place, verdicts, share)
+        one = own.train("one")
+        expected = train_reference(place, own.CASE, own.batch_of)
+        verdicts.below(f"share {share}: log-probabilities of what was drawn", own.logprobs, DRAWN)
+        for key, limit in (("loss", LOSS), ("kd_loss", LOSS), ("ce_loss", LOSS), ("grad_norm", GRAD_NORM)):
+            verdicts.below(f"share {share}: {key}", largest_difference(one, expected, key), limit)
+        number = own.num_answered
+        verdicts.expect(f"share {share}: answers", number == STEPS * BATCH if share == 1 else 4 < number < 16, str(number))
+        own_divisions(own, one, quick)
+        if share == 0.5:
+            own_resumed(own, one)
+            own_refused(own)
+
+
+def own_divisions(own: Own, one: list[dict], quick: bool) -> None:
+    half = {"train__batch_size": BATCH // 2}
+    divisions = {"2 processes": (2, half)}
+    if not quick:
+        divisions |= {
+            "streamed data": (1, {"data__streaming": True}), "accumulation": (1, {"train__batch_size": 1, "train__grad_accum": BATCH}),
+            "fsdp": (2, {**half, "parallel__strategy": "fsdp"}), "tensor": (2, {"parallel__strategy": "tensor"}),
+            "pipeline": (2, {"parallel__strategy": "pipeline", **half, "train__grad_accum": 2}),
+            "with answers of evaluations": (1, {
+                "data__val": str(own.place.data), "train__eval_strategy": "steps", "train__eval_steps": 1, "train__predict_with_generate": True,
+                "train__generation_max_new_tokens": 4, "train__generation_time_budget": 100,
+            }),
+        }  # fmt: skip
+    for name, (processes, settings) in divisions.items():
+        ours = own.train(name.replace(" ", "-"), processes, **settings)
+        for key in ("loss", "kd_loss", "grad_norm", "completions/mean_length", "entropy"):
+            of_answers = [[line for line in run if key in line] for run in (ours, one)]
+            own.verdicts.below(f"share {own.share}, {name}: {key}", largest_difference(*of_answers, key), LOSS)
+        if "train__eval_steps" in settings:
+            lines = evaluations(own.folder(name.replace(" ", "-")))
+            own.verdicts.expect(f"share {own.share}: evaluations answer", len(lines) >= STEPS and all("eval_rouge_l" in line for line in lines))
+
+
+def own_resumed(own: Own, one: list[dict]) -> None:
+    steps = 30
+    whole = own.train("whole", train__max_steps=steps)
+    own.verdicts.expect("own: a longer run begins with the same losses", [x["loss"] for x in whole[:STEPS]] == [x["loss"] for x in one])
+    folder = own.folder("interrupted")
+    command = own.place.sftrun.train_command(own.run, folder, 1, {"train.max_steps": steps})
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        lines = folder / "metrics.jsonl"
+        while process.poll() is None and not (lines.exists() and len(lines.read_text().splitlines()) > 3):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        code = process.wait()
+    done = len(training_metrics(folder))
+    continued = own.train("interrupted", train__max_steps=steps)
+    own.verdicts.expect("own: a stopped run says so", code == 75 and done < steps, f"{code} after step {done}")
+    names = ("loss", "kd_loss", "ce_loss", "grad_norm", "completions/mean_length", "entropy")
+    own.verdicts.expect("own: a resumed run has the same lines", [[x.get(n) for n in names] for x in continued] == [[x.get(n) for n in names] for x in whole])
+
+
+def own_refused(own: Own) -> None:
+    scores = own.place.folder / "scores-for-own"
+    own.place.score(own.place.run("scored", scores, {}), scores, 4)
+    train = ["train", "--config", str(own.run), "--device", "cpu", f"output.dir={own.folder('refused')}"]
+    why = refused(own.place, [*train, f"train.teacher={scores}"], "the student writes others while it trains", "name the teacher's model")
+    own.verdicts.expect("own: a folder of scores is refused", not why, why)
+    text = own.place.sftrun.run(*train, "--dry-run")
+    own.verdicts.expect("own: a dry run says the share", "the student writes those of 50% of the examples" in text)
+
+
+CHECKS = {
+    "training": check_training, "processes": check_processes, "nearer": check_nearer, "scores": check_scores, "beside": check_beside, "own": check_own,
+}  # fmt: skip
 
 
 def main() -> int:
