@@ -243,6 +243,9 @@ Command add_serve(CLI::App& sftrun) {
   command->add_option("--max-request-size", options->max_request_size,
                       "Maximum size of a request, with its images: 256MiB [16MiB; models with "
                       "images: 64MiB]");
+  command->add_flag("--allow-adapter-updates", options->request.allow_adapter_updates,
+                    "Clients may load and unload adapters by paths of this machine "
+                    "(/v1/load_lora_adapter), as `sftrun train` does with train.rollouts.engine");
   add_template_flag(*command, options->template_variables);
   add_as_stored_flag(*command, options->as_stored);
   add_compute_flags(*command, options->request.ranks.compute);

@@ -1,9 +1,12 @@
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <malloc.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,11 +20,15 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/memory_reserve.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
+#include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/launch/stop_signals.h"
 #include "sftrun/observe/system.h"
 #include "sftrun/serve/api.h"
+#include "sftrun/serve/api_error.h"
 #include "sftrun/serve/http_server.h"
+#include "sftrun/serve/http_status.h"
 #include "sftrun/serve/scheduler.h"
 
 namespace sftrun::engine {
@@ -29,10 +36,29 @@ namespace {
 
 /// The model and its adapters, loaded.
 struct Served {
-  std::vector<LoadedModel> loaded;
-  std::vector<std::unique_ptr<serve::ServedModel>> models;
-  at::Device device() const { return loaded.front().decoder->options().device; }
+  std::vector<std::shared_ptr<LoadedModel>> loaded;
+  serve::ServedModels models;
+  at::Device device() const { return loaded.front()->decoder->options().device; }
 };
+
+/// @throws ConfigError for a longer context than the model's
+std::shared_ptr<serve::ServedModel> served_model(const app::ServeRequest& request,
+                                                 const std::string& name,
+                                                 const std::shared_ptr<LoadedModel>& loaded) {
+  const std::optional<int64_t>& asked_length = request.max_model_len;
+  constexpr int64_t kUnknownLength = 4096;
+  const int64_t own = loaded->checkpoint->arch().max_position_embeddings;
+  if (asked_length && own > 0 && *asked_length > own) {
+    throw ConfigError(fmt::format("--max-model-len {} is above the model's context of {} tokens",
+                                  *asked_length, own),
+                      "--max-model-len on the command line", "give a smaller one, or leave it out");
+  }
+  auto model = std::make_shared<serve::ServedModel>(
+      name, loaded->text, *loaded->decoder, asked_length.value_or(own > 0 ? own : kUnknownLength),
+      loaded->copy.get());
+  model->owner = loaded;
+  return model;
+}
 
 /// @param load loads one model, or the part of it that this rank has; false: a stop came
 /// @return nullopt after a stop
@@ -40,26 +66,15 @@ std::optional<Served> load_all(
     const app::ServeRequest& request,
     const std::function<bool(const app::ModelRequest& one, LoadedModel& loaded)>& load) {
   Served served;
-  const std::optional<int64_t>& asked_length = request.max_model_len;
   for (const app::NamedAdapter& entry : request.models.models) {
-    LoadedModel& loaded = served.loaded.emplace_back();
+    const auto& loaded = served.loaded.emplace_back(std::make_shared<LoadedModel>());
     app::ModelRequest named = request.models.one(entry);
     named.takes_images = true;
-    if (!load(named, loaded)) return std::nullopt;
-    constexpr int64_t kUnknownLength = 4096;
-    const int64_t own = loaded.checkpoint->arch().max_position_embeddings;
-    if (asked_length && own > 0 && *asked_length > own) {
-      throw ConfigError(fmt::format("--max-model-len {} is above the model's context of {} tokens",
-                                    *asked_length, own),
-                        "--max-model-len on the command line",
-                        "give a smaller one, or leave it out");
-    }
-    served.models.push_back(std::make_unique<serve::ServedModel>(
-        entry.name, loaded.text, *loaded.decoder,
-        asked_length.value_or(own > 0 ? own : kUnknownLength), loaded.copy.get()));
+    if (!load(named, *loaded)) return std::nullopt;
+    served.models.push_back(served_model(request, entry.name, loaded));
   }
   std::vector<const data::TextModel*> texts;
-  for (const LoadedModel& loaded : served.loaded) texts.push_back(&loaded.text);
+  for (const auto& loaded : served.loaded) texts.push_back(&loaded->text);
   warn_of_idle_template_flag(request.models.base, texts);
   return served;
 }
@@ -97,22 +112,60 @@ size_t max_body_bytes(const app::ServeRequest& request, const Served& served) {
   constexpr size_t kMiB = size_t{1} << 20, kOfTexts = 16 * kMiB, kWithImages = 64 * kMiB;
   if (request.max_request_bytes) return static_cast<size_t>(*request.max_request_bytes);
   return std::any_of(served.loaded.begin(), served.loaded.end(),
-                     [](const LoadedModel& loaded) { return reads_images(loaded.text); })
+                     [](const auto& loaded) { return reads_images(loaded->text); })
              ? kWithImages
              : kOfTexts;
 }
 
+/// Loads adapters of this machine that clients name.   @throws serve::ApiError
+class AdapterLoader {
+ public:
+  /// Both must outlive this object.   @param bases of the models that are served
+  AdapterLoader(const app::ServeRequest& request, SharedBases& bases)
+      : request_(request), bases_(bases) {}
+
+  std::shared_ptr<serve::ServedModel> operator()(const std::string& name,
+                                                 const std::string& path) const {
+    if (!leads_to_file(std::filesystem::path(path) / "adapter_config.json"))
+      refuse(
+          fmt::format("{} has no adapter_config.json: give the folder of a PEFT adapter on the "
+                      "server's machine",
+                      excerpt(path)));
+    try {
+      app::ModelRequest asked = request_.models.one({.name = name, .adapter = path});
+      asked.takes_images = true;
+      auto loaded = std::make_shared<LoadedModel>(
+          load_model(asked, request_.ranks.compute, /*local_rank=*/0, &bases_, /*is_first=*/false));
+      return served_model(request_, name, loaded);
+    } catch (const Error& error) {
+      refuse(fmt::format("{} ({})", error.message(), error.where()));
+    } catch (const c10::OutOfMemoryError&) {
+      throw std::bad_alloc();
+    }
+  }
+
+ private:
+  [[noreturn]] static void refuse(const std::string& what) {
+    throw serve::ApiError(serve::kBadRequest, what, "lora_path");
+  }
+
+  const app::ServeRequest& request_;
+  SharedBases& bases_;
+};
+
 /// Answers requests until a stop is asked for.
+/// @param load_adapter for clients; empty: they may load none
 void serve_models(const app::ServeRequest& request, const Served& served,
-                  const std::function<bool()>& should_stop) {
+                  const std::function<bool()>& should_stop,
+                  decltype(serve::ApiOptions::load_adapter) load_adapter = {}) {
   const serve::Limits limits = limits_of(request, served.device());
   serve::Scheduler scheduler(served.models, limits);
   const std::string& host = request.host;
   const std::string token = request.token.value_or("");
-  serve::Api api(served.models, scheduler,
-                 {.token = token,
-                  .is_local = serve::is_own_name(host),
-                  .defaults = {.chat_tokens = request.max_new_tokens}});
+  serve::Api api(scheduler, {.token = token,
+                             .is_local = serve::is_own_name(host),
+                             .defaults = {.chat_tokens = request.max_new_tokens},
+                             .load_adapter = std::move(load_adapter)});
   // More than answers may wait, so that those beyond are refused with a reason, and /health answers.
   constexpr size_t kSpare = 256;
   const size_t max_body = max_body_bytes(request, served);
@@ -140,6 +193,11 @@ void serve_models(const app::ServeRequest& request, const Served& served,
 
 /// With models that several ranks have together. The first one answers requests.
 int serve_together(const app::ServeRequest& request, Rank& rank) {
+  if (request.allow_adapter_updates)
+    throw ConfigError(
+        "clients can load adapters only where one process has the whole model",
+        "--allow-adapter-updates on the command line",
+        "serve the model on one device, or name its adapters with --adapter at the start");
   CommandRanks ranks(request.ranks, rank);
   ranks.require_one_copy();
   if (const int code = ranks.connect()) return code;
@@ -167,7 +225,7 @@ int run_serve(const app::ServeRequest& request) {
   ::mallopt(M_MMAP_THRESHOLD, kLargeBlock);
   if (request.ranks.parallel) return run_as_ranks(request, serve_together);
   SharedBases bases;
-  const bool shares = request.models.models.size() > 1;
+  const bool shares = request.models.models.size() > 1 || request.allow_adapter_updates;
   bool is_first = true;
   const auto served =  // until the end of which a signal ends the process at once
       load_all(request, [&](const app::ModelRequest& one, LoadedModel& loaded) {
@@ -176,7 +234,10 @@ int run_serve(const app::ServeRequest& request) {
         return true;
       });
   const launch::StopSignals signals;
-  serve_models(request, *served, [&] { return signals.requested(); });
+  decltype(serve::ApiOptions::load_adapter) load_adapter;
+  if (request.allow_adapter_updates) load_adapter = AdapterLoader(request, bases);
+  serve_models(
+      request, *served, [&] { return signals.requested(); }, std::move(load_adapter));
   return 0;
 }
 

@@ -96,32 +96,35 @@ void Answers::add_prompt(Choice& fresh, const AnswerEvent& event) {
 std::vector<Json> Answers::add(const AnswerEvent& event) {
   Choice fresh;
   fresh.finish_reason = event.finish_reason;
-  const bool begins = !is_begun_[event.choice];
+  fresh.begins = !is_begun_[event.choice];
   is_begun_[event.choice] = true;
-  if (begins && request_.echo) add_prompt(fresh, event);
+  if (fresh.begins && request_.echo) add_prompt(fresh, event);
   fresh.text += event.text;
   const size_t num_before = request_.echo && request_.num_logprobs
                                 ? num_chars(request_.prompt_texts[prompt_index(event.choice)])
                                 : 0;
   for (const AnswerToken& token : event.tokens) {
     ++num_tokens_;
+    if (request_.returns_token_ids) fresh.token_ids.push_back(token.token);
     if (!token.logprobs) continue;
     fresh.entries.push_back({.token = token.token,
                              .first_char = num_before + token.first_char,
                              .logprobs = token.logprobs});
   }
   if (!event.finish_reason.empty()) --num_unfinished_;
-  if (request_.stream) return chunks_of(event.choice, fresh, begins);
+  if (request_.stream) return chunks_of(event.choice, fresh);
   Choice& all = choices_[event.choice];
   all.text += fresh.text;
   all.finish_reason = fresh.finish_reason;
   for (Entry& entry : fresh.entries) all.entries.push_back(std::move(entry));
+  all.token_ids.insert(all.token_ids.end(), fresh.token_ids.begin(), fresh.token_ids.end());
+  all.begins = all.begins || fresh.begins;
   return {};
 }
 
-std::vector<Json> Answers::chunks_of(size_t index, const Choice& fresh, bool begins) const {
+std::vector<Json> Answers::chunks_of(size_t index, const Choice& fresh) const {
   std::vector<Json> chunks;
-  if (begins && request_.is_chat) {
+  if (fresh.begins && request_.is_chat) {
     Json first = head(/*is_chunk=*/true);
     first["choices"].push_back({{"index", index},
                                 {"delta", {{"role", "assistant"}, {"content", ""}}},
@@ -129,7 +132,8 @@ std::vector<Json> Answers::chunks_of(size_t index, const Choice& fresh, bool beg
                                 {"finish_reason", Json()}});
     chunks.push_back(std::move(first));
   }
-  if (!fresh.text.empty() || !fresh.entries.empty() || !fresh.finish_reason.empty()) {
+  const bool has_tokens = !fresh.entries.empty() || !fresh.token_ids.empty();
+  if (!fresh.text.empty() || has_tokens || !fresh.finish_reason.empty()) {
     Json next = head(/*is_chunk=*/true);
     next["choices"].push_back(choice_json(index, fresh, /*is_chunk=*/true));
     chunks.push_back(std::move(next));
@@ -189,7 +193,17 @@ Json Answers::choice_json(size_t index, const Choice& choice, bool is_chunk) con
   }
   json["logprobs"] = logprobs_json(choice);
   json["finish_reason"] = or_null(choice.finish_reason);
+  if (request_.returns_token_ids) add_token_ids(json, index, choice);
   return json;
+}
+
+/// By vLLM's names (vllm/entrypoints/openai/completion/protocol.py). The answer's ids include the stop
+/// token that ended it, as there. A prompt's are in a choice of /v1/completions, in a stream in its first
+/// chunk; vLLM has those of a chat beside `choices`.
+void Answers::add_token_ids(Json& json, size_t index, const Choice& choice) const {
+  json["token_ids"] = choice.token_ids;
+  if (choice.begins && !request_.is_chat)
+    json["prompt_token_ids"] = request_.prompts[prompt_index(index)];
 }
 
 /// Choice by choice: as one value, many log-probabilities would take gigabytes.
@@ -201,7 +215,10 @@ std::string Answers::whole() const {
     if (i > 0) response += ',';
     response += dumped(choice_json(i, choices_[i], /*is_chunk=*/false));
   }
-  return response + "],\"usage\":" + dumped(usage()) + "}";
+  response += "],\"usage\":" + dumped(usage());
+  if (request_.is_chat && request_.returns_token_ids)
+    response += ",\"prompt_token_ids\":" + dumped(Json(request_.prompts.front()));
+  return response + "}";
 }
 
 Json Answers::usage_chunk() const {

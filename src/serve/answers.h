@@ -41,13 +41,16 @@ class Answers {
   struct Choice {
     std::string text, finish_reason;
     std::vector<Entry> entries;
+    std::vector<int32_t> token_ids;  ///< of the answer alone, stop tokens included
+    bool begins = false;             ///< it has the answer's first part
   };
 
   std::string bytes_of(int32_t token) const;
   Json named(int32_t token, const Json& logprob) const;
   Json chat_entry(const Entry& entry) const;
   void add_prompt(Choice& fresh, const AnswerEvent& event);
-  std::vector<Json> chunks_of(size_t index, const Choice& fresh, bool begins) const;
+  std::vector<Json> chunks_of(size_t index, const Choice& fresh) const;
+  void add_token_ids(Json& json, size_t index, const Choice& choice) const;
   Json logprobs_json(const Choice& choice) const;
   Json head(bool is_chunk) const;
   Json choice_json(size_t index, const Choice& choice, bool is_chunk) const;

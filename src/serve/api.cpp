@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "answers.h"
+#include "parameters.h"
 #include "request_head.h"
 #include "scored_texts.h"
 #include "sftrun/core/json_memory.h"
@@ -32,15 +33,17 @@ const CompletionRequest& texts_of(const ScoringRequest& request) {
 /// A request in progress. Its answers are no longer generated when it is destroyed.
 template <class Request, class Response>
 struct Progress {
-  Progress(Request asked_, const ServedModel& model_, Scheduler& scheduler, std::string id,
-           int64_t created)
-      : asked(std::move(asked_)),
-        channel(scheduler.submit(model_, texts_of(asked))),
-        answers(asked, model_, std::move(id), created) {}
+  Progress(Request asked_, std::shared_ptr<const ServedModel> model_, Scheduler& scheduler,
+           std::string id, int64_t created)
+      : model(std::move(model_)),
+        asked(std::move(asked_)),
+        channel(scheduler.submit(*model, texts_of(asked))),
+        answers(asked, *model, std::move(id), created) {}
   ~Progress() { channel->cancel(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  const std::shared_ptr<const ServedModel> model;
   const Request asked;
   const std::shared_ptr<AnswerChannel> channel;
   Response answers;
@@ -50,7 +53,9 @@ using Scoring = Progress<ScoringRequest, ScoredTexts>;
 
 constexpr auto kBetweenLooks = std::chrono::milliseconds(250);  // at the connection
 constexpr std::string_view kHealth = "/health", kModels = "/v1/models", kOneModel = "/v1/models/",
-                           kCompletions = "/v1/completions", kChat = "/v1/chat/completions";
+                           kCompletions = "/v1/completions", kChat = "/v1/chat/completions",
+                           kLoadAdapter = "/v1/load_lora_adapter",
+                           kUnloadAdapter = "/v1/unload_lora_adapter";
 constexpr const char* kEncoding = "content-encoding";
 
 HttpResponse text_response(std::string json, int status = 200) {
@@ -199,6 +204,32 @@ void require_readable_type(const HttpRequest& request) {
 
 }  // namespace
 
+namespace {
+
+bool changes_adapters(std::string_view path) {
+  return path == kLoadAdapter || path == kUnloadAdapter;
+}
+
+constexpr size_t kMaxName = 256, kMaxPath = 4096;  // bytes
+
+/// @throws ApiError for another thing than a text of one line
+std::string line_of(Parameters& parameters, const std::string& key, size_t max_bytes) {
+  const std::vector<std::string> texts = parameters.texts(key, 1, max_bytes);
+  if (texts.empty()) throw ApiError(kBadRequest, fmt::format("\"{}\" is missing", key), key);
+  const std::string& text = texts.front();
+  if (std::ranges::any_of(text, [](unsigned char byte) { return byte < ' '; }))
+    throw ApiError(kBadRequest, fmt::format("\"{}\" has a control character", key), key);
+  return text;
+}
+
+/// As vLLM says it.
+HttpResponse plain_text(std::string text) {
+  return {.headers = {{"Content-Type", "text/plain; charset=utf-8"}},
+          .body = std::move(text) + "\n"};
+}
+
+}  // namespace
+
 bool is_own_name(std::string_view host) {
   if (host == "localhost" || host == "::1" || host == "[::1]") return true;
   in_addr address{};
@@ -207,9 +238,11 @@ bool is_own_name(std::string_view host) {
          ntohl(address.s_addr) >> 24 == kLoopback;
 }
 
-Api::Api(const std::vector<std::unique_ptr<ServedModel>>& models, Scheduler& scheduler,
-         ApiOptions options)
-    : models_(models), scheduler_(scheduler), options_(std::move(options)), created_(unix_time()) {}
+Api::Api(Scheduler& scheduler, ApiOptions options)
+    : scheduler_(scheduler),
+      first_models_(scheduler.models()),
+      options_(std::move(options)),
+      created_(unix_time()) {}
 
 HttpResponse Api::handle(HttpRequest request) {
   HttpResponse response;
@@ -244,13 +277,17 @@ void Api::require_valid_head(const HttpRequest& request) const {
   require_access(request);
   if (request.path == kModels || request.path.starts_with(kOneModel))
     return require_method(request, "GET");
-  if (request.path != kChat && request.path != kCompletions &&
+  if (request.path != kChat && request.path != kCompletions && !changes_adapters(request.path) &&
       find_scoring_task(request.path) == nullptr) {
     throw ApiError(kNotFound, fmt::format("there is no {}: the server has {}, {}, {}{} and {}",
                                           excerpt(request.path), kCompletions, kChat,
                                           scoring_paths(), kModels, kHealth));
   }
   require_method(request, "POST");
+  if (changes_adapters(request.path) && !options_.load_adapter)
+    throw ApiError(kForbidden, fmt::format("{} reads files of this machine: start the server with "
+                                           "--allow-adapter-updates",
+                                           request.path));
   require_readable_type(request);
 }
 
@@ -258,10 +295,11 @@ HttpResponse Api::route(HttpRequest& request) {
   require_valid_head(request);
   if (request.path == kHealth) return health();
   if (request.path == kModels) return list_models();
+  if (changes_adapters(request.path)) return change_adapters(request);
   if (request.path == kChat || request.path == kCompletions)
     return complete(request, request.path == kChat);
   if (const ScoringTaskInfo* task = find_scoring_task(request.path)) return score(request, *task);
-  return json_response(describe(find_model({{"model", request.path.substr(kOneModel.size())}})));
+  return json_response(describe(*find_model({{"model", request.path.substr(kOneModel.size())}})));
 }
 
 HttpResponse Api::health() const {
@@ -302,7 +340,7 @@ Json Api::describe(const ServedModel& model) const {
 
 HttpResponse Api::list_models() const {
   Json list = Json::array();
-  for (const auto& model : models_) list.push_back(describe(*model));
+  for (const auto& model : scheduler_.models()) list.push_back(describe(*model));
   return json_response({{"object", "list"}, {"data", list}});
 }
 
@@ -316,14 +354,15 @@ std::optional<size_t> find_id(const std::vector<std::string>& ids, const std::st
   return of_that_name.front();
 }
 
-const ServedModel& Api::find_model(const Json& body) const {
+std::shared_ptr<const ServedModel> Api::find_model(const Json& body) const {
+  const ServedModels models = scheduler_.models();
   const auto name = body.find("model");
-  if (name == body.end() || name->is_null()) return *models_.front();
+  if (name == body.end() || name->is_null()) return models.front();
   std::vector<std::string> ids;
-  for (const auto& model : models_) ids.push_back(model->id);
+  for (const auto& model : models) ids.push_back(model->id);
   const auto found =
       name->is_string() ? find_id(ids, name->get_ref<const std::string&>()) : std::nullopt;
-  if (found) return *models_[*found];
+  if (found) return models[*found];
   throw ApiError(kNotFound,
                  fmt::format("there is no model {}; the server has {}", excerpt(dumped(*name)),
                              join(ids, ", ")),
@@ -344,14 +383,15 @@ auto Api::begun(HttpRequest& request, const Begin& begin) {
   Json body = parse_body(request.body);
   const JsonEmptier emptier(body);
   request.drop_body();
-  return begin(body, find_model(body));
+  return begin(body);
 }
 
 HttpResponse Api::complete(HttpRequest& request, bool is_chat) {
-  const auto progress = begun(request, [&](Json& body, const ServedModel& model) {
-    require_writes(model);
-    CompletionRequest asked = is_chat ? parse_chat(std::move(body), model, options_.defaults)
-                                      : parse_completion(body, model);
+  const auto progress = begun(request, [&](Json& body) {
+    const std::shared_ptr<const ServedModel> model = find_model(body);
+    require_writes(*model);
+    CompletionRequest asked = is_chat ? parse_chat(std::move(body), *model, options_.defaults)
+                                      : parse_completion(body, *model);
     return std::make_shared<Completing>(std::move(asked), model, scheduler_,
                                         new_id(is_chat ? "chatcmpl" : "cmpl"), unix_time());
   });
@@ -361,12 +401,67 @@ HttpResponse Api::complete(HttpRequest& request, bool is_chat) {
 }
 
 HttpResponse Api::score(HttpRequest& request, const ScoringTaskInfo& task) {
-  const auto progress = begun(request, [&](Json& body, const ServedModel& model) {
-    require_scores(model, task);
-    return std::make_shared<Scoring>(parse_scoring(std::move(body), task, model), model, scheduler_,
-                                     new_id(task.id_prefix), unix_time());
+  const auto progress = begun(request, [&](Json& body) {
+    const std::shared_ptr<const ServedModel> model = find_model(body);
+    require_scores(*model, task);
+    return std::make_shared<Scoring>(parse_scoring(std::move(body), task, *model), model,
+                                     scheduler_, new_id(task.id_prefix), unix_time());
   });
   return wait_for_all(*progress, request);
+}
+
+HttpResponse Api::change_adapters(HttpRequest& request) {
+  return begun(request, [&](const Json& body) {
+    return request.path == kLoadAdapter ? load_adapter(body) : unload_adapter(body);
+  });
+}
+
+std::shared_ptr<const ServedModel> Api::loaded_adapter(const std::string& name) const {
+  const auto is_it = [&](const std::shared_ptr<ServedModel>& model) { return model->id == name; };
+  if (std::ranges::any_of(first_models_, is_it))
+    throw ApiError(
+        kBadRequest,
+        fmt::format("{} is a model that the server was started with, and stays", excerpt(name)),
+        "lora_name");
+  const ServedModels models = scheduler_.models();
+  const auto found = std::ranges::find_if(models, is_it);
+  return found == models.end() ? nullptr : *found;
+}
+
+/// Parameters and errors are vLLM's (vllm/entrypoints/openai/models/serving.py).
+HttpResponse Api::load_adapter(const Json& body) {
+  Parameters parameters(body);
+  const std::string name = line_of(parameters, "lora_name", kMaxName),
+                    path = line_of(parameters, "lora_path", kMaxPath);
+  const bool in_place = parameters.flag("load_inplace");
+  parameters.require_no_others();
+  scheduler_.between_steps([&] {
+    if (loaded_adapter(name) != nullptr && !in_place)
+      throw ApiError(kBadRequest,
+                     fmt::format("the adapter {} has already been loaded: set \"load_inplace\" to "
+                                 "true, or unload it first",
+                                 excerpt(name)),
+                     "lora_name");
+    scheduler_.put(options_.load_adapter(name, path));
+  });
+  log::info("adapter {} loaded from {}", excerpt(name), excerpt(path));
+  return plain_text(fmt::format("Success: LoRA adapter '{}' added successfully.", name));
+}
+
+HttpResponse Api::unload_adapter(const Json& body) {
+  Parameters parameters(body);
+  const std::string name = line_of(parameters, "lora_name", kMaxName);
+  parameters.ignore({"lora_int_id"});
+  parameters.require_no_others();
+  scheduler_.between_steps([&] {
+    const std::shared_ptr<const ServedModel> model = loaded_adapter(name);
+    if (model == nullptr)
+      throw ApiError(kNotFound, fmt::format("the adapter {} cannot be found", excerpt(name)),
+                     "lora_name");
+    scheduler_.remove(*model);
+  });
+  log::info("adapter {} unloaded", excerpt(name));
+  return plain_text(fmt::format("Success: LoRA adapter '{}' removed successfully.", name));
 }
 
 }  // namespace sftrun::serve

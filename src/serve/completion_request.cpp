@@ -48,6 +48,7 @@ void read_sampling(Parameters& parameters, CompletionRequest& request) {
     parameters.require_neutral(key, {Json(0)}, "use repetition_penalty, which generate has, too");
   }
   parameters.require_neutral("logit_bias", {Json::object()}, "leave it out");
+  request.returns_token_ids = parameters.flag("return_token_ids");
 }
 
 void read_streaming(Parameters& parameters, CompletionRequest& request) {

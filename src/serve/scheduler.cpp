@@ -43,8 +43,8 @@ class SpeedLog {
 
 }  // namespace
 
-Scheduler::Scheduler(const std::vector<std::unique_ptr<ServedModel>>& models, const Limits& limits)
-    : cache_bytes_(limits.cache_bytes), waiting_(std::make_unique<WaitingAnswers>(limits)) {
+Scheduler::Scheduler(const ServedModels& models, const Limits& limits)
+    : limits_(limits), models_(models), waiting_(std::make_unique<WaitingAnswers>(limits)) {
   for (const auto& model : models) {
     running_.emplace(model.get(),
                      std::make_unique<RunningAnswers>(*model, limits.batch_size, running_.size()));
@@ -56,6 +56,10 @@ Scheduler::~Scheduler() = default;
 
 std::shared_ptr<AnswerChannel> Scheduler::submit(const ServedModel& model,
                                                  const CompletionRequest& request) {
+  const std::shared_lock lock(models_mutex_);
+  if (std::ranges::none_of(models_, [&](const auto& one) { return one.get() == &model; }))
+    throw ApiError(kNotFound, fmt::format("{} has been unloaded", model.id), "model",
+                   "model_not_found");
   // Before they take memory. Others may come meanwhile, so that `add` asks again.
   waiting_->require_room(request.prompts.size() * static_cast<size_t>(request.num_choices));
   for (const std::vector<int32_t>& prompt : request.prompts)
@@ -67,12 +71,12 @@ std::shared_ptr<AnswerChannel> Scheduler::submit(const ServedModel& model,
 
 void Scheduler::require_memory(const ServedModel& model, int64_t length) const {
   const uint64_t bytes = running_.at(&model)->batch().bytes_of_sequence(length);
-  if (bytes <= cache_bytes_) return;
+  if (bytes <= limits_.cache_bytes) return;
   const bool is_scored = model.decoder.arch().score.has_value();
   throw ApiError(kBadRequest,
                  fmt::format("{} {} tokens, which need {} of the key-value cache; it may take {}",
                              is_scored ? "a text has" : "prompt and answer may have", length,
-                             format_bytes(bytes), format_bytes(cache_bytes_)),
+                             format_bytes(bytes), format_bytes(limits_.cache_bytes)),
                  is_scored ? "input" : "max_tokens", "context_length_exceeded");
 }
 
@@ -99,7 +103,7 @@ bool Scheduler::fits(const AnswerJob& job, const Chosen& chosen) const {
     }
     bytes += running->batch().cache_bytes(num, longest);
   }
-  return bytes <= cache_bytes_;
+  return bytes <= limits_.cache_bytes;
 }
 
 /// Starts waiting answers in the order of arrival. The first one that does not fit waits, and those
@@ -135,18 +139,80 @@ void Scheduler::step() {
 
 void Scheduler::rest(const std::function<bool()>& should_stop) {
   first_->rest();
-  while (!should_stop() && !waiting_->wait(kMaxWait)) {
-  }
+  while (!should_stop() && !waiting_->wait(kMaxWait)) do_work();
   first_->wake();
+}
+
+ServedModels Scheduler::models() const {
+  const std::shared_lock lock(models_mutex_);
+  return models_;
+}
+
+void Scheduler::between_steps(const std::function<void()>& work) {
+  std::packaged_task<void()> task(work);
+  std::future<void> done = task.get_future();
+  {
+    const std::lock_guard lock(work_mutex_);
+    if (is_stopped_) throw ApiError(kUnavailable, "the server is stopping");
+    work_.push_back(std::move(task));
+  }
+  try {
+    done.get();
+  } catch (const std::future_error&) {  // nobody did it
+    throw ApiError(kUnavailable, "the server is stopping");
+  }
+}
+
+void Scheduler::do_work() {
+  std::vector<std::packaged_task<void()>> tasks;
+  {
+    const std::lock_guard lock(work_mutex_);
+    tasks.swap(work_);
+  }
+  for (std::packaged_task<void()>& task : tasks) task();
+}
+
+void Scheduler::refuse_work() {
+  const std::lock_guard lock(work_mutex_);
+  is_stopped_ = true;
+  work_.clear();
+}
+
+void Scheduler::put(std::shared_ptr<ServedModel> model) {
+  auto running = std::make_unique<RunningAnswers>(*model, limits_.batch_size, running_.size());
+  const std::unique_lock lock(models_mutex_);
+  running_.emplace(model.get(), std::move(running));
+  const auto same = std::ranges::find(models_, model->id, [](const auto& one) { return one->id; });
+  if (same == models_.end()) return models_.push_back(std::move(model));
+  removed_.push_back(std::exchange(*same, std::move(model)));
+}
+
+void Scheduler::remove(const ServedModel& model) {
+  const std::unique_lock lock(models_mutex_);
+  const auto same = std::ranges::find(models_, &model, [](const auto& one) { return one.get(); });
+  removed_.push_back(*same);
+  models_.erase(same);
+}
+
+/// Models that were removed and whose last answer has ended.
+void Scheduler::forget_removed() {
+  std::erase_if(removed_, [&](const std::shared_ptr<ServedModel>& model) {
+    if (running_.at(model.get())->num_active() > 0 || waiting_->have_any_of(*model)) return false;
+    const std::unique_lock lock(models_mutex_);
+    running_.erase(model.get());
+    return true;
+  });
 }
 
 void Scheduler::run(const std::function<bool()>& should_stop) {
   try {
     run_steps(should_stop);
   } catch (...) {  // a lost rank, for example: clients learn it before the process ends
+    refuse_work();
     fail_all({kUnavailable, "the server has failed and is stopping"});
     throw;
   }
+  refuse_work();
   fail_all({kUnavailable, "the server is stopping"});
   first_->finish();
 }
@@ -155,8 +221,10 @@ void Scheduler::run_steps(const std::function<bool()>& should_stop) {
   constexpr auto kRest = std::chrono::milliseconds(20);
   SpeedLog speed;
   while (!should_stop()) {
+    do_work();
     try {
       step();
+      forget_removed();
       speed.report(load());
     } catch (const std::bad_alloc&) {  // another thread may have taken all, and give it back soon
       if (first_->is_divided()) throw;
@@ -167,8 +235,7 @@ void Scheduler::run_steps(const std::function<bool()>& should_stop) {
   }
 }
 
-void Scheduler::follow(const std::vector<std::unique_ptr<ServedModel>>& models,
-                       const Limits& limits) {
+void Scheduler::follow(const ServedModels& models, const Limits& limits) {
   std::vector<std::unique_ptr<model::GenerationBatch>> batches;
   std::vector<model::GenerationBatch*> by_number;
   for (const auto& model : models) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "sftrun/core/plural.h"
@@ -71,6 +72,11 @@ void WaitingAnswers::stop(const ApiError& error) {
 Load WaitingAnswers::load() const {
   const std::lock_guard lock(mutex_);
   return {num_active_, jobs_.size(), num_tokens_};
+}
+
+bool WaitingAnswers::have_any_of(const ServedModel& model) const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(jobs_, [&](const auto& job) { return job->model == &model; });
 }
 
 }  // namespace sftrun::serve

@@ -37,6 +37,7 @@ class WaitingAnswers {
   void stop(const ApiError& error);
 
   Load load() const;
+  bool have_any_of(const ServedModel& model) const;
 
  private:
   void require_room_locked(size_t num_answers) const;

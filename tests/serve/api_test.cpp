@@ -40,7 +40,7 @@ class ApiTest : public ::testing::Test {
 
   ServedTiny tiny_;
   Scheduler scheduler_{tiny_.models, {.batch_size = 4, .max_waiting = 8, .cache_bytes = 1 << 20}};
-  Api api_{tiny_.models, scheduler_, {}};
+  Api api_{scheduler_, {}};
   std::atomic<bool> stops_{false};
   std::thread generator_;
 };
@@ -143,7 +143,7 @@ TEST_F(ApiTest, HeadersAloneCanBeRefused) {
     EXPECT_EQ(status(api_, [&](HttpRequest& head) { head.headers["content-encoding"] = encoding; }),
               wanted)
         << encoding;
-  const Api guarded(tiny_.models, scheduler_, {.token = "secret"});
+  const Api guarded(scheduler_, {.token = "secret"});
   EXPECT_EQ(status(guarded, [](HttpRequest&) {}), 401);
   EXPECT_EQ(
       status(guarded, [](HttpRequest& head) { head.headers["authorization"] = "Bearer secret"; }),
@@ -228,7 +228,7 @@ TEST_F(ApiTest, OnlyKnownNamesAndTokensHaveAccess) {
   EXPECT_EQ(get(api_, "/v1/models").status, 200) << "HTTP/1.0 has no Host";
   EXPECT_EQ(post("/v1/completions", {{"prompt", "a"}}, {{"content-type", "text/plain"}}).status,
             415);
-  Api guarded(tiny_.models, scheduler_, {.token = "secret", .is_local = false});
+  Api guarded(scheduler_, {.token = "secret", .is_local = false});
   EXPECT_EQ(get(guarded, "/v1/models").status, 401);
   EXPECT_EQ(get(guarded, "/v1/models", {{"authorization", "Bearer Secret"}}).status, 401);
   EXPECT_EQ(get(guarded, "/v1/models", {{"authorization", "Bearer secret"}}).status, 200);
@@ -256,7 +256,7 @@ TEST(ApiNames, TheLastPartOfAPathNamesAModel) {
   add("owner/twice");
   add("/models/tiny");
   Scheduler scheduler(tiny.models, {.batch_size = 1, .max_waiting = 1, .cache_bytes = 1 << 20});
-  Api api(tiny.models, scheduler, {});
+  Api api(scheduler, {});
   const auto found = [&](const std::string& name) {
     const HttpResponse response = api.handle(
         {.method = "GET", .path = "/v1/models/" + name, .headers = {{"host", "localhost:1"}}});
@@ -267,6 +267,143 @@ TEST(ApiNames, TheLastPartOfAPathNamesAModel) {
   EXPECT_EQ(found("twice"), "none") << "of two models";
   EXPECT_EQ(found("tiny"), "tiny") << "a whole name comes first";
   EXPECT_EQ(found("models"), "none");
+}
+
+TEST_F(ApiTest, TokenIdsAreThoseOfPromptAndAnswer) {
+  const std::vector<int32_t> prompt = {72, 101, 108};
+  const Json body = {{"prompt", Json::array({prompt, {97}})},
+                     {"n", 2},
+                     {"max_tokens", 6},
+                     {"seed", 3},
+                     {"logprobs", 0},
+                     {"return_token_ids", true}};
+  const HttpResponse response = post("/v1/completions", body);
+  ASSERT_EQ(response.status, 200) << response.body;
+  const Json choices = Json::parse(response.body)["choices"];
+  ASSERT_EQ(choices.size(), 4U);
+  for (size_t i = 0; i < choices.size(); ++i) {
+    EXPECT_EQ(choices[i]["prompt_token_ids"], i < 2 ? Json(prompt) : Json({97}));
+    const auto ids = choices[i]["token_ids"].get<std::vector<int32_t>>();
+    EXPECT_EQ(ids.size(), choices[i]["logprobs"]["token_logprobs"].size());
+    const bool is_cut = choices[i]["finish_reason"] == "length";
+    EXPECT_EQ(ids.size() == 6U || !is_cut, true);
+    const std::vector<int32_t>& stops = tiny_.models[0]->text.stop_ids;
+    EXPECT_EQ(std::ranges::find(stops, ids.back()) != stops.end(), !is_cut);
+    EXPECT_EQ(tiny_.models[0]->text.tokenizer->decode(ids, /*skip_special_tokens=*/true),
+              choices[i]["text"]);
+  }
+  EXPECT_NE(choices[0]["token_ids"], choices[1]["token_ids"]);
+  EXPECT_FALSE(Json::parse(post("/v1/completions", {{"prompt", "a"}}).body)["choices"][0].contains(
+      "token_ids"));
+}
+
+TEST_F(ApiTest, AStreamsChunksHaveTheTokenIds) {
+  Json body = {{"prompt", {72, 101}}, {"max_tokens", 6}, {"seed", 3}, {"return_token_ids", true}};
+  const Json whole = Json::parse(post("/v1/completions", body).body)["choices"][0];
+  body["stream"] = true;
+  HttpResponse response = post("/v1/completions", body);
+  std::string events;
+  while (response.stream(events)) {
+  }
+  std::vector<int32_t> ids;
+  size_t num_prompts = 0;
+  for (size_t at = 0; (at = events.find("data: {", at)) != std::string::npos; ++at) {
+    const Json choice =
+        Json::parse(events.substr(at + 6, events.find("\n\n", at) - at - 6))["choices"][0];
+    num_prompts += choice.contains("prompt_token_ids") ? 1 : 0;
+    for (const Json& id : choice["token_ids"]) ids.push_back(id.get<int32_t>());
+  }
+  EXPECT_EQ(num_prompts, 1U);
+  EXPECT_EQ(Json(ids), whole["token_ids"]);
+}
+
+TEST_F(ApiTest, AdaptersAreLoadedOnlyWhereTheServerAllowsIt) {
+  const HttpResponse refused =
+      post("/v1/load_lora_adapter", {{"lora_name", "new"}, {"lora_path", "/a"}});
+  EXPECT_EQ(refused.status, 403);
+  EXPECT_NE(refused.body.find("--allow-adapter-updates"), std::string::npos) << refused.body;
+  EXPECT_EQ(post("/v1/unload_lora_adapter", {{"lora_name", "new"}}).status, 403);
+}
+
+/// Clients load "adapters", which are the tiny model under another name.
+class AdapterApiTest : public ApiTest {
+ protected:
+  std::shared_ptr<ServedModel> load(const std::string& name, const std::string& path) {
+    if (path == "/damaged") throw ApiError(400, "damaged", "lora_path");
+    paths_.push_back(path);
+    auto model = std::make_shared<ServedModel>(name, tiny_.models[0]->text, *tiny_.decoder,
+                                               tiny_.models[0]->max_length);
+    loaded_.push_back(model);
+    return model;
+  }
+  int change(const std::string& verb, const Json& body) {
+    HttpRequest request{.method = "POST",
+                        .path = "/v1/" + verb + "_lora_adapter",
+                        .headers = {{"content-type", "application/json"}, {"host", "localhost"}},
+                        .body = body.dump(),
+                        .is_connected = [] { return true; }};
+    return updatable_.handle(request).status;
+  }
+  std::string names() {
+    std::string names;
+    const Json list = Json::parse(get(updatable_, "/v1/models").body);
+    for (const Json& model : list["data"]) names += model["id"].get<std::string>() + " ";
+    return names;
+  }
+
+  Api updatable_{scheduler_,
+                 {.load_adapter = [this](const std::string& name, const std::string& path) {
+                   return load(name, path);
+                 }}};
+  std::vector<std::string> paths_;
+  std::vector<std::weak_ptr<ServedModel>> loaded_;
+};
+
+TEST_F(AdapterApiTest, ComeAndGo) {
+  EXPECT_EQ(change("load", {{"lora_name", "a"}, {"lora_path", "/1"}}), 200);
+  EXPECT_EQ(names(), "tiny a ");
+  EXPECT_EQ(post("/v1/completions", {{"model", "a"}, {"prompt", "x"}}).status, 200);
+  EXPECT_EQ(change("load", {{"lora_name", "a"}, {"lora_path", "/2"}}), 400);
+  EXPECT_EQ(change("load", {{"lora_name", "a"}, {"lora_path", "/2"}, {"load_inplace", true}}), 200);
+  EXPECT_EQ(paths_, (std::vector<std::string>{"/1", "/2"}));
+  EXPECT_EQ(names(), "tiny a ");
+  EXPECT_EQ(change("unload", {{"lora_name", "a"}}), 200);
+  EXPECT_EQ(names(), "tiny ");
+  EXPECT_EQ(change("unload", {{"lora_name", "a"}}), 404);
+  EXPECT_EQ(post("/v1/completions", {{"model", "a"}, {"prompt", "x"}}).status, 404);
+  EXPECT_EQ(post("/v1/completions", {{"model", "tiny"}, {"prompt", "x"}}).status, 200);
+  for (int look = 0; look < 100 && !(loaded_[0].expired() && loaded_[1].expired()); ++look)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(loaded_[0].expired() && loaded_[1].expired()) << "unloaded adapters keep memory";
+}
+
+TEST_F(AdapterApiTest, WhatIsDamagedOrUnknownIsRefused) {
+  EXPECT_EQ(change("load", {{"lora_name", "a"}, {"lora_path", "/damaged"}}), 400);
+  EXPECT_EQ(change("load", {{"lora_name", "a"}}), 400);
+  EXPECT_EQ(change("load", {{"lora_path", "/1"}}), 400);
+  EXPECT_EQ(change("load", {{"lora_name", 3}, {"lora_path", "/1"}}), 400);
+  EXPECT_EQ(change("load", {{"lora_name", "a\nb"}, {"lora_path", "/1"}}), 400);
+  EXPECT_EQ(change("load", {{"lora_name", "a"}, {"lora_path", std::string("/1\0", 3)}}), 400);
+  EXPECT_EQ(change("load", {{"lora_name", "a"}, {"lora_path", "/1"}, {"misspelt", 1}}), 400);
+  EXPECT_EQ(change("load", {{"lora_name", "tiny"}, {"lora_path", "/1"}, {"load_inplace", true}}),
+            400);
+  EXPECT_EQ(change("unload", {{"lora_name", "tiny"}}), 400);
+  EXPECT_EQ(change("unload", Json::object()), 400);
+  EXPECT_EQ(names(), "tiny ");
+}
+
+TEST_F(AdapterApiTest, AnswersOfAnUnloadedAdapterGoOn) {
+  ASSERT_EQ(change("load", {{"lora_name", "a"}, {"lora_path", "/1"}}), 200);
+  loaded_[0].lock()->text.stop_ids.clear();
+  HttpResponse stream = post(
+      "/v1/completions", {{"model", "a"}, {"prompt", "x"}, {"max_tokens", 40}, {"stream", true}});
+  ASSERT_EQ(stream.status, 200);
+  EXPECT_EQ(change("unload", {{"lora_name", "a"}}), 200);
+  std::string events;
+  while (stream.stream(events)) {
+  }
+  EXPECT_TRUE(events.ends_with("data: [DONE]\n\n")) << events;
+  EXPECT_NE(events.find("\"finish_reason\":\"length\""), std::string::npos) << events;
 }
 
 TEST_F(ApiTest, OtherPathsAndMethods) {

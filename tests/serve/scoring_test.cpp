@@ -26,9 +26,9 @@ spec::ScoreSpec one_score() {
 /// An API over one model, whose texts are scored on a thread of their own.
 class ScoringServer {
  public:
-  explicit ScoringServer(const std::vector<std::unique_ptr<ServedModel>>& models)
+  explicit ScoringServer(const ServedModels& models)
       : scheduler_(models, {.batch_size = 4, .max_waiting = 8, .cache_bytes = 1 << 20}),
-        api_(models, scheduler_, {}),
+        api_(scheduler_, {}),
         runner_([this] { scheduler_.run([this] { return stops_.load(); }); }) {}
   ~ScoringServer() {
     stops_ = true;

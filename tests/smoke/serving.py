@@ -219,6 +219,38 @@ def check_answers(options, failures):
             with urllib.request.urlopen(urllib.request.Request(f"{server.url}/completions", json.dumps({"prompt": "a", "max_tokens": 2}).encode(),
                                                                {"Content-Type": "application/json"}), timeout=TIMEOUT) as answer:
                 failures.expect("a request that names no model is for the first adapter", json.load(answer)["model"] == "one")
+        check_updates(options, runs, expected, folder, failures)
+
+
+def check_updates(options, runs, expected, folder, failures):
+    """Adapters that clients load, replace and unload while others are answered."""
+    with Server(options.sftrun, "--model", MODEL, "--allow-adapter-updates", "--batch-size", 4) as server:
+        client = server.client()
+
+        def change(verb, **body):
+            reply = exchange(server.port, post(json.dumps(body).encode(), f"/v1/{verb}_lora_adapter"))
+            return int(reply.split(b" ")[1])
+
+        def answers(model):
+            return [client.completions.create(model=model, prompt=prompt, max_tokens=24, temperature=0).choices[0].text for prompt in PROMPTS]
+
+        failures.expect("an adapter is loaded by its path", change("load", lora_name="new", lora_path=f"{runs[0]}/adapter") == 200)
+        failures.expect("its answers are those of generate", answers("new") == expected["one"])
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            base = pool.submit(answers, str(MODEL))
+            replaced = change("load", lora_name="new", lora_path=f"{runs[1]}/adapter", load_inplace=True)
+            failures.expect("an adapter is replaced in place, while others are answered", replaced == 200 and base.result() == expected["base"])
+        failures.expect("answers are those of the new one", answers("new") == expected["run2"])
+        failures.expect("a name is loaded once", change("load", lora_name="new", lora_path=f"{runs[0]}/adapter") == 400)
+        (folder / "damaged").mkdir()
+        (folder / "damaged/adapter_config.json").write_text((runs[0] / "adapter/adapter_config.json").read_text())
+        (folder / "damaged/adapter_model.safetensors").write_bytes((runs[0] / "adapter/adapter_model.safetensors").read_bytes()[:999])
+        statuses = [change("load", lora_name="bad", lora_path=str(path)) for path in (folder, folder / "damaged", "/dev/zero", "/proc/self/mem", MODEL)]
+        failures.expect("what is no adapter of this model is refused", statuses == [400] * 5, statuses)
+        failures.expect("an adapter is unloaded", change("unload", lora_name="new") == 200 and change("unload", lora_name="new") == 404)
+        error = raised(openai.NotFoundError, lambda: answers("new"))
+        failures.expect("then it is not found", isinstance(error, openai.NotFoundError), error)
+        failures.expect("the base still answers", answers(str(MODEL)) == expected["base"])
 
 
 # ---- heads of scores

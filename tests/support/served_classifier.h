@@ -24,14 +24,14 @@ struct ServedClassifier {
         data::make_text_model(checkpoint->tokenizer(), checkpoint->chat_template(),
                               checkpoint->render_defaults(), "", checkpoint->arch().eos_token_ids);
     text.num_embeddings = checkpoint->arch().vocab_size;
-    models.push_back(std::make_unique<ServedModel>("head", std::move(text), *decoder,
+    models.push_back(std::make_shared<ServedModel>("head", std::move(text), *decoder,
                                                    checkpoint->arch().max_position_embeddings));
   }
   const ServedModel& model() const { return *models.front(); }
 
   std::shared_ptr<const weights::Checkpoint> checkpoint;
   std::unique_ptr<model::Decoder> decoder;
-  std::vector<std::unique_ptr<ServedModel>> models;
+  ServedModels models;
 };
 
 }  // namespace sftrun::serve

@@ -2,7 +2,6 @@
 
 #include <filesystem>
 #include <memory>
-#include <vector>
 
 #include "sftrun/serve/served_model.h"
 #include "sftrun/weights/checkpoint.h"
@@ -19,13 +18,13 @@ struct ServedTiny {
         data::make_text_model(checkpoint->tokenizer(), checkpoint->chat_template(),
                               checkpoint->render_defaults(), "", checkpoint->arch().eos_token_ids);
     text.num_embeddings = checkpoint->arch().vocab_size;
-    models.push_back(std::make_unique<ServedModel>("tiny", std::move(text), *decoder,
+    models.push_back(std::make_shared<ServedModel>("tiny", std::move(text), *decoder,
                                                    checkpoint->arch().max_position_embeddings));
   }
 
   std::shared_ptr<const weights::Checkpoint> checkpoint;
   std::unique_ptr<model::Decoder> decoder;
-  std::vector<std::unique_ptr<ServedModel>> models;
+  ServedModels models;
 };
 
 }  // namespace sftrun::serve

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,15 +25,20 @@ struct ApiOptions {
   /// through a name of its own (DNS rebinding).
   bool is_local = true;
   RequestDefaults defaults;
+  /// Loads an adapter of this machine under a name, on the thread that generates. Empty: clients may not
+  /// load and unload adapters.
+  std::function<std::shared_ptr<ServedModel>(const std::string& name, const std::string& path)>
+      load_adapter = {};
 };
 
 /// OpenAI's API: /v1/models, /v1/completions, /v1/chat/completions; vLLM's /classify, /score and /pooling
-/// for models with a head of scores; and /health.
+/// for models with a head of scores; /health; and vLLM's /v1/load_lora_adapter and
+/// /v1/unload_lora_adapter.
 class Api {
  public:
-  /// @param models the first answers requests that name no model   All must outlive this object.
-  Api(const std::vector<std::unique_ptr<ServedModel>>& models, Scheduler& scheduler,
-      ApiOptions options);
+  /// @param scheduler of the models, of which the first answers requests that name none. It must outlive
+  /// this object. Models that it has now cannot be unloaded.
+  Api(Scheduler& scheduler, ApiOptions options);
 
   /// Refuses by its headers a request that `handle` would refuse whatever its body is. Thread-safe.
   std::optional<HttpResponse> refusal(const HttpRequest& head) const;
@@ -50,11 +56,16 @@ class Api {
   /// Reads the request, and frees its body.   @return what `begin` makes of its JSON and its model
   template <class Begin>
   auto begun(HttpRequest& request, const Begin& begin);
-  const ServedModel& find_model(const Json& body) const;
+  std::shared_ptr<const ServedModel> find_model(const Json& body) const;
+  HttpResponse change_adapters(HttpRequest& request);
+  HttpResponse load_adapter(const Json& body);
+  HttpResponse unload_adapter(const Json& body);
+  /// The model of this name that a client loaded; null: there is none.   @throws ApiError
+  std::shared_ptr<const ServedModel> loaded_adapter(const std::string& name) const;
   void require_access(const HttpRequest& request) const;
 
-  const std::vector<std::unique_ptr<ServedModel>>& models_;
   Scheduler& scheduler_;
+  const ServedModels first_models_;
   const ApiOptions options_;
   const int64_t created_;    ///< Unix time of the start
   std::mutex large_bodies_;  ///< one is read at a time: reading takes many times its memory

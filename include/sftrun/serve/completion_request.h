@@ -27,9 +27,10 @@ struct CompletionRequest {
   std::vector<std::string> stops;         ///< texts
   /// Report the log-probability of each token, and this many likeliest tokens; nullopt: none.
   std::optional<size_t> num_logprobs;
-  bool echo = false;            ///< the answer begins with the prompt
-  bool stream = false;          ///< as server-sent events
-  bool includes_usage = false;  ///< a last event with the numbers of tokens
+  bool echo = false;               ///< the answer begins with the prompt
+  bool returns_token_ids = false;  ///< of prompt and answer, as vLLM names them
+  bool stream = false;             ///< as server-sent events
+  bool includes_usage = false;     ///< a last event with the numbers of tokens
 };
 
 struct RequestDefaults {

@@ -2,8 +2,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <shared_mutex>
 #include <vector>
 
 #include "sftrun/serve/answer_channel.h"
@@ -22,13 +25,13 @@ class WaitingAnswers;
 /// order of arrival.
 class Scheduler {
  public:
-  /// @param models must outlive this object
-  Scheduler(const std::vector<std::unique_ptr<ServedModel>>& models, const Limits& limits);
+  /// @param models not empty; the first one stays
+  Scheduler(const ServedModels& models, const Limits& limits);
   ~Scheduler();
 
   /// Queues all answers of the request: prompt p's choices are p * num_choices, … Thread-safe.
   /// @throws ApiError 429 if there are too many waiting answers, 400 if one needs more memory than
-  /// the cache may take, 503 while stopping
+  /// the cache may take, 404 if the model was removed, 503 while stopping
   std::shared_ptr<AnswerChannel> submit(const ServedModel& model, const CompletionRequest& request);
 
   /// Generates until `should_stop`, which is asked at least ten times a second. What is unfinished
@@ -36,8 +39,19 @@ class Scheduler {
   void run(const std::function<bool()>& should_stop);
   /// Makes the passes of the lead's scheduler until it ends.
   /// @pre the models are divided over ranks, and another one leads
-  static void follow(const std::vector<std::unique_ptr<ServedModel>>& models, const Limits& limits);
+  static void follow(const ServedModels& models, const Limits& limits);
   Load load() const;  ///< Thread-safe.
+
+  ServedModels models() const;  ///< as they are now. Thread-safe.
+  /// Does work between two steps, on the thread of `run`, and waits for it. Thread-safe.
+  /// @throws what the work throws; ApiError 503 if the server stops before
+  void between_steps(const std::function<void()>& work);
+  /// Adds a model, in the place of the one with the same id, whose answers go on.
+  /// @pre called by work of `between_steps`; no model is divided over ranks
+  void put(std::shared_ptr<ServedModel> model);
+  /// No request reaches the model any more. Its answers go on; then nothing of it is kept here.
+  /// @pre as `put`; it is not the first one
+  void remove(const ServedModel& model);
 
  private:
   using Chosen = std::map<RunningAnswers*, std::vector<std::unique_ptr<AnswerJob>>>;
@@ -50,10 +64,21 @@ class Scheduler {
   void rest(const std::function<bool()>& should_stop);
   void fail_all(const ApiError& error);
 
-  const uint64_t cache_bytes_;
+  void do_work();
+  void refuse_work();
+  void forget_removed();
+
+  const Limits limits_;
+  /// Guards `models_` and `running_`, which the thread of `run` alone changes.
+  mutable std::shared_mutex models_mutex_;
+  ServedModels models_;
+  ServedModels removed_;  // they may have answers; used by the thread of `run` alone
   std::map<const ServedModel*, std::unique_ptr<RunningAnswers>> running_;
   RunningAnswers* first_ = nullptr;
   std::unique_ptr<WaitingAnswers> waiting_;
+  std::mutex work_mutex_;  // guards the two members below
+  std::vector<std::packaged_task<void()>> work_;
+  bool is_stopped_ = false;
 };
 
 }  // namespace sftrun::serve

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "sftrun/data/image_input.h"
 #include "sftrun/data/prompt.h"
@@ -28,6 +30,8 @@ struct ServedModel {
   int64_t max_length = 0;    ///< tokens of a prompt with its answer
   layers::CopyRanks* ranks;  ///< that have the decoder's model together; null: this one has it
   data::PromptBuilder chat_prompts;
+  /// What the decoder is a part of; null: it outlives this object by itself.
+  std::shared_ptr<void> owner = nullptr;
 
  private:
   /// Who asks must not read the files of this machine.
@@ -40,5 +44,8 @@ struct ServedModel {
     return text;
   }
 };
+
+/// In the order in which clients see them.
+using ServedModels = std::vector<std::shared_ptr<ServedModel>>;
 
 }  // namespace sftrun::serve
