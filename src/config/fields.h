@@ -743,8 +743,10 @@ void visit_fields(RolloutsConfig& rollouts, Visitor&& field) {
         "Tokens are drawn from so many of the likeliest ones.", "50");
   field(rollouts.min_p, "min_p", between(0, 1), kSame,
         "Tokens are drawn from those of at least this share of the largest probability.", "0.05");
-  field(rollouts.batch_size, "batch_size", between(1, 65536), kAny,
-        "Answers that a device writes at the same time.", "64");
+  field(
+      rollouts.batch_size, "batch_size", between(1, 65536), kAny,
+      "Answers that a device writes at the same time; with `engine: URL`, that a process asks for.",
+      "64");
   field(rollouts.environment, "environment", any().otherwise("none"), kSame,
         "A command that answers each turn of the model, as tools do, until it says null "
         "(docs/grpo.md). Its turns are not trained on, and count in max_new_tokens.",
@@ -759,6 +761,21 @@ void visit_fields(RolloutsConfig& rollouts, Visitor&& field) {
   field(rollouts.num_samples, "num_samples", between(0, 4096), kAny,
         "Prompts of a logged step whose answers are kept in the run directory, in `rollouts/`.",
         "8");
+  field(rollouts.engine, "engine", any(), kSame,
+        "What writes the answers. self: the model that trains. A URL: a server with OpenAI's API "
+        "that "
+        "loads the trained adapter by its path, as vLLM and `sftrun serve` do (docs/grpo.md).",
+        "http://127.0.0.1:8000/v1");
+  field(rollouts.engine_model, "engine_model", any().otherwise("model.name"), kAny,
+        "The name of the base model at the server of `engine`.", "base");
+  field(rollouts.engine_token_variable, "engine_token_variable", any().otherwise("none"), kAny,
+        "A variable of the environment with the token that the server of `engine` asks for.",
+        "VLLM_API_KEY");
+  field(rollouts.engine_timeout, "engine_timeout", above(0), kAny,
+        "Seconds that a request to the server of `engine` may take: one answer, or the loading of "
+        "the "
+        "adapter.",
+        "1200");
 }
 
 template <class Visitor>

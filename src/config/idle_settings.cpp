@@ -263,19 +263,21 @@ IdleRules rules_of_objectives() {
                                       " with train.kd_alpha 0: the loss is the cross-entropy alone")
                                 : std::string();
                    }});
-  rules.push_back({{"train.rollouts.n", "train.rollouts.max_new_tokens",
-                    "train.rollouts.temperature", "train.rollouts.top_p", "train.rollouts.top_k",
-                    "train.rollouts.min_p", "train.rollouts.batch_size", "train.rollouts.chat",
-                    "train.rollouts.environment", "train.rollouts.max_turns",
-                    "train.rollouts.environment_timeout", "train.rollouts.num_samples"},
-                   [](const RunConfig& run, const RunFacts&) {
-                     if (run.train.writes_answers()) return std::string();
-                     return std::string(
-                         run.train.objective_info().takes_own_answers
-                             ? " without train.rollouts.share, which says how many examples get an "
-                               "answer of the student's own"
-                             : " without train.rollouts.reward, which says how answers are judged");
-                   }});
+  rules.push_back(
+      {{"train.rollouts.n", "train.rollouts.max_new_tokens", "train.rollouts.temperature",
+        "train.rollouts.top_p", "train.rollouts.top_k", "train.rollouts.min_p",
+        "train.rollouts.batch_size", "train.rollouts.chat", "train.rollouts.environment",
+        "train.rollouts.max_turns", "train.rollouts.environment_timeout",
+        "train.rollouts.num_samples", "train.rollouts.engine", "train.rollouts.engine_model",
+        "train.rollouts.engine_token_variable", "train.rollouts.engine_timeout"},
+       [](const RunConfig& run, const RunFacts&) {
+         if (run.train.writes_answers()) return std::string();
+         return std::string(
+             run.train.objective_info().takes_own_answers
+                 ? " without train.rollouts.share, which says how many examples get an "
+                   "answer of the student's own"
+                 : " without train.rollouts.reward, which says how answers are judged");
+       }});
   rules.push_back({{"train.eval_batch_size"}, [](const RunConfig& run, const RunFacts&) {
                      return run.train.has_rollouts()
                                 ? std::string(
@@ -293,6 +295,14 @@ IdleRules rules_of_objectives() {
                      return run.train.rollouts.environment.empty()
                                 ? std::string(" without train.rollouts.environment")
                                 : std::string();
+                   }});
+  rules.push_back({{"train.rollouts.engine_model", "train.rollouts.engine_token_variable",
+                    "train.rollouts.engine_timeout"},
+                   [](const RunConfig& run, const RunFacts&) {
+                     return run.train.rollouts.is_by_server()
+                                ? std::string()
+                                : std::string(
+                                      " with train.rollouts.engine self, which asks no server");
                    }});
   rules.push_back({{"train.max_completion_length"},
                    [](const RunConfig& run, const RunFacts&) {

@@ -80,6 +80,8 @@ Json identity_settings(const RunConfig& given) {
   // A checkpoint may come from a version whose default was the same number for all objectives.
   for (RunConfig* each : {&config, &initial}) each->train.beta = each->train.resolved_beta();
   config.train.rollouts.reward = without_ways(config.train.rollouts.reward);
+  if (config.train.rollouts.is_by_server())  // at any address
+    config.train.rollouts.engine = "a server";
   // A paged optimizer computes the same, in another memory.
   config.train.optimizer = on_device(config.train.optimizer);
   const Json defaults = to_json(initial);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 namespace sftrun::engine {
@@ -31,7 +33,10 @@ AnswerJson sample_of(const Answer& answer, const std::vector<int32_t>& prompt_id
       values.push_back(shortest(logprob.*of));
     return values;
   };
-  sample["logprobs"] = list(&model::DrawnLogprob::model);
+  const bool is_known = std::ranges::any_of(
+      answer.logprobs,
+      [](const model::DrawnLogprob& logprob) { return !std::isnan(logprob.model); });
+  if (is_known) sample["logprobs"] = list(&model::DrawnLogprob::model);
   if (is_changed) sample["sampling_logprobs"] = list(&model::DrawnLogprob::drawn);
   return sample;
 }

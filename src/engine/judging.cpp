@@ -1,5 +1,6 @@
 #include "judging.h"
 
+#include <cmath>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -35,7 +36,7 @@ JudgedJson sample_of_conversation(const PromptTask& task, size_t index,
                        .token_ids = conversation.tokens,
                        .logprobs = conversation.logprobs};
   JudgedJson sample = record_of(written);
-  sample.update(sample_of(written, task.prompt_of(index).ids, rollouts.changes_distribution()));
+  sample.update(sample_of(written, task.prompt_of(index).ids, rollouts.keeps_sampled_logps()));
   if (!answer.is_own.empty()) sample["completion_mask"] = conversation.is_own;
   if (!rollouts.environment.empty()) sample["turns"] = conversation.turns;
   return sample;
@@ -51,8 +52,9 @@ JudgedAnswer judged_of(const PromptTask& task, size_t index, const Conversation&
   for (size_t i = 0; i < answer.tokens.size(); ++i) {
     if (!answer.owns(i)) continue;
     answer.drawn_logps.push_back(conversation.logprobs[i].drawn);
-    answer.entropy += conversation.logprobs[i].entropy;
+    *answer.entropy += conversation.logprobs[i].entropy;
   }
+  if (std::isnan(*answer.entropy)) answer.entropy.reset();
   answer.turns = conversation.num_own_turns;
   answer.is_cut_short = conversation.is_cut_short;
   if (task.keeps_samples && task.group_of(index) < static_cast<size_t>(rollouts.num_samples))
@@ -63,7 +65,7 @@ JudgedAnswer judged_of(const PromptTask& task, size_t index, const Conversation&
 JudgedJson json_of_answer(const train::RolloutAnswer& answer, bool has_logps) {
   JudgedJson json = {{"tokens", answer.tokens},
                      {"is_own", answer.is_own},
-                     {"entropy", answer.entropy},
+                     {"entropy", json_of(answer.entropy)},
                      {"turns", answer.turns},
                      {"is_cut_short", answer.is_cut_short},
                      {"reward", json_of(answer.reward)},
@@ -76,7 +78,7 @@ train::RolloutAnswer answer_of_json(const JudgedJson& json) {
   train::RolloutAnswer answer{.tokens = json.at("tokens").get<std::vector<int32_t>>(),
                               .is_own = json.at("is_own").get<std::vector<uint8_t>>(),
                               .drawn_logps = {},
-                              .entropy = json.at("entropy").get<double>(),
+                              .entropy = optional_of(json.at("entropy")),
                               .turns = json.at("turns").get<int64_t>(),
                               .is_cut_short = json.at("is_cut_short").get<bool>(),
                               .reward = optional_of(json.at("reward")),

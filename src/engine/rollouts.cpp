@@ -12,6 +12,7 @@
 #include "conversations.h"
 #include "own_turns.h"
 #include "rollout_samples.h"
+#include "served_turns.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/exact_json.h"
 #include "sftrun/data/json_lines.h"
@@ -40,14 +41,15 @@ void require_judgeable(const config::RunConfig& config, const data::Dataset& pro
 
 Rollouts::Rollouts(const Inputs& inputs)
     : in_(inputs),
-      writer_(std::make_unique<OwnTurns>(inputs.config, inputs.text, inputs.model)),
-      rewards_(inputs.config.train.rollouts.reward, surroundings_of(inputs.model.rank)),
-      failure_(inputs.model.rank) {
+      failure_(inputs.model.rank),
+      writer_(writer_of(inputs, failure_)),
+      rewards_(inputs.config.train.rollouts.reward, surroundings_of(inputs.model.rank)) {
   if (!in_.config.train.rollouts.environment.empty())
     environment_.emplace(in_.config, in_.text, surroundings_of(in_.model.rank).should_stop);
 }
 
 void Rollouts::finish() {
+  writer_->finish();
   rewards_.finish();
   if (environment_) environment_->finish();
 }
@@ -74,7 +76,7 @@ train::Rollout Rollouts::answer(PromptTask task) {
   const int code =
       failure_.guard([&] { judged = judge_conversations(rollouts, rewards_, task, own); });
   JudgedByAll all =
-      judged_by_all(rank.comm(), code, judged, task.num_answers(), rollouts.changes_distribution());
+      judged_by_all(rank.comm(), code, judged, task.num_answers(), rollouts.keeps_sampled_logps());
   rollout.stop_exit_code = all.stop_exit_code;
   rollout.seconds = monotonic_seconds() - began;
   rollout.reward_seconds = rollout.seconds - (written - began);

@@ -16,6 +16,7 @@
 #include "sftrun/reward/rewards.h"
 #include "sftrun/train/evaluation.h"
 #include "sftrun/train/rollout_answers.h"
+#include "sftrun/weights/peft.h"
 #include "turn_writer.h"
 
 namespace sftrun::engine {
@@ -36,6 +37,7 @@ class Rollouts {
     const data::Dataset* val;  ///< null: no evaluation
     AnsweringModel::Inputs model;
     std::filesystem::path run_dir;
+    std::optional<weights::AdapterConfig> adapter;  ///< that trains; nullopt: other values do
   };
   /// All of them must outlive this object.
   explicit Rollouts(const Inputs& inputs);
@@ -59,10 +61,10 @@ class Rollouts {
   void keep_samples(PromptTask& task, const std::vector<JudgedAnswer>& all) const;
 
   Inputs in_;
+  HeldFailure failure_;
   std::unique_ptr<TurnWriter> writer_;
   reward::Rewards rewards_;
   std::optional<Environment> environment_;
-  HeldFailure failure_;
 };
 
 }  // namespace sftrun::engine

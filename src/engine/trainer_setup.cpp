@@ -77,16 +77,29 @@ train::TrainerInputs trainer_inputs(PreparedRun& run, Rank& rank) {
   return inputs;
 }
 
+namespace {
+
+config::BaseRecord base_record_of(const PreparedRun& run) {
+  return model::base_record(run.config, dtype_name(run.compute.dtype), *run.checkpoint,
+                            run.base_fingerprint, run.decoder->options().with_vision);
+}
+
+/// nullopt: other values than an adapter's are trained.
+std::optional<weights::AdapterConfig> adapter_of(const PreparedRun& run) {
+  if (run.decoder->options().trains != model::Trains::kLora) return std::nullopt;
+  weights::AdapterConfig adapter = model::adapter_config_of(*run.decoder, "");
+  exporting::name_base(adapter, run.config.model, run.model_path);
+  adapter.base_record = base_record_of(run).to_json();
+  return adapter;
+}
+
+}  // namespace
+
 std::optional<config::BaseRecord> describe_adapter(const PreparedRun& run,
                                                    train::TrainerInputs& inputs) {
-  if (run.decoder->options().trains != model::Trains::kLora) return std::nullopt;
-  inputs.adapter = model::adapter_config_of(*run.decoder, "");
-  exporting::name_base(*inputs.adapter, run.config.model, run.model_path);
-  config::BaseRecord held =
-      model::base_record(run.config, dtype_name(run.compute.dtype), *run.checkpoint,
-                         run.base_fingerprint, run.decoder->options().with_vision);
-  inputs.adapter->base_record = held.to_json();
-  return held;
+  inputs.adapter = adapter_of(run);
+  if (!inputs.adapter) return std::nullopt;
+  return base_record_of(run);
 }
 
 namespace {
@@ -117,7 +130,8 @@ std::unique_ptr<Rollouts> rollouts_of(PreparedRun& run, Rank& rank) {
                                                               .train = *run.data.train,
                                                               .val = run.data.val_or_null(),
                                                               .model = answering_model(run, rank),
-                                                              .run_dir = run.run_dir()});
+                                                              .run_dir = run.run_dir(),
+                                                              .adapter = adapter_of(run)});
   run.data.batches = std::make_unique<train::RolloutBatches>(
       run.config, *run.data.train,
       [&rollouts = *rollouts](int64_t step, const std::vector<int64_t>& prompts) {

@@ -110,8 +110,8 @@ class Training {
 int Training::run() {
   if (const int code = make_trainer()) return code;
   if (answers_) answers_->rehearse();
-  if (rollouts_) rollouts_->rehearse();
-  if (own_answers_) own_answers_->rehearse();
+  if (rollouts_ && !trainer_->is_complete()) rollouts_->rehearse();
+  if (own_answers_ && !trainer_->is_complete()) own_answers_->rehearse();
   begin_statements();
   start_report();
   train::TrainOutcome outcome = trainer_->run();

@@ -31,9 +31,12 @@ class TurnWriter {
   /// Each answer comes to the rank that it is dealt to, whichever turn it is. All ranks call it.
   /// @return 0, or the exit code of a stop that any rank was asked for
   virtual int write(const Turns& turns) = 0;
-  /// Takes the memory of answers and gives it back.   @param length of the longest prompt with its answer
-  /// @throws NoMemoryForAnswers   All ranks call it.
+  /// Takes the memory of answers and gives it back, or asks the server whether it can write them.
+  /// @param length of the longest prompt with its answer
+  /// @throws NoMemoryForAnswers, and what a server throws   All ranks call it.
   virtual void rehearse(int64_t length) = 0;
+  /// Ends what writing has started.
+  virtual void finish() {}
 };
 
 }  // namespace sftrun::engine

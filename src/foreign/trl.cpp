@@ -194,6 +194,7 @@ constexpr auto kTrlConverters = std::to_array<Converter>({
     {"new_tokens", trl_new_tokens},
     {"teacher", trl_teacher},
     {"sampling_correction", trl_sampling_correction},
+    {"vllm", trl_vllm},
     {"precompute", trl_precompute},
     {"dropout", trl_dropout},
     {"chat_template", trl_template},

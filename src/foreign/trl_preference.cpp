@@ -288,6 +288,29 @@ void trl_sampling_correction(Conversion& conversion, const SourceKey& key) {
   conversion.set(key, "train.sampling_correction", key.value);
 }
 
+void trl_vllm(Conversion& conversion, const SourceKey& key) {
+  const bool asks_server =
+      !is_off(key.value) && ascii_lower(conversion.text_of("vllm_mode")) == "server";
+  if (!asks_server)  // TRL's default is a vLLM within the trainer
+    return conversion.note_no_meaning(key, "the model that trains writes the answers");
+  const auto or_else = [&](const char* name, const char* usual) {
+    const std::string text = conversion.text_of(name);
+    return text.empty() ? std::string(usual) : text;
+  };
+  std::string url = conversion.text_of("vllm_server_base_url");
+  if (url.empty()) {
+    const std::string host = or_else("vllm_server_host", "0.0.0.0");
+    url = fmt::format("http://{}:{}", host == "0.0.0.0" ? "127.0.0.1" : host,
+                      or_else("vllm_server_port", "8000"));
+  }
+  while (url.ends_with('/')) url.pop_back();
+  conversion.set(key, "train.rollouts.engine", url + "/v1");
+  conversion.note_lost(key,
+                       "`trl vllm-serve` has other requests than OpenAI's: start `vllm serve` with "
+                       "--enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, or `sftrun serve "
+                       "--allow-adapter-updates` (docs/grpo.md)");
+}
+
 void trl_sampling(Conversion& conversion, const SourceKey& key) {
   const std::string word = ascii_lower(key.value.text);
   if (word == "group_by_length") return conversion.set(key, "data.group_by_length", "true");

@@ -25,6 +25,8 @@ void trl_new_tokens(Conversion& conversion, const SourceKey& key);
 void trl_teacher(Conversion& conversion, const SourceKey& key);
 /// `vllm_importance_sampling_mode`
 void trl_sampling_correction(Conversion& conversion, const SourceKey& key);
+/// `use_vllm`, with `vllm_mode` and the address of the server.
+void trl_vllm(Conversion& conversion, const SourceKey& key);
 /// `train_sampling_strategy`: the order of the data.
 void trl_sampling(Conversion& conversion, const SourceKey& key);
 /// `precompute_ref_log_probs`

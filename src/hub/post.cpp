@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 #include <span>
+#include <string_view>
+#include <utility>
 
 #include "http.h"
 #include "retry.h"
@@ -32,7 +34,8 @@ Settings settings_of_server(const std::string& url, const PostOptions& options) 
 
 class Poster {
  public:
-  Poster(const std::string& url, const std::string& json, const PostOptions& options)
+  /// @param json null: GET
+  Poster(const std::string& url, const std::string* json, const PostOptions& options)
       : url_(url),
         json_(json),
         options_(options),
@@ -42,11 +45,14 @@ class Poster {
   /// One attempt.   @throws TransientFailure, CommError
   std::string send() {
     std::string body;
+    Request request{
+        .url = url_, .headers = {"Accept: application/json"}, .max_s = options_.timeout_s};
+    if (json_ != nullptr) {
+      request.headers.emplace_back("Content-Type: application/json");
+      request.body = *json_;
+    }
     const Response response =
-        client_.send({.url = url_,
-                      .headers = {"Content-Type: application/json", "Accept: application/json"},
-                      .max_s = options_.timeout_s,
-                      .body = json_},
+        client_.send(std::move(request),
                      {.begin = [&](const Response&) { body.clear(); },
                       .write = [&](std::span<const char> bytes) { take(bytes, body); }},
                      /*stop_at=*/[](const Response&) { return true; });
@@ -74,16 +80,15 @@ class Poster {
   }
 
   const std::string& url_;
-  const std::string& json_;
+  const std::string* json_;
   const PostOptions& options_;
   Settings settings_;
   HttpClient client_;
 };
 
-}  // namespace
-
-std::string post_json(const std::string& url, const std::string& json, const std::string& what,
-                      const PostOptions& options) {
+/// @param json null: GET
+std::string answered(const std::string& url, const std::string* json, const std::string& what,
+                     const PostOptions& options) {
   const std::string place = fmt::format("{} ({})", what, shown_url(url));
   const RetryPolicy policy{.max_attempts = options.max_attempts,
                            .first_delay_s = options.first_delay_s};
@@ -97,6 +102,30 @@ std::string post_json(const std::string& url, const std::string& json, const std
     if (error.code() != ExitCode::kInterrupted) throw;
     throw Error(ExitCode::kInterrupted, "the request was interrupted", place);
   }
+}
+
+}  // namespace
+
+Secret token_in_variable(const std::string& variable, const std::string& whose,
+                         const std::string& where, const std::string& key) {
+  const char* token = std::getenv(variable.c_str());  // NOLINT(concurrency-mt-unsafe)
+  if (token == nullptr || *token == '\0')
+    throw ConfigError(
+        fmt::format("the variable {} with the token of {} is not set", variable, whose), where,
+        fmt::format("export {}=…, or remove `{}`", variable, key));
+  if (std::string_view(token).find_first_of("\r\n") != std::string_view::npos)
+    throw ConfigError(fmt::format("the variable {} has a line end", variable), where,
+                      "set it to the token alone");
+  return Secret(token);
+}
+
+std::string post_json(const std::string& url, const std::string& json, const std::string& what,
+                      const PostOptions& options) {
+  return answered(url, &json, what, options);
+}
+
+std::string get_json(const std::string& url, const std::string& what, const PostOptions& options) {
+  return answered(url, nullptr, what, options);
 }
 
 }  // namespace sftrun::hub

@@ -94,7 +94,7 @@ std::optional<AnswersMemory> answers_memory(const spec::ArchSpec& whole,
                                             const config::RunConfig& config,
                                             const RunDevices& devices, const MemoryPlan& plan) {
   const config::TrainConfig& train = config.train;
-  if (!train.predict_with_generate && !train.writes_answers()) return std::nullopt;
+  if (!train.generates()) return std::nullopt;
   const spec::ArchSpec arch = device_arch(whole, config.parallel.axes);
   const SequencesMemory answers =
       train.writes_answers() ? rollouts(config, devices) : answers_of_evaluations(config, devices);

@@ -30,7 +30,20 @@ constexpr size_t kMaxStops = 16;
 constexpr int64_t kMaxChoices = 128, kMaxLogprobs = 20;
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
-void read_sampling(Parameters& parameters, CompletionRequest& request) {
+void read_stop_tokens(Parameters& parameters, CompletionRequest& request,
+                      const ServedModel& model) {
+  constexpr const char* kKey = "stop_token_ids";
+  const Json* ids = parameters.find(kKey);
+  if (ids == nullptr) return;
+  if (!ids->is_array() || ids->size() > kMaxStops)
+    throw ApiError(kBadRequest,
+                   fmt::format("\"{}\" must be a list of at most {} token ids", kKey, kMaxStops),
+                   kKey);
+  const std::vector<int32_t> tokens = tokens_of(*ids, kKey, model);
+  request.sampling.stop_tokens.assign(tokens.begin(), tokens.end());
+}
+
+void read_sampling(Parameters& parameters, CompletionRequest& request, const ServedModel& model) {
   model::SamplingOptions& sampling = request.sampling;
   sampling.temperature = parameters.number("temperature", 0, 100).value_or(1);
   sampling.top_p = parameters.number("top_p", 0, 1).value_or(1);
@@ -41,6 +54,7 @@ void read_sampling(Parameters& parameters, CompletionRequest& request) {
   if (top_k && *top_k > 0) sampling.top_k = top_k;
   sampling.seed = parameters.seed("seed").value_or(std::random_device{}());
   request.stops = parameters.texts("stop", kMaxStops, tokenizer::kMaxStopBytes);
+  read_stop_tokens(parameters, request, model);
   request.num_choices = parameters.integer("n", 1, kMaxChoices).value_or(1);
   parameters.require_neutral("best_of", {Json(1), Json(request.num_choices)},
                              "all answers are returned; set n instead");
@@ -218,7 +232,7 @@ CompletionRequest parse_completion(const Json& body, const ServedModel& model) {
     CompletionRequest request;
     ignore_common(parameters);
     read_prompts(parameters, request, model);
-    read_sampling(parameters, request);
+    read_sampling(parameters, request, model);
     read_streaming(parameters, request);
     read_completion_logprobs(parameters, request);
     request.echo = parameters.flag("echo");
@@ -240,7 +254,7 @@ CompletionRequest parse_chat(Json body, const ServedModel& model, const RequestD
     CompletionRequest request{.is_chat = true};
     ignore_common(parameters);
     read_messages(parameters, request, model, body);
-    read_sampling(parameters, request);
+    read_sampling(parameters, request, model);
     read_streaming(parameters, request);
     read_chat_logprobs(parameters, request);
     parameters.require_neutral("response_format", {Json({{"type", "text"}})},

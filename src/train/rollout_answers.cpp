@@ -41,19 +41,21 @@ int64_t RolloutAnswer::num_own() const {
 AnswerStatistics statistics_of(std::span<const RolloutAnswer> answers) {
   SFTRUN_CHECK(!answers.empty());
   const auto num_answers = static_cast<double>(answers.size());
-  double entropy = 0, turns = 0, cut_short = 0;
+  std::optional<double> entropy = 0.0;
+  double turns = 0, cut_short = 0;
   std::vector<double> lengths, ended;
   for (const RolloutAnswer& answer : answers) {
     lengths.push_back(static_cast<double>(answer.num_own()));
     if (!answer.is_cut_short) ended.push_back(lengths.back());
-    entropy += answer.entropy;
+    entropy = answer.entropy && entropy ? std::optional(*entropy + *answer.entropy) : std::nullopt;
     turns += static_cast<double>(answer.turns);
     cut_short += answer.is_cut_short ? 1 : 0;
   }
   const double mean_length = mean_of(lengths);
+  if (entropy) *entropy /= mean_length * num_answers;
   const auto [shortest, longest] = std::ranges::minmax(lengths);
   return {.mean_reward = mean_of_any(rewards_of(answers)),
-          .entropy = entropy / (mean_length * num_answers),
+          .entropy = entropy,
           .mean_turns = turns / num_answers,
           .mean_length = mean_length,
           .min_length = shortest,
@@ -94,7 +96,7 @@ observe::NamedValues metrics_of(const AnswerStatistics& all, std::span<const Rol
     metrics.emplace_back(fmt::format("rewards/{}/std", rewards[f].label),
                          sample_deviation(values, mean));
   }
-  metrics.emplace_back("entropy", all.entropy);
+  if (all.entropy) metrics.emplace_back("entropy", *all.entropy);
   if (all.mean_turns != 1) metrics.emplace_back("completions/mean_turns", all.mean_turns);
   metrics.emplace_back("completions/min_length", all.min_length);
   metrics.emplace_back("completions/max_length", all.max_length);

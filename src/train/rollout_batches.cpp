@@ -44,7 +44,7 @@ data::Example RolloutBatches::example_of(const RolloutAnswer& answer, double rew
   example.labels.assign(example.tokens.size(), data::kIgnoreIndex);
   for (size_t i = length; i < example.tokens.size(); ++i)
     if (answer.owns(i - length)) example.labels[i - 1] = example.tokens[i];
-  if (rollouts_.changes_distribution())
+  if (rollouts_.keeps_sampled_logps())
     example.values.of(data::LabelColumn::kSampledLogp) = answer.drawn_logps;
   if (asked.stored->num_media > 0) example.media = prompts_.examples().media_of(prompt);
   return example;
@@ -114,7 +114,7 @@ data::StepBatch RolloutBatches::longest(int64_t num_bins) const {
   answer.tokens.assign(static_cast<size_t>(length), 0);
   answer.labels.assign(static_cast<size_t>(length), data::kIgnoreIndex);
   for (int64_t i = longest_prompt_; i < length; ++i) answer.labels[static_cast<size_t>(i - 1)] = 0;
-  if (rollouts_.changes_distribution())
+  if (rollouts_.keeps_sampled_logps())
     answer.values.of(data::LabelColumn::kSampledLogp)
         .assign(static_cast<size_t>(rollouts_.max_new_tokens), 0);
   data::StepBatch batch = batch_of_equal(answer, num_bins, /*documents_of_bin=*/1);

@@ -31,14 +31,14 @@ std::vector<std::string> RolloutFaults::add(const AnswerStatistics& answers,
         "every answer was cut short for {} steps: raise train.rollouts.max_new_tokens, or see "
         "whether the model ends its answers at all (rollouts/ in the run directory)",
         kLasting));
-  const bool is_sure =
-      answers.entropy < kSmallEntropy && answers.entropy < kSmallShare * *first_entropy_;
+  const bool is_sure = answers.entropy && *answers.entropy < kSmallEntropy &&
+                       *answers.entropy < kSmallShare * *first_entropy_;
   if (collapsed_.add(is_sure))
     warnings.push_back(fmt::format(
         "the entropy of the model has fallen from {:.3g} to {:.3g}: its answers to a prompt are "
         "nearly the same, so that little is learnt; lower train.learning_rate, or set train.beta "
         "above 0",
-        *first_entropy_, answers.entropy));
+        *first_entropy_, *answers.entropy));
   return warnings;
 }
 

@@ -284,6 +284,21 @@ TEST_F(PreferenceTest, GrpoOfTrl) {
   expect_values(trl("loss_type: cispo\n"), {{"train.objective", R"("grpo")"}});
 }
 
+TEST_F(PreferenceTest, AServerOfTrlWritesTheAnswers) {
+  const std::string usual = "num_generations: 8\nuse_vllm: true\nvllm_mode: server\n";
+  const Import run = trl(usual);
+  expect_values(run, {{"train.rollouts.engine", R"("http://127.0.0.1:8000/v1")"}});
+  expect_lost(run, "use_vllm", "trl vllm-serve");
+  expect_values(trl(usual + "vllm_server_host: node7\nvllm_server_port: 9000\n"),
+                {{"train.rollouts.engine", R"("http://node7:9000/v1")"}});
+  expect_values(trl(usual + "vllm_server_base_url: https://node7/\nvllm_server_port: 9000\n"),
+                {{"train.rollouts.engine", R"("https://node7/v1")"}});
+  for (const char* other : {"use_vllm: true\n", "use_vllm: false\nvllm_mode: server\n",
+                            "use_vllm: true\nvllm_mode: colocate\n"})
+    expect_values(trl(std::string("num_generations: 8\n") + other),
+                  {{"train.rollouts.engine", "none"}});
+}
+
 TEST_F(PreferenceTest, AnswersThatGrpoOfTrlSamplesAreAnError) {
   for (const auto& [line, fix] : std::vector<std::pair<std::string, std::string>>{
            {"reward_funcs: accuracy_reward", "train.rollouts.reward"},

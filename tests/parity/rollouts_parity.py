@@ -4,7 +4,8 @@
 
 losses     `train.rollouts` of a tiny random model keeps all its answers. A loop in torch trains on them from the same start with
            `GRPOTrainer._compute_loss` (scripts/fixtures/make_grpo.py): its losses and gradient norms are the same, and in each of 5 steps its model
-           gives the answers the log-probabilities and the entropy that were reported when they were sampled, so they are of the weights of that step
+           gives the answers the log-probabilities and the entropy that were reported when they were sampled, so they are of the weights of that step;
+           also where `sftrun serve` writes the answers with the adapter of each step (`rollouts.engine`), with the correction of its log-probabilities
 divisions  1 and 2 processes x accumulation, fsdp, tensor, pipeline: the same answers, and losses to 1e-6
 rewards    rewards of metrics.jsonl are those of `sftrun reward` on the answers
 
@@ -16,8 +17,11 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
+import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from harness import Sftrun, Verdicts, difference  # noqa: I001  (sets sys.path)
@@ -41,8 +45,30 @@ CASES = [
     {"loss_type": "dr_grpo", "mask_truncated_completions": True},
     {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.01, "beta": 0.1},
     {"temperature": 0.7, "sampling_correction": "token_truncate", "sampling_correction_max": 1.5},
+    {"served": True, "beta": 0.1, "sampling_correction": "sequence_truncate"},
 ]
-QUICK_CASES = [0, 2, 4]
+QUICK_CASES = [0, 2, 4, 5]
+
+
+class Served:
+    """A server of the model. @return its URL"""
+
+    def __init__(self, sftrun: Sftrun, model: Path):
+        self.command = [sftrun.path, "serve", "--model", model, "--device", "cpu", "--dtype", "fp32", "--port", "0", "--allow-adapter-updates"]
+
+    def __enter__(self) -> str:
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(self.command, stderr=self.log, stdout=subprocess.DEVNULL)
+        while self.process.poll() is None:
+            self.log.seek(0)
+            if found := re.search(r"at (http://\S+/v1) ", self.log.read()):
+                return found[1]
+            time.sleep(0.05)
+        raise RuntimeError("sftrun serve does not start")
+
+    def __exit__(self, *_) -> None:
+        self.process.terminate()
+        self.process.wait(60)
 
 
 def rollouts_of(run: Path, step: int) -> list[dict]:
@@ -55,9 +81,9 @@ def answer_logits(model, record: dict) -> torch.Tensor:
     return model(input_ids=ids).logits[0, len(record["prompt_ids"]) - 1 : -1]
 
 
-def answers_in(records: list[dict], advantages: list[float], temperature: float) -> dict:
+def answers_in(records: list[dict], advantages: list[float]) -> dict:
     """As make_grpo.answers_of has them."""
-    sampled = "logprobs" if temperature == 1 else "sampling_logprobs"
+    sampled = "sampling_logprobs" if "sampling_logprobs" in records[0] else "logprobs"
     return {
         "lengths": [len(record["completion_ids"]) for record in records],
         "old": [record["logprobs"] for record in records],
@@ -85,7 +111,10 @@ def reference(settings: dict, temperature: float, model: Path, adapter: Path, ru
         with torch.no_grad():
             at_start = logps(start, records)
             seen.append(how_it_sees(of_model, records, temperature))
-        answers = answers_in(records, [document.inputs["advantage"] for document in batch], temperature)
+            if "logprobs" not in records[0]:  # a server does not say what the model itself gives: it is that of the step
+                own = logps(of_model, records).tolist()
+                records = [record | {"logprobs": row[: len(record["completion_ids"])]} for record, row in zip(records, own)]
+        answers = answers_in(records, [document.inputs["advantage"] for document in batch])
         return loss_by_trl(settings, answers, logps(of_model, records), at_start, MAX_NEW_TOKENS)[0]
 
     recipe = Recipe(STEPS, GLOBAL_BATCH, learning_rate=2e-3, scheduler="linear", warmup_steps=0, max_grad_norm=0.5)
@@ -110,17 +139,25 @@ def check_losses(sftrun: Sftrun, scratch: Path, config, rewards: list[dict], mod
     for number, change in enumerate(CASES):
         if quick and number not in QUICK_CASES:
             continue
-        temperature = change.get("temperature", 1)
-        settings = DEFAULTS | {"has_old": False} | {key: value for key, value in change.items() if key != "temperature"}
+        temperature, is_served = change.get("temperature", 1), change.get("served", False)
+        settings = DEFAULTS | {"has_old": False} | {key: value for key, value in change.items() if key not in ("temperature", "served")}
         name = " ".join(f"{key}={value}" for key, value in change.items())
         run = scratch / f"case-{number}"
         given = {key: value for key, value in settings.items() if DEFAULTS[key] != value and key != "has_old"} | {"sampling_correction": settings["sampling_correction"]}
-        ours = sftrun.train(config(f"case-{number}", given, {"temperature": temperature}), run, 1, train__batch_size=4, train__grad_accum=2)
+        if is_served:
+            with Served(sftrun, model) as url:
+                ours = sftrun.train(config(f"case-{number}", given, {"engine": url}), run, 2, train__batch_size=2, train__grad_accum=2)
+        else:
+            ours = sftrun.train(config(f"case-{number}", given, {"temperature": temperature}), run, 1, train__batch_size=4, train__grad_accum=2)
         theirs = reference(settings, temperature, model, adapter, run)
         verdicts.below(f"{name}: log-probabilities of {STEPS} steps' answers", max(line["logprobs"] for line in theirs), SAMPLED)
         verdicts.below(f"{name}: loss", close(ours, theirs, "loss"), LOSS)
         verdicts.below(f"{name}: gradient norm", difference(ours, theirs, "grad_norm"), GRAD_NORM)
-        verdicts.below(f"{name}: entropy", difference(ours, theirs, "entropy"), LOSS)
+        if is_served:
+            verdicts.expect(f"{name}: no entropy is reported", all("entropy" not in line for line in ours))
+            verdicts.below(f"{name}: log-probabilities of the server", max(line["sampling/sampling_logp_difference/mean"] for line in ours), SAMPLED)
+        else:
+            verdicts.below(f"{name}: entropy", difference(ours, theirs, "entropy"), LOSS)
         judged = sftrun.jsonl("reward", [line for step in range(STEPS) for line in rollouts_of(run, step)], scratch, *(f"--reward={json.dumps(reward)}" for reward in rewards))
         verdicts.expect(f"{name}: rewards as of sftrun reward", all(line["reward"] == again["reward"] for line, again in
                                                                    zip((line for step in range(STEPS) for line in rollouts_of(run, step)), judged)))

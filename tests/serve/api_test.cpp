@@ -317,6 +317,21 @@ TEST_F(ApiTest, AStreamsChunksHaveTheTokenIds) {
   EXPECT_EQ(Json(ids), whole["token_ids"]);
 }
 
+TEST_F(ApiTest, StopTokensEndAnAnswer) {
+  Json body = {{"prompt", "a"}, {"max_tokens", 5}, {"temperature", 0}, {"return_token_ids", true}};
+  const Json whole = Json::parse(post("/v1/completions", body).body)["choices"][0];
+  body["stop_token_ids"] = Json::array({whole["token_ids"][0]});
+  const Json ended = Json::parse(post("/v1/completions", body).body)["choices"][0];
+  EXPECT_EQ(ended["token_ids"], body["stop_token_ids"]);
+  EXPECT_EQ(ended["finish_reason"], "stop");
+  EXPECT_EQ(ended["text"], "");
+  for (const Json& wrong : {Json("1"), Json({-1}), Json({1 << 30}), Json({0.5}),
+                            Json(std::vector<int>(17, 1)), Json({{"a", 1}})}) {
+    body["stop_token_ids"] = wrong;
+    EXPECT_EQ(post("/v1/completions", body).status, 400) << wrong;
+  }
+}
+
 TEST_F(ApiTest, AdaptersAreLoadedOnlyWhereTheServerAllowsIt) {
   const HttpResponse refused =
       post("/v1/load_lora_adapter", {{"lora_name", "new"}, {"lora_path", "/a"}});

@@ -6,6 +6,7 @@ learns    a tiny model with random weights is to say whether a number is odd or 
 stops     a run of two processes that is stopped while it generates, killed at random and started again has the answers and losses of one that was not
 rewards   programs that end, hang, or say no number: restarted, or named, with the exit code of their fault; a stop does not wait for a program that hangs
 tools     a program that answers each turn: its tokens are not trained on, and the answers are the same on one process and on two
+served    answers of a server (served_rollouts.py): it is killed and started again; servers that hang or answer something else
 memory    nothing that the rewards started is left behind
 
 --quick: one kill, and fewer programs.
@@ -29,6 +30,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 from grpo_learnt import JUDGE, SHORT, question, write_jsonl
 from preferences_learnt import HELD_OUT, NUMBERS, write_model
+from served_rollouts import bad_servers, killed_server
 
 COMPARED = ("loss", "grad_norm", "reward", "reward_std", "entropy", "completions/mean_length", "tokens")
 SLOW = "while IFS= read -r line; do sleep 0.02; echo ${#line}; done"
@@ -204,6 +206,8 @@ def main() -> None:
         same_after_stops(case, args.quick)
         tools(case)
         bad_rewards(case, args.quick)
+        killed_server(case)
+        bad_servers(case, args.quick)
     print(f"{len(case.failures)} failed" if case.failures else "all held")
     sys.exit(1 if case.failures else 0)
 

@@ -137,6 +137,27 @@ TEST(RolloutBatches, AnswersWithoutARewardAreLeftOut) {
   EXPECT_EQ(*silent.examples.advantages(), (std::vector<double>(4, 0))) << "nothing is learnt";
 }
 
+TEST(RolloutBatches, AServerSaysNoEntropy) {
+  const data::Dataset prompts = prompts_of_lengths();
+  config::RunConfig config = rollout_config();
+  config.train.rollouts.engine = "http://127.0.0.1:8000/v1";
+  RolloutBatches batches(config, prompts, [&](int64_t, const std::vector<int64_t>&) {
+    Rollout rollout;
+    for (int i = 0; i < 4; ++i) rollout.answers.push_back(answer_of({7, 7}, i));
+    rollout.answers.back().entropy.reset();
+    return rollout;
+  });
+  ASSERT_EQ(batches.prepare(0), 0);
+  const data::StepBatch batch = batches.at(0);
+  for (const auto& [name, value] : batch.metrics) EXPECT_NE(name, "entropy");
+  for (int64_t i = 0; i < 4; ++i)
+    EXPECT_TRUE(batch.examples.stored(i).has(data::LabelColumn::kSampledLogp))
+        << "the loss corrects for the server's log-probabilities";
+  RolloutFaults faults;
+  for (int step = 0; step < 9; ++step)
+    EXPECT_TRUE(faults.add({.entropy = std::nullopt}, {}).empty());
+}
+
 TEST(RolloutBatches, AStopLeavesNoBatch) {
   const data::Dataset prompts = prompts_of_lengths();
   RolloutBatches batches(rollout_config(), prompts, [](int64_t, const std::vector<int64_t>&) {

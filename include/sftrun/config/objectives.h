@@ -194,7 +194,11 @@ inline constexpr auto kGrpoSettings =
                                      "train.rollouts.max_turns",
                                      "train.rollouts.environment_timeout",
                                      "train.rollouts.chat",
-                                     "train.rollouts.num_samples"});
+                                     "train.rollouts.num_samples",
+                                     "train.rollouts.engine",
+                                     "train.rollouts.engine_model",
+                                     "train.rollouts.engine_token_variable",
+                                     "train.rollouts.engine_timeout"});
 
 inline constexpr auto kRewardSettings =
     std::to_array<std::string_view>({"train.center_rewards_coefficient"});

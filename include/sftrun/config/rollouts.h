@@ -11,6 +11,8 @@
 namespace sftrun::config {
 
 struct RolloutsConfig {
+  static constexpr const char* kSelf = "self";  ///< the model that trains
+
   RewardSpecs reward;  ///< what judges answers; empty: nothing does
   /// Of the examples that get an answer of the model's own; unset: none does.
   std::optional<double> share;
@@ -25,12 +27,21 @@ struct RolloutsConfig {
   double environment_timeout = 60;  ///< seconds for the turns of one batch
   std::optional<bool> chat;  ///< strings are a user's turn; unset: where there is a chat template
   int64_t num_samples = 2;   ///< groups of which `rollouts/` has the answers
+  /// What writes the answers: kSelf, or the URL of an OpenAI-compatible server that takes adapters.
+  std::string engine = kSelf;
+  std::string engine_model;           ///< the base's name at the server; empty: model.name
+  std::string engine_token_variable;  ///< with the server's token; empty: it needs none
+  double engine_timeout = 300;        ///< seconds of a request
 
   bool are_judged() const { return !reward.empty(); }
   /// Whether tokens are drawn from another distribution than the model's own.
   bool changes_distribution() const {
     return temperature != 1 || top_p < 1 || min_p > 0 || top_k.has_value();
   }
+  bool is_by_server() const { return engine != kSelf; }
+  /// Whether examples have the log-probabilities with which their tokens were drawn, because the model
+  /// that trains gives others.
+  bool keeps_sampled_logps() const { return is_by_server() || changes_distribution(); }
 };
 
 }  // namespace sftrun::config

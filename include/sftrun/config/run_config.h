@@ -324,6 +324,10 @@ struct TrainConfig {
   }
   /// Whether it writes answers between steps.
   bool writes_answers() const { return has_rollouts() || has_own_answers(); }
+  /// Whether the model that trains also writes text, in steps or in evaluations.
+  bool generates() const {
+    return predict_with_generate || (writes_answers() && !rollouts.is_by_server());
+  }
   /// Examples that one example of the data becomes: the answers to a prompt.
   int64_t examples_of_record() const { return has_rollouts() ? rollouts.n : 1; }
   /// `loss_type` or the objective's default; empty: it has one loss of its own.

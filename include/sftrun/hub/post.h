@@ -18,6 +18,13 @@ struct PostOptions {
   std::function<bool()> should_stop = {};  ///< asked often; true ends the request. Empty: never
 };
 
+/// The token of a server, in a variable of the environment.
+/// @param whose for errors: "the reward judge"   @param where the variable was named   @param key that
+/// names it
+/// @throws ConfigError if it is not set, or is no token
+Secret token_in_variable(const std::string& variable, const std::string& whose,
+                         const std::string& where, const std::string& key);
+
 /// Sends JSON by POST and returns the body of the response. Certificates and proxies are those of
 /// the environment, as for the hub. No connection, a time-out, a connection that ends early and the
 /// states 408, 425, 429 and 5xx are tried again; what the server asks for (Retry-After) is kept.
@@ -26,5 +33,7 @@ struct PostOptions {
 /// @throws CommError naming `what` and the URL   @throws Error (130) if `should_stop` returns true
 std::string post_json(const std::string& url, const std::string& json, const std::string& what,
                       const PostOptions& options);
+/// The same by GET, without a body.
+std::string get_json(const std::string& url, const std::string& what, const PostOptions& options);
 
 }  // namespace sftrun::hub

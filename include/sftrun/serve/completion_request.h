@@ -23,7 +23,7 @@ struct CompletionRequest {
   std::vector<std::vector<data::SequenceMedia>> prompt_images;
   std::vector<std::string> prompt_texts;  ///< of each prompt, for `echo`
   int64_t num_choices = 1;                ///< answers to each prompt: `n`
-  model::SamplingOptions sampling;        ///< without stop tokens
+  model::SamplingOptions sampling;        ///< without the model's own stop tokens
   std::vector<std::string> stops;         ///< texts
   /// Report the log-probability of each token, and this many likeliest tokens; nullopt: none.
   std::optional<size_t> num_logprobs;

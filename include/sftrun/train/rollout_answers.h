@@ -17,9 +17,10 @@ struct RolloutAnswer {
   /// [tokens] 1: the model wrote it, 0: an environment did; empty: the model wrote all
   std::vector<uint8_t> is_own;
   std::vector<float> drawn_logps;  ///< of own tokens, in the distribution that they were drawn from
-  double entropy = 0;              ///< of the model's own distribution in nats, sum over own tokens
-  int64_t turns = 1;               ///< of the model
-  bool is_cut_short = false;       ///< it reached rollouts.max_new_tokens
+  /// Of the model's own distribution in nats, sum over own tokens; nullopt: who wrote it does not say.
+  std::optional<double> entropy = 0.0;
+  int64_t turns = 1;          ///< of the model
+  bool is_cut_short = false;  ///< it reached rollouts.max_new_tokens
   std::optional<double>
       reward;  ///< nullopt: no function has a value, and the answer does not count
   std::vector<std::optional<double>> values;  ///< of the functions, in the order of rollouts.reward
@@ -38,7 +39,7 @@ struct Rollout {
 /// What answers are like; lengths in tokens that the model wrote.
 struct AnswerStatistics {
   std::optional<double> mean_reward;  ///< of answers that have one; nullopt: none has
-  double entropy = 0;                 ///< in nats, mean over tokens
+  std::optional<double> entropy;      ///< in nats, mean over tokens; nullopt: unknown of an answer
   double mean_turns = 1;              ///< of the model
   double mean_length = 0, min_length = 0, max_length = 0;
   std::optional<double> mean_terminated_length;  ///< of those that ended; nullopt: none did

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "choices.h"
+#include "sftrun/core/strings.h"
 #include "validate/checks.h"
 
 namespace sftrun::config::relations {
@@ -92,10 +93,37 @@ void check_losses(Checks& checks) {
   }
 }
 
+/// Answers of a server are those of the adapter on the server's base, in its own distribution.
+void check_engine(Checks& checks) {
+  const RunConfig& run = checks.run();
+  const RolloutsConfig& rollouts = run.train.rollouts;
+  if (!rollouts.is_by_server()) return;
+  const std::string url = ascii_lower(rollouts.engine);
+  if (!url.starts_with("http://") && !url.starts_with("https://"))
+    return checks.error(
+        fmt::format("`train.rollouts.engine` is `{}`, which is neither self nor the "
+                    "address of a server",
+                    excerpt(rollouts.engine)),
+        {"train.rollouts.engine"}, "write self, or a URL such as http://127.0.0.1:8000/v1");
+  if (run.tuning.mode != TuningMode::kLora && run.tuning.mode != TuningMode::kQlora)
+    checks.error(
+        "`train.rollouts.engine` is a server, which can be given an adapter and no whole "
+        "weights, and `tuning.mode` is not lora or qlora",
+        {"train.rollouts.engine", "tuning.mode"}, "use tuning.mode: lora, or engine: self");
+  if (rollouts.changes_distribution())
+    checks.error(
+        "`train.rollouts.engine` is a server, which reports the log-probabilities of the "
+        "model's own distribution, and the answers are drawn from another one",
+        {"train.rollouts.engine", "train.rollouts.temperature", "train.rollouts.top_p",
+         "train.rollouts.top_k", "train.rollouts.min_p"},
+        "use temperature 1 without top_p, top_k and min_p, or engine: self");
+}
+
 void check_rollouts(Checks& checks) {
   const RunConfig& run = checks.run();
   const TrainConfig& train = run.train;
   if (!train.writes_answers()) return;
+  check_engine(checks);
   if (train.rollouts.max_new_tokens >= run.model.max_seq_len)
     checks.error(fmt::format("`train.rollouts.max_new_tokens` is {}, which leaves no token of "
                              "`model.max_seq_len` {} for prompts",

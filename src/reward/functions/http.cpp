@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <cstdlib>
-
 #include "makers.h"
 #include "outside_value.h"
 #include "sftrun/core/error.h"
@@ -19,16 +17,9 @@ using Json = nlohmann::ordered_json;
 hub::Secret token_in(const config::RewardSpec& spec) {
   const auto& variable = spec.settings.at("token_variable");
   if (variable.is_null()) return {};
-  const auto name = variable.get<std::string>();
-  const char* token = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe)
-  if (token == nullptr || *token == '\0')
-    throw ConfigError(
-        fmt::format("the variable {} with the token of the reward {} is not set", name, spec.label),
-        spec.where, fmt::format("export {}=…, or remove `token_variable`", name));
-  if (std::string_view(token).find_first_of("\r\n") != std::string_view::npos)
-    throw ConfigError(fmt::format("the variable {} has a line end", name), spec.where,
-                      "set it to the token alone");
-  return hub::Secret(token);
+  return hub::token_in_variable(variable.get<std::string>(),
+                                fmt::format("the reward {}", spec.label), spec.where,
+                                "token_variable");
 }
 
 /// A server that judges whole batches.
