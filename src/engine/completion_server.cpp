@@ -191,12 +191,15 @@ std::vector<ListedModel> CompletionServer::models() const {
   return models;
 }
 
+/// In place, because an attempt that was too slow may have loaded it. Servers that do not know the key
+/// ignore it.
 void CompletionServer::load_adapter(const std::string& name, const std::string& path) const {
-  const std::string body = ServerJson({{"lora_name", name}, {"lora_path", path}}).dump();
+  const std::string body =
+      ServerJson({{"lora_name", name}, {"lora_path", path}, {"load_inplace", true}}).dump();
   sent(kLoadPath, &body,
        fmt::format("let the server load adapters (`sftrun serve --allow-adapter-updates`, or vLLM "
                    "with --enable-lora, a --max-lora-rank and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1), "
-                   "and let it see {}",
+                   "and let it see {}; if it is slow, raise train.rollouts.engine_timeout",
                    path));
 }
 

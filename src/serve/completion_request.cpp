@@ -26,7 +26,7 @@
 namespace sftrun::serve {
 namespace {
 
-constexpr size_t kMaxStops = 16;
+constexpr size_t kMaxStops = 16, kMaxStopTokens = 1024;
 constexpr int64_t kMaxChoices = 128, kMaxLogprobs = 20;
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
@@ -35,10 +35,10 @@ void read_stop_tokens(Parameters& parameters, CompletionRequest& request,
   constexpr const char* kKey = "stop_token_ids";
   const Json* ids = parameters.find(kKey);
   if (ids == nullptr) return;
-  if (!ids->is_array() || ids->size() > kMaxStops)
-    throw ApiError(kBadRequest,
-                   fmt::format("\"{}\" must be a list of at most {} token ids", kKey, kMaxStops),
-                   kKey);
+  if (!ids->is_array() || ids->size() > kMaxStopTokens)
+    throw ApiError(
+        kBadRequest,
+        fmt::format("\"{}\" must be a list of at most {} token ids", kKey, kMaxStopTokens), kKey);
   const std::vector<int32_t> tokens = tokens_of(*ids, kKey, model);
   request.sampling.stop_tokens.assign(tokens.begin(), tokens.end());
 }

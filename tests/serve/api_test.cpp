@@ -326,7 +326,7 @@ TEST_F(ApiTest, StopTokensEndAnAnswer) {
   EXPECT_EQ(ended["finish_reason"], "stop");
   EXPECT_EQ(ended["text"], "");
   for (const Json& wrong : {Json("1"), Json({-1}), Json({1 << 30}), Json({0.5}),
-                            Json(std::vector<int>(17, 1)), Json({{"a", 1}})}) {
+                            Json(std::vector<int>(1025, 1)), Json({{"a", 1}})}) {
     body["stop_token_ids"] = wrong;
     EXPECT_EQ(post("/v1/completions", body).status, 400) << wrong;
   }
