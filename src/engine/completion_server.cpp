@@ -162,6 +162,7 @@ CompletionServer::CompletionServer(Inputs inputs)
     : url_(without_slash(inputs.rollouts.engine)),
       vocab_size_(inputs.vocab_size),
       stop_tokens_(std::move(inputs.stop_tokens)),
+      rollouts_(inputs.rollouts),
       options_(options_of(inputs.rollouts, std::move(inputs.should_stop))) {}
 
 /// @param body null: GET   @param advice where the server refuses
@@ -215,10 +216,10 @@ ServedCompletion CompletionServer::complete(const AskedCompletion& asked) const 
       {"model", asked.model},
       {"prompt", std::vector<int32_t>(asked.prompt.begin(), asked.prompt.end())},
       {"max_tokens", asked.max_tokens},
-      {"temperature", 1},
-      {"top_p", 1},
-      {"top_k", -1},
-      {"min_p", 0},
+      {"temperature", rollouts_.temperature},
+      {"top_p", rollouts_.top_p},
+      {"top_k", rollouts_.top_k.value_or(-1)},  // all tokens
+      {"min_p", rollouts_.min_p},
       {"repetition_penalty", 1},
       {"n", 1},
       {"seed", asked.seed},

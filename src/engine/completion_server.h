@@ -74,6 +74,7 @@ class CompletionServer {
   std::string url_;  // without a slash at its end
   int64_t vocab_size_;
   std::vector<int32_t> stop_tokens_;
+  config::RolloutsConfig rollouts_;
   hub::PostOptions options_;
 };
 

@@ -2,21 +2,21 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
 #include <utility>
 
 #include "answer_record.h"
-#include "own_turns.h"
 #include "rollout_samples.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/exact_json.h"
 
 namespace sftrun::engine {
 
-OwnAnswers::OwnAnswers(const Inputs& inputs)
-    : in_(inputs), writer_(std::make_unique<OwnTurns>(inputs.config, inputs.text, inputs.model)) {}
+OwnAnswers::OwnAnswers(const TurnWriterInputs& inputs)
+    : in_(inputs), failure_(inputs.model.rank), writer_(make_turn_writer(inputs, failure_)) {}
 
 /// What travels to all ranks.
 JudgedAnswer OwnAnswers::kept_of(size_t index, const Answer& answer,
@@ -24,13 +24,18 @@ JudgedAnswer OwnAnswers::kept_of(size_t index, const Answer& answer,
   JudgedAnswer kept{.index = index, .answer = {}, .sample = {}};
   kept.answer.tokens = answer.token_ids;
   kept.answer.is_cut_short = !answer.stopped;
-  for (const model::DrawnLogprob& logprob : answer.logprobs) kept.answer.entropy += logprob.entropy;
+  for (const model::DrawnLogprob& logprob : answer.logprobs)
+    *kept.answer.entropy += logprob.entropy;
+  if (std::isnan(*kept.answer.entropy)) kept.answer.entropy.reset();  // of a server
   if (!is_sample) return kept;
   const std::vector<int32_t> prompt(asked.prompt.ids.begin(), asked.prompt.ids.end());
   kept.sample = {{"prompt", in_.text.tokenizer->decode(prompt, /*skip_special_tokens=*/false)},
                  {"place", asked.place}};
   kept.sample.update(record_of(answer));
-  kept.sample.update(sample_of(answer, prompt, in_.config.train.rollouts.changes_distribution()));
+  const config::RolloutsConfig& rollouts = in_.config.train.rollouts;
+  // A server reports the model's own distribution, whichever one it draws from.
+  kept.sample.update(
+      sample_of(answer, prompt, rollouts.changes_distribution() && !rollouts.is_by_server()));
   return kept;
 }
 

@@ -1,17 +1,14 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <vector>
 
-#include "answering_model.h"
+#include "held_failure.h"
 #include "judging.h"
-#include "sftrun/config/run_config.h"
-#include "sftrun/data/text_model.h"
 #include "sftrun/train/on_policy_batches.h"
 #include "sftrun/train/rollout_answers.h"
-#include "turn_writer.h"
+#include "turn_writers.h"
 
 namespace sftrun::engine {
 
@@ -20,14 +17,8 @@ namespace sftrun::engine {
 /// is resumed writes the same again.
 class OwnAnswers {
  public:
-  struct Inputs {
-    const config::RunConfig& config;
-    const data::TextModel& text;
-    AnsweringModel::Inputs model;
-    std::filesystem::path run_dir;
-  };
   /// All of them must outlive this object.
-  explicit OwnAnswers(const Inputs& inputs);
+  explicit OwnAnswers(const TurnWriterInputs& inputs);
 
   /// @param tokens of the longest prompt with its answer
   void set_longest(int64_t tokens) { longest_ = tokens; }
@@ -37,12 +28,16 @@ class OwnAnswers {
   /// Answers examples, one answer each, and keeps some of logged steps in the run directory. All ranks
   /// call it.   @param step from 0
   train::Rollout write(int64_t step, const std::vector<train::AskedExample>& asked);
+  void finish() { writer_->finish(); }
+  /// Throws what a server did to this rank, as Rollouts::throw_failure.
+  void throw_failure() const { failure_.throw_held(); }
 
  private:
   JudgedAnswer kept_of(size_t index, const Answer& answer, const train::AskedExample& asked,
                        bool is_sample) const;
 
-  Inputs in_;
+  TurnWriterInputs in_;
+  HeldFailure failure_;
   std::unique_ptr<TurnWriter> writer_;
   int64_t longest_ = 0;
 };

@@ -10,9 +10,7 @@
 #include <utility>
 
 #include "conversations.h"
-#include "own_turns.h"
 #include "rollout_samples.h"
-#include "served_turns.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/exact_json.h"
 #include "sftrun/data/json_lines.h"
@@ -41,11 +39,12 @@ void require_judgeable(const config::RunConfig& config, const data::Dataset& pro
 
 Rollouts::Rollouts(const Inputs& inputs)
     : in_(inputs),
-      failure_(inputs.model.rank),
-      writer_(writer_of(inputs, failure_)),
-      rewards_(inputs.config.train.rollouts.reward, surroundings_of(inputs.model.rank)) {
-  if (!in_.config.train.rollouts.environment.empty())
-    environment_.emplace(in_.config, in_.text, surroundings_of(in_.model.rank).should_stop);
+      failure_(inputs.run.model.rank),
+      writer_(make_turn_writer(inputs.run, failure_)),
+      rewards_(inputs.run.config.train.rollouts.reward, surroundings_of(inputs.run.model.rank)) {
+  if (!in_.run.config.train.rollouts.environment.empty())
+    environment_.emplace(in_.run.config, in_.run.text,
+                         surroundings_of(in_.run.model.rank).should_stop);
 }
 
 void Rollouts::finish() {
@@ -57,13 +56,13 @@ void Rollouts::finish() {
 void Rollouts::rehearse() {
   const int64_t of_val = in_.val != nullptr ? train::longest_example(*in_.val) : 0;
   writer_->rehearse(std::max(train::longest_example(in_.train), of_val) +
-                    in_.config.train.rollouts.max_new_tokens);
+                    in_.run.config.train.rollouts.max_new_tokens);
 }
 
 /// Answers and judgements of all ranks. A stop of one is one of all.
 train::Rollout Rollouts::answer(PromptTask task) {
-  const config::RolloutsConfig& rollouts = in_.config.train.rollouts;
-  Rank& rank = in_.model.rank;
+  const config::RolloutsConfig& rollouts = in_.run.config.train.rollouts;
+  Rank& rank = in_.run.model.rank;
   train::Rollout rollout;
   const double began = monotonic_seconds();
   Conversations own;
@@ -88,7 +87,7 @@ train::Rollout Rollouts::answer(PromptTask task) {
 
 /// Lines as `sftrun generate` and `sftrun reward` write them.
 void Rollouts::keep_samples(PromptTask& task, const std::vector<JudgedAnswer>& all) const {
-  const config::RewardSpecs& specs = in_.config.train.rollouts.reward;
+  const config::RewardSpecs& specs = in_.run.config.train.rollouts.reward;
   std::string lines;
   for (const JudgedAnswer& one : all) {
     if (one.sample.is_null()) break;
@@ -100,11 +99,11 @@ void Rollouts::keep_samples(PromptTask& task, const std::vector<JudgedAnswer>& a
       line["rewards"][specs[f].label] = json_of(one.answer.values[f]);
     lines += to_json_text(line) + "\n";
   }
-  write_rollout_samples(in_.run_dir, task.step, lines);
+  write_rollout_samples(in_.run.run_dir, task.step, lines);
 }
 
 train::Rollout Rollouts::write(int64_t step, const std::vector<int64_t>& prompts) {
-  const config::TrainConfig& train = in_.config.train;
+  const config::TrainConfig& train = in_.run.config.train;
   return answer({.name = fmt::format("step {} rollouts", step + 1),
                  .data = in_.train,
                  .prompts = prompts,
@@ -133,7 +132,7 @@ train::AnswerEvaluation Rollouts::evaluate(int64_t step) {
   if (all.mean_reward) evaluation.rewards.emplace_back("reward", *all.mean_reward);
   evaluation.rewards.emplace_back("completions/mean_length", all.mean_length);
   evaluation.rewards.emplace_back("completions/clipped_ratio", all.clipped_ratio);
-  for (auto& metric : train::metrics_of(all, rollout.answers, in_.config.train.rollouts.reward))
+  for (auto& metric : train::metrics_of(all, rollout.answers, in_.run.config.train.rollouts.reward))
     evaluation.rewards.push_back(std::move(metric));
   return evaluation;
 }

@@ -17,7 +17,7 @@
 #include "sftrun/train/evaluation.h"
 #include "sftrun/train/rollout_answers.h"
 #include "sftrun/weights/peft.h"
-#include "turn_writer.h"
+#include "turn_writers.h"
 
 namespace sftrun::engine {
 
@@ -31,13 +31,9 @@ void require_judgeable(const config::RunConfig& config, const data::Dataset& pro
 class Rollouts {
  public:
   struct Inputs {
-    const config::RunConfig& config;
-    const data::TextModel& text;
+    TurnWriterInputs run;
     const data::Dataset& train;
     const data::Dataset* val;  ///< null: no evaluation
-    AnsweringModel::Inputs model;
-    std::filesystem::path run_dir;
-    std::optional<weights::AdapterConfig> adapter;  ///< that trains; nullopt: other values do
   };
   /// All of them must outlive this object.
   explicit Rollouts(const Inputs& inputs);

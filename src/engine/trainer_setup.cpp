@@ -123,15 +123,23 @@ std::unique_ptr<TrainingAnswers> training_answers(PreparedRun& run, Rank& rank) 
                               .model = answering_model(run, rank)});
 }
 
+namespace {
+
+TurnWriterInputs turn_writer_inputs(PreparedRun& run, Rank& rank) {
+  return {.config = run.config,
+          .text = *run.text,
+          .model = answering_model(run, rank),
+          .run_dir = run.run_dir(),
+          .adapter = adapter_of(run)};
+}
+
+}  // namespace
+
 std::unique_ptr<Rollouts> rollouts_of(PreparedRun& run, Rank& rank) {
   if (!run.config.train.has_rollouts()) return nullptr;
-  auto rollouts = std::make_unique<Rollouts>(Rollouts::Inputs{.config = run.config,
-                                                              .text = *run.text,
+  auto rollouts = std::make_unique<Rollouts>(Rollouts::Inputs{.run = turn_writer_inputs(run, rank),
                                                               .train = *run.data.train,
-                                                              .val = run.data.val_or_null(),
-                                                              .model = answering_model(run, rank),
-                                                              .run_dir = run.run_dir(),
-                                                              .adapter = adapter_of(run)});
+                                                              .val = run.data.val_or_null()});
   run.data.batches = std::make_unique<train::RolloutBatches>(
       run.config, *run.data.train,
       [&rollouts = *rollouts](int64_t step, const std::vector<int64_t>& prompts) {
@@ -143,10 +151,7 @@ std::unique_ptr<Rollouts> rollouts_of(PreparedRun& run, Rank& rank) {
 std::unique_ptr<OwnAnswers> own_answers_of(PreparedRun& run, Rank& rank) {
   if (!run.config.train.has_own_answers()) return nullptr;
   SFTRUN_CHECK(run.teacher != nullptr);
-  auto own = std::make_unique<OwnAnswers>(OwnAnswers::Inputs{.config = run.config,
-                                                             .text = *run.text,
-                                                             .model = answering_model(run, rank),
-                                                             .run_dir = run.run_dir()});
+  auto own = std::make_unique<OwnAnswers>(turn_writer_inputs(run, rank));
   train::make_batches(run.data, run.config);  // of the data, in order
   auto batches = std::make_unique<train::OnPolicyBatches>(
       run.config, std::move(run.data.batches), run.data.train_or_null(),

@@ -116,6 +116,7 @@ int Training::run() {
   start_report();
   train::TrainOutcome outcome = trainer_->run();
   if (rollouts_) rollouts_->finish();
+  if (own_answers_) own_answers_->finish();
   write_wanted_result(outcome);
   end_report(outcome);
   rank_.comm().leave();
@@ -144,6 +145,7 @@ train::TrainerInputs Training::inputs() {
     };
   }
   if (rollouts_) inputs.hooks.throw_failure = [this] { rollouts_->throw_failure(); };
+  if (own_answers_) inputs.hooks.throw_failure = [this] { own_answers_->throw_failure(); };
   rank_.start_commands(event_commands(run_.config, rank_));
   inputs.hooks.on_run_event = [this](const train::RunEvent& event) {
     rank_.commands().tell({event.name, event.step, event.details});

@@ -205,12 +205,27 @@ inline constexpr auto kRewardSettings =
 inline constexpr auto kClassifySettings =
     std::to_array<std::string_view>({"data.classes", "train.problem_type"});
 
-inline constexpr auto kDistillSettings = std::to_array<std::string_view>(
-    {"data.loss_on", "data.label_weights", "train.teacher", "train.teacher_topk",
-     "train.teacher_quant", "train.kd_alpha", "train.kd_beta", "train.kd_temperature",
-     "train.rollouts.share", "train.rollouts.max_new_tokens", "train.rollouts.temperature",
-     "train.rollouts.top_p", "train.rollouts.top_k", "train.rollouts.min_p",
-     "train.rollouts.batch_size", "train.rollouts.num_samples"});
+inline constexpr auto kDistillSettings =
+    std::to_array<std::string_view>({"data.loss_on",
+                                     "data.label_weights",
+                                     "train.teacher",
+                                     "train.teacher_topk",
+                                     "train.teacher_quant",
+                                     "train.kd_alpha",
+                                     "train.kd_beta",
+                                     "train.kd_temperature",
+                                     "train.rollouts.share",
+                                     "train.rollouts.max_new_tokens",
+                                     "train.rollouts.temperature",
+                                     "train.rollouts.top_p",
+                                     "train.rollouts.top_k",
+                                     "train.rollouts.min_p",
+                                     "train.rollouts.batch_size",
+                                     "train.rollouts.num_samples",
+                                     "train.rollouts.engine",
+                                     "train.rollouts.engine_model",
+                                     "train.rollouts.engine_token_variable",
+                                     "train.rollouts.engine_timeout"});
 
 inline constexpr auto kEmbedSettings = std::to_array<std::string_view>(
     {"train.pooling", "train.embed_temperature", "train.embed_normalize", "train.embed_symmetric",

@@ -110,7 +110,7 @@ void check_engine(Checks& checks) {
         "`train.rollouts.engine` is a server, which can be given an adapter and no whole "
         "weights, and `tuning.mode` is not lora or qlora",
         {"train.rollouts.engine", "tuning.mode"}, "use tuning.mode: lora, or engine: self");
-  if (rollouts.changes_distribution())
+  if (run.train.has_rollouts() && rollouts.changes_distribution())  // a teacher needs none
     checks.error(
         "`train.rollouts.engine` is a server, which reports the log-probabilities of the "
         "model's own distribution, and the answers are drawn from another one",
