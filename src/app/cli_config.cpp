@@ -62,6 +62,10 @@ Command add_init(CLI::App& config) {
   answer("--max-seq-len", options->max_seq_len, "Longest sequence in tokens [2048, on a CPU 512]",
          "N");
   answer("--epochs", options->epochs, "Passes over the data [3]", "NUMBER");
+  answer("--reward", options->reward,
+         "With data of prompts: what judges the model's answers, as train.rollouts.reward has it "
+         "[by the columns of the data]",
+         "REWARD");
   answer("--devices", options->devices, "With --machine: auto, cpu, a number or a list [auto]",
          "N|0,2,3");
   answer("--dtype", options->dtype, "With --machine: compute dtype [auto]", "DTYPE");
@@ -76,8 +80,8 @@ Command add_init(CLI::App& config) {
                  {"--devices", "--dtype", "--strategy", "--nodes", "--node-rank", "--master"})
               if (!options->machine && command->count(flag) > 0)
                 require(false, *command, "--machine");
-            for (const char* flag :
-                 {"--model", "--data", "--val-split", "--mode", "--max-seq-len", "--epochs"})
+            for (const char* flag : {"--model", "--data", "--val-split", "--mode", "--max-seq-len",
+                                     "--epochs", "--reward"})
               if (options->machine && command->count(flag) > 0)
                 require_at_most_one(*command, {"--machine", flag});
             if (!options->machine && !options->output.empty())

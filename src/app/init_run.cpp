@@ -9,6 +9,8 @@
 #include "config_init.h"
 #include "model_source.h"
 #include "run_check.h"
+#include "sftrun/config/rewards.h"
+#include "sftrun/config/yaml_reader.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/presence.h"
@@ -91,16 +93,28 @@ std::string suggested_seq_len(const MachineView& machine,
   return std::to_string(tokens);
 }
 
-/// What the data are made for, by their first record. Folders, patterns and the hub are not looked at.
-config::Objective suggested_objective(const std::string& data) {
-  constexpr auto kUsual = config::Objective::kSft;
-  if (!is_plain_file(data)) return kUsual;
+/// What the data are made for.
+struct DataUse {
+  config::Objective objective = config::Objective::kSft;
+  bool has_prompts_alone = false;  ///< which the run answers itself
+  std::string reward = {};         ///< that may judge these answers; empty: not known
+};
+
+/// By their first record. Folders, patterns and the hub are not looked at.
+DataUse use_of(const std::string& data) {
+  if (!is_plain_file(data)) return {};
   try {
     const auto reader = data::open_records(data);
     const auto block = reader->next();
-    return block == nullptr ? kUsual : data::likely_objective(block->parse(0, data));
+    if (block == nullptr) return {};
+    const data::Json record = block->parse(0, data);
+    DataUse use{.objective = data::likely_objective(record)};
+    const bool takes_prompts = config::objective_info(use.objective).takes_rollouts;
+    use.has_prompts_alone = takes_prompts && data::is_prompt_alone(record);
+    if (use.has_prompts_alone) use.reward = data::likely_reward(record);
+    return use;
   } catch (const Error&) {  // the checks of the configuration report it
-    return kUsual;
+    return {};
   }
 }
 
@@ -113,6 +127,9 @@ SuggestedRate suggested_rate(config::Objective objective, bool is_full) {
   if (info.needs_reference && !info.reads_samples())
     return is_full ? SuggestedRate{"5.0e-7", "a tenth of LoRA's"}
                    : SuggestedRate{"5.0e-6", "usual for answers that are compared or judged"};
+  if (info.embeds())
+    return is_full ? SuggestedRate{"1.0e-5", "a tenth of LoRA's"}
+                   : SuggestedRate{"1.0e-4", "usual for embedding models"};
   if (info.reads_samples())
     return is_full ? SuggestedRate{"1.0e-6", "a tenth of LoRA's"}
                    : SuggestedRate{"1.0e-5", "usual for sampled answers"};
@@ -160,8 +177,31 @@ std::string yaml_word(const std::string& text) {
   return is_plain ? text : nlohmann::json(text).dump();
 }
 
+/// A function, or a list of them, as `train.rollouts.reward` has it.
+std::string check_reward(std::string& text) {
+  config::Problems problems;
+  try {
+    config::parse_rewards(config::parse_yaml_value(text), "the answer", problems);
+  } catch (const config::ConfigProblems& error) {
+    problems = error.problems;
+  }
+  if (problems.empty()) return {};
+  return fmt::format("{}; {}", problems.front().message, problems.front().fix);
+}
+
+Question question_of_reward(const DataUse& use) {
+  return {"--reward", "What judges the answers",
+          use.reward.empty()
+              ? "a function of docs/rewards.md, such as number or {name: program, command: python3 "
+                "judge.py}"
+              : "the records have what an answer is compared with; docs/rewards.md has others",
+          use.reward.empty() ? std::nullopt : std::optional(use.reward), check_reward};
+}
+
 struct RunAnswers {
   std::string model, data, mode, max_seq_len, epochs, val_split;
+  DataUse use;  ///< of the data
+  std::string reward;
 };
 
 RunAnswers ask_about_run(const InitOptions& options, const MachineView& machine) {
@@ -177,6 +217,14 @@ RunAnswers ask_about_run(const InitOptions& options, const MachineView& machine)
       {"--data", "Training data", "a file, a folder or a data set on the hub (docs/data.md)",
        first_that_exists({"data/train.jsonl", "train.jsonl", "data"}), check_data},
       options.data);
+  answers.use = use_of(answers.data);
+  if (answers.use.has_prompts_alone)
+    answers.reward = interview.ask(question_of_reward(answers.use), options.reward);
+  else if (options.reward)
+    throw ConfigError(
+        fmt::format("--reward has no effect: the first record of {} is no prompt without an answer",
+                    answers.data),
+        "--reward on the command line", "leave it out, or name a file of prompts with --data");
   answers.val_split = interview.ask(question_of_val_split(answers.data), options.val_split);
   answers.mode =
       interview.ask({"--mode", "What to train",
@@ -193,9 +241,25 @@ RunAnswers ask_about_run(const InitOptions& options, const MachineView& machine)
   return answers;
 }
 
+/// The lines of train.rollouts; "": the run writes no answers.
+std::string rollout_lines(const RunAnswers& answers) {
+  if (!answers.use.has_prompts_alone) return "";
+  constexpr int64_t kTokens = 512;
+  const int64_t tokens =
+      std::min<int64_t>(kTokens, std::max<int64_t>(1, std::stoll(answers.max_seq_len) / 2));
+  const bool is_list = trim(answers.reward).starts_with('[');
+  return fmt::format(
+      "  rollouts:                     # the model answers the prompts between steps; "
+      "docs/grpo.md\n"
+      "    n: 8                        # answers to each prompt, whose rewards are compared\n"
+      "    max_new_tokens: {:<12}# prompt and answer have at most max_seq_len together\n"
+      "    reward: {:<19} # what judges the answers; docs/rewards.md\n",
+      tokens, is_list ? answers.reward : fmt::format("[{}]", answers.reward));
+}
+
 std::string yaml_of(const RunAnswers& answers, const std::string& file) {
   const bool is_full = answers.mode == "full";
-  const config::Objective objective = suggested_objective(answers.data);
+  const config::Objective objective = answers.use.objective;
   const SuggestedRate rate = suggested_rate(objective, is_full);
   std::string text = fmt::format(
       "# Written by `sftrun config init`. Every key: docs/configuration.md\n"
@@ -233,10 +297,11 @@ std::string yaml_of(const RunAnswers& answers, const std::string& file) {
       "{}"
       "  eval_strategy: {}\n"
       "  save_every: 10m               # a killed run loses at most 10 minutes\n"
-      "  save_total_limit: 2\n",
+      "  save_total_limit: 2\n"
+      "{}",
       objective_line(objective), answers.epochs, rate.rate, rate.why,
       is_full ? "  gradient_checkpointing: true  # a third more time, much less memory\n" : "",
-      validates ? "epoch" : "\"no\"");
+      validates ? "epoch" : "\"no\"", rollout_lines(answers));
   return text;
 }
 

@@ -3,7 +3,8 @@
 
     tests/smoke/wizard.py --sftrun build/bin/sftrun
 
-objective  data with pairs, rewards, judgements and classes get the objective that reads them
+objective  data with pairs, rewards, judgements, classes and queries get the objective that reads them
+prompts    data without answers get train.rollouts, with what judges the answers
 run        the YAML of a run trains a tiny model, with LoRA, QLoRA and all weights
 machine    the machine file starts two processes; with two machines, their launchers find each other
 """
@@ -68,11 +69,31 @@ def check_runs(machine, folder):
 def check_objectives(machine, folder):
     for objective, record in {"dpo": {"prompt": "a", "chosen": "b", "rejected": "c"}, "grpo": {"prompt": "a", "completion": "b", "reward": 1},
                               "kto": {"prompt": "a", "completion": "b", "label": True}, "classify": {"text": "a", "label": "b"},
-                              "sft": {"text": "a"}}.items():
+                              "embed": {"query": "a", "pos": ["b"]}, "sft": {"text": "a"}}.items():
         (folder / f"{objective}.jsonl").write_text(json.dumps(record) + "\n")
         machine.run("config", "init", "--model", MODEL, "--data", f"{objective}.jsonl", "--max-seq-len", 64, "-o", f"of-{objective}.yaml")
         shown = machine.run("config", "show", "--config", f"of-{objective}.yaml")
         expect(f"objective: {objective}", re.search(rf"^  objective: {objective}$", shown, re.MULTILINE), shown)
+
+
+def check_prompts(machine, folder):
+    """Prompts that the run itself answers: what judges them is proposed by the record, or asked for."""
+    records = {"number": {"prompt": "a", "answer": 3}, "exact_match": {"messages": [{"role": "user", "content": "a"}], "solution": "b"}, "length": {"prompt": "a"}}
+    for name, record in records.items():
+        (folder / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
+        words = ["config", "init", "--model", MODEL, "--data", f"{name}.jsonl", "--max-seq-len", 64, "-o", f"to-{name}.yaml"]
+        if name == "length":  # nothing to compare an answer with
+            refused = machine.start(*words)
+            said = refused.communicate(timeout=TIMEOUT)[0]
+            expect("prompts: what judges is asked for", refused.returncode == 2 and "--reward" in said, said)
+            words += ["--reward", "{name: length, target: 3}"]
+        machine.run(*words)
+        shown = machine.run("config", "show", "--config", f"to-{name}.yaml")
+        expect(f"prompts: {name}", all(re.search(wanted, shown, re.MULTILINE) for wanted in ("^  objective: grpo$", f"reward: .*{name}", "^    max_new_tokens: 32$")), shown)
+    machine.run("train", "--config", "to-exact_match.yaml", "--device", "cpu", "--dry-run")
+    refused = machine.start("config", "init", "--model", MODEL, "--data", "train.jsonl", "--reward", "number", "-o", "idle.yaml")
+    said = refused.communicate(timeout=TIMEOUT)[0]
+    expect("prompts: --reward without prompts is refused", refused.returncode == 2 and "--reward has no effect" in said, said)
 
 
 def check_machines(machine, other, folder):
@@ -102,6 +123,7 @@ def main():
         sftrun = options.sftrun.resolve()
         machine = Machine(sftrun, folder, "machine-0")
         check_objectives(machine, folder)
+        check_prompts(machine, folder)
         check_runs(machine, folder)
         check_machines(machine, Machine(sftrun, folder, "machine-1"), folder)
     print(f"{len(failures)} failures")
