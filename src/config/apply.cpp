@@ -29,6 +29,8 @@ class Applier {
     } else if (says_nothing_is_offloaded(assignment)) {
       for (Field& one : fields_.fields)
         if (one.section() == assignment.key) set(one, inside(assignment, one.key));
+    } else if (fields_.has_section(assignment.key) && assignment.value.kind == Value::Kind::kNull) {
+      reset_section(assignment);
     } else if (fields_.has_section(assignment.key)) {
       problems_.push_back({fmt::format("`{}` is a section, not a key", assignment.key),
                            assignment.place, fix_of_section(assignment)});
@@ -73,6 +75,17 @@ class Applier {
       return;
     }
     note(assignment, field.type == FieldType::kChoice ? field.get() : to_json(assignment.value));
+  }
+
+  /// As in a file, a section without a value has the defaults of all its keys: what was set before is undone.
+  void reset_section(const Assignment& assignment) {
+    const std::string prefix = assignment.key + ".";
+    const auto is_inside = [&](const std::string& key) { return key.starts_with(prefix); };
+    for (Field& field : fields_.fields)
+      if (is_inside(field.key)) field.reset();
+    std::erase_if(loaded_.places, [&](const auto& place) { return is_inside(place.first); });
+    std::erase_if(loaded_.overrides, [&](const Override& old) { return is_inside(old.key); });
+    note(assignment, nullptr);
   }
 
   /// "null" or "~" for a path, which says that there is none. A value that is left out means the default.

@@ -28,9 +28,6 @@ inline Limits a_path(std::string none = {}) {
 inline Limits at_least(double min) {
   return {.min = min};
 }
-inline Limits above(double min) {
-  return {.min = min, .above_min = true};
-}
 inline Limits between(double min, double max) {
   return {.min = min, .max = max};
 }
@@ -43,7 +40,10 @@ inline Limits from_until(double min, double max) {
 
 /// Numbers of steps, tokens and records: far from overflow in products, and in what clocks and files hold.
 inline constexpr double kMaxCount = 1e12;
-inline constexpr double kMaxFactor = 1e6;      ///< of a loss: its squares stay finite in fp32
+inline constexpr double kMaxFactor =
+    1e6;  ///< of a loss or an update: its squares stay finite in fp32
+inline constexpr double kMaxWaitS = 1e6;  ///< for a program, as `timeout` of a reward
+inline constexpr double kMaxNegatives = 65536;
 inline constexpr double kMaxTokens = 1 << 24;  ///< of a sequence
 inline constexpr double kMaxImagePixels = 1 << 28, kMaxImageSide = 1 << 16;
 inline constexpr double kMaxDevices = 1 << 16;          ///< of a run
@@ -90,7 +90,7 @@ template <class Visitor>
 void visit_fields(LoraConfig& lora, Visitor&& field) {
   using enum OnResume;
   field(lora.r, "r", between(1, 65536), kSame, "LoRA rank.", "16");
-  field(lora.alpha, "alpha", above(0), kSame,
+  field(lora.alpha, "alpha", above_up_to(0, kMaxFactor), kSame,
         "LoRA scale: the low-rank product is multiplied by alpha / r.", "32");
   field(lora.dropout, "dropout", from_until(0, 1), kSame, "Dropout on the input of LoRA's A.",
         "0.05");
@@ -400,7 +400,7 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
             ": which hidden states are the embedding of a text: that of its last token, or the "
             "mean of all of its tokens.",
         "mean");
-  field(train.embed_temperature, "embed_temperature", above(0), kSame,
+  field(train.embed_temperature, "embed_temperature", above_up_to(0, kMaxFactor), kSame,
         readers_of_setting("train.embed_temperature") +
             ": divides similarities before the softmax; 1 / `scale` of sentence-transformers' "
             "MultipleNegativesRankingLoss, whose default is 20.",
@@ -414,7 +414,7 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
             ": the loss is the mean of that of finding each query's text and that of finding each "
             "text's query (MultipleNegativesSymmetricRankingLoss).",
         "true");
-  field(train.negatives, "negatives", at_least(0), kSame,
+  field(train.negatives, "negatives", between(0, kMaxNegatives), kSame,
         readers_of_setting("train.negatives") +
             ": texts of each record that do not fit its query; a record that has more gives its "
             "first ones. Without it as many as the first record has.",
@@ -535,9 +535,9 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
         "Decay of the first moment (adamw, lion).", "0.9");
   field(train.adam_beta2, "adam_beta2", from_until(0, 1), kSame,
         "Decay of the second moment; also Lion's beta2.", "0.95");
-  field(train.adam_epsilon, "adam_epsilon", above(0), kSame,
+  field(train.adam_epsilon, "adam_epsilon", above_up_to(0, kMaxFactor), kSame,
         "Added to the denominator of the update (adamw).", "1e-6");
-  field(train.weight_decay, "weight_decay", at_least(0), kSame,
+  field(train.weight_decay, "weight_decay", between(0, kMaxFactor), kSame,
         "Weight decay, decoupled from the gradient (sgd: added to the gradient).", "0.01");
   field(train.momentum, "momentum",
         from_until(0, 1).otherwise(optimizer_defaults("momentum", &OptimizerInfo::momentum)), kSame,
@@ -550,18 +550,20 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
         "muon's factor of the learning rate of a matrix. match_rms_adamw: 0.2 sqrt(max(rows, "
         "columns)), so that learning rates for AdamW fit. original: sqrt(max(1, rows / columns)).",
         "original");
-  field(train.loraplus_lr_ratio, "loraplus_lr_ratio", above(0).otherwise("1"), kSame,
+  field(train.loraplus_lr_ratio, "loraplus_lr_ratio", above_up_to(0, kMaxFactor).otherwise("1"),
+        kSame,
         "LoRA+: the learning rate of LoRA's B, and of tensors with one dimension, is this multiple "
         "of learning_rate.",
         "16");
-  field(train.neftune_noise_alpha, "neftune_noise_alpha", above(0).otherwise("no noise"), kSame,
+  field(train.neftune_noise_alpha, "neftune_noise_alpha",
+        above_up_to(0, kMaxFactor).otherwise("no noise"), kSame,
         "NEFTune: during training, embeddings get uniform noise of up to alpha / sqrt(tokens of "
         "the document * hidden size).",
         "5");
   field(train.max_grad_norm, "max_grad_norm", at_least(0), kSame,
         "Gradients with a larger norm are scaled down to it. 0: no clipping.", "0.3");
   field(train.router_aux_loss_coef, "router_aux_loss_coef",
-        at_least(0).otherwise("from the model's config.json"), kSame,
+        between(0, kMaxFactor).otherwise("from the model's config.json"), kSame,
         "Mixtures of experts: factor of the routers' load-balancing loss, which is averaged over "
         "the micro-batches of a step. 0: no such loss.",
         "0.001");
@@ -739,7 +741,7 @@ void visit_fields(RolloutsConfig& rollouts, Visitor&& field) {
         "0.9");
   field(rollouts.top_p, "top_p", between(0.01, 1), kSame,
         "Tokens are drawn from the likeliest ones whose probabilities reach this sum.", "0.95");
-  field(rollouts.top_k, "top_k", at_least(1).otherwise("none"), kSame,
+  field(rollouts.top_k, "top_k", between(1, kMaxCount).otherwise("none"), kSame,
         "Tokens are drawn from so many of the likeliest ones.", "50");
   field(rollouts.min_p, "min_p", between(0, 1), kSame,
         "Tokens are drawn from those of at least this share of the largest probability.", "0.05");
@@ -753,7 +755,7 @@ void visit_fields(RolloutsConfig& rollouts, Visitor&& field) {
         "python3 tools.py");
   field(rollouts.max_turns, "max_turns", between(1, 1000), kSame,
         "The most turns of the model in a conversation with `environment`.", "8");
-  field(rollouts.environment_timeout, "environment_timeout", above(0), kAny,
+  field(rollouts.environment_timeout, "environment_timeout", above_up_to(0, kMaxWaitS), kAny,
         "Seconds that `environment` may take for the turns of a batch of up to 64 conversations.",
         "300");
   field(rollouts.chat, "chat", any().otherwise("true, if the model has a chat template"), kSame,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "layers.h"
+#include "loss_names.h"
 #include "sftrun/config/problem.h"
 #include "sftrun/config/yaml_reader.h"
 #include "sftrun/core/file.h"
@@ -60,6 +61,13 @@ void drop_lower_dtype(LoadedConfig& loaded, const std::string& machine_place,
   loaded.config.model.dtype = DTypeChoice::kAuto;
   loaded.places.erase("model.dtype");
   std::erase_if(loaded.overrides, [](const Override& old) { return old.key == "model.dtype"; });
+}
+
+/// Values are read one by one. Which losses there are is known when all are.
+void name_losses(const ObjectiveInfo& objective, Problems& problems) {
+  const std::string of_any = fix_of_unknown_loss(nullptr);
+  for (Problem& problem : problems)
+    if (problem.fix == of_any) problem.fix = fix_of_unknown_loss(&objective);
 }
 
 /// A key whose value was refused is not also reported as missing.
@@ -140,6 +148,7 @@ LoadedConfig load(const std::filesystem::path* yaml, const std::vector<std::stri
   apply(command_line, fields, loaded, problems);
   drop_lower_dtype(loaded, machine_dtype, named);
   if (use == ConfigUse::kEvaluation) keep_named_validation(command_line, loaded);
+  name_losses(loaded.config.train.objective_info(), problems);
   std::vector<std::string> relation_warnings;
   add_relations(loaded, use, problems, relation_warnings);
   throw_if_any(problems);

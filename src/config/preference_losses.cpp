@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "loss_names.h"
 #include "parse_field.h"
 #include "row_settings.h"
 #include "sftrun/core/strings.h"
@@ -11,12 +12,6 @@
 /// `train.loss_type`.
 namespace sftrun::config {
 namespace {
-
-std::vector<std::string> loss_names() {
-  std::vector<std::string> names;
-  for (const PreferenceLossInfo& info : kPreferenceLosses) names.emplace_back(info.name);
-  return names;
-}
 
 std::optional<Complaint> add_share(const std::string& name, double weight, LossMixture& losses) {
   const PreferenceLossInfo* info = find_preference_loss(ascii_lower(name));
@@ -28,7 +23,8 @@ std::optional<Complaint> add_share(const std::string& name, double weight, LossM
         /*show_takes=*/false};
   if (info == nullptr)
     return Complaint{fmt::format("has the loss {}", excerpt(name)),
-                     "the losses are " + joined(loss_names(), " and "), /*show_takes=*/false};
+                     fix_of_unknown_loss(nullptr),  // until the objective is known
+                     /*show_takes=*/false};
   const bool is_twice = std::any_of(losses.shares.begin(), losses.shares.end(),
                                     [&](const LossShare& one) { return one.loss == info->loss; });
   if (is_twice)
@@ -47,15 +43,29 @@ std::optional<Complaint> read_share(const Value& value, size_t i, LossMixture& l
     return add_share(item.text, 1, losses);
   }
   double weight = 0;
-  const Limits limits{.min = 0, .above_min = true};
-  if (parse_field(item, limits, weight) || !std::isfinite(weight))
+  constexpr double kMaxWeight = 1e6;
+  const Limits limits{.min = 0, .max = kMaxWeight, .above_min = true};
+  if (parse_field(item, limits, weight))
     return Complaint{
         fmt::format("has the weight {} for {}", describe(item), excerpt(value.keys[i].text)),
-        "write a number above 0, or leave the loss out", /*show_takes=*/false};
+        fmt::format("write a number above 0 and at most {:g}, or leave the loss out", kMaxWeight),
+        /*show_takes=*/false};
   return add_share(value.keys[i].text, weight, losses);
 }
 
 }  // namespace
+
+std::string fix_of_unknown_loss(const ObjectiveInfo* objective) {
+  const bool has_several = objective != nullptr && !objective->losses.empty();
+  std::vector<std::string> names;
+  for (const PreferenceLossInfo& info : kPreferenceLosses)
+    if (!has_several || objective->takes_loss(info.loss)) names.emplace_back(info.name);
+  if (!has_several) return "the losses are " + joined(names, " and ");
+  return names.size() == 1
+             ? fmt::format("the loss of train.objective {} is {}", objective->name, names.front())
+             : fmt::format("the losses of train.objective {} are {}", objective->name,
+                           joined(names, " and "));
+}
 
 const PreferenceLossInfo* find_preference_loss(std::string_view name) {
   const auto* found =

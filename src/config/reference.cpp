@@ -38,7 +38,8 @@ A value is taken from the first of these sources that sets the key. A run prints
    `sftrun config init --machine` asks for them and writes the file
 6. the default
 
-Values are always YAML; an empty value or `null` means the default. `yes`, `no`, `on` and `off` are booleans, as in YAML 1.1. The file is
+Values are always YAML; an empty value or `null` means the default, for a section
+(`train.rollouts=null`) the defaults of all its keys. `yes`, `no`, `on` and `off` are booleans, as in YAML 1.1. The file is
 UTF-8, YAML or JSON. Paths of inputs are relative to the current directory, or else to the directory of the YAML file; `output.dir` and
 `data.cache_dir` are relative to the current directory; `~` is the home directory. For
 a path `none`, `None`, `null` and `~` mean that there is none (a file of such a name is `./none`): no validation data, no cache, the model's

@@ -260,6 +260,32 @@ TEST_F(ConfigTest, EmptyValuesGiveDefaults) {
   EXPECT_EQ(loaded.config.tuning.lora.r, 16);
 }
 
+/// As in a file.
+TEST_F(ConfigTest, ASectionOfNothingHasItsDefaults) {
+  const std::string rollouts =
+      "train:\n  objective: grpo\n  rollouts: {n: 4, environment: cat, reward: [number]}\n";
+  for (const char* nothing : {"null", "~", ""}) {
+    const LoadedConfig loaded =
+        load(rollouts, {"train.rollouts.n=2", std::string("train.rollouts=") + nothing});
+    EXPECT_FALSE(loaded.config.train.has_rollouts()) << nothing;
+    EXPECT_EQ(to_json(loaded.config)["train"]["rollouts"],
+              to_json(RunConfig())["train"]["rollouts"]);
+    EXPECT_EQ(loaded.config.train.objective, Objective::kGrpo);
+    ASSERT_EQ(loaded.overrides.size(), 1U) << "what came before is undone";
+    EXPECT_EQ(loaded.overrides[0].key, "train.rollouts");
+    EXPECT_EQ(loaded.overrides[0].value, "null");
+  }
+  EXPECT_EQ(
+      load(rollouts, {"train.rollouts=null", "train.rollouts.reward=[{name: length, target: 3}]"})
+          .config.train.rollouts.n,
+      RolloutsConfig().n)
+      << "what comes later is set";
+  EXPECT_EQ(load("tuning: {lora: {r: 4, dora: true}}\n", {"tuning.lora=null"}).config.tuning.lora.r,
+            LoraConfig().r);
+  set("SFTRUN_TRAIN__ROLLOUTS", "null");
+  EXPECT_FALSE(load(rollouts).config.train.has_rollouts());
+}
+
 TEST_F(ConfigTest, UnsupportedKeysWithoutEffectAreAccepted) {
   EXPECT_TRUE(load("parallel: {tp: 1, pp: 1, offload: none, deepspeed: null, device_map: }\n"
                    "tuning: {train_parts: null}\ntrain: {early_stopping: no}\n")

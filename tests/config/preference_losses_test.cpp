@@ -84,6 +84,25 @@ TEST_F(PreferenceLossesTest, BadOnesAreNamed) {
 }
 
 /// A setting that no loss of the run reads has no effect, and the warning names those that do.
+/// Also where the objective is read after the loss.
+TEST_F(PreferenceLossesTest, ThoseOfTheObjectiveAreNamed) {
+  const auto fix_of = [&](const std::string& train, const std::vector<std::string>& overrides) {
+    try {
+      load("train: {" + train + "}\n", overrides);
+    } catch (const ConfigProblems& error) {
+      return error.problems.front().fix;
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(fix_of("loss_type: nope, objective: grpo", {}),
+            "the losses of train.objective grpo are grpo, bnpo, dr_grpo, dapo and cispo");
+  EXPECT_EQ(fix_of("loss_type: [nope], objective: grpo", {"train.objective=cpo"}),
+            "the losses of train.objective cpo are sigmoid, hinge and ipo");
+  EXPECT_EQ(fix_of("objective: ipo, loss_type: {nope: 2}", {}),
+            "the loss of train.objective ipo is ipo");
+  EXPECT_NE(fix_of("loss_type: nope", {}).find("the losses are sigmoid, hinge"), std::string::npos);
+}
+
 TEST_F(PreferenceLossesTest, SettingsThatNoLossReadsAreWarnedOf) {
   const auto warnings = [&](const std::string& text) {
     return load("train: {" + text + "}\n").warnings;

@@ -13,6 +13,7 @@ namespace sftrun::config::relations {
 namespace {
 
 constexpr int64_t kMaxRank = 65536;
+constexpr double kMaxAlpha = 1e6;
 
 bool is_adapter(Run run) {
   return run.tuning.trains_adapter();
@@ -193,13 +194,14 @@ void check_expression(Checks& checks, const char* key, const std::string& expres
 void check_pattern(Checks& checks, const nlohmann::ordered_json& pattern, const char* key,
                    bool whole) {
   for (const auto& [name, value] : pattern.items()) {
-    const bool fits = whole ? value.is_number_integer() && value.get<int64_t>() >= 1 &&
-                                  value.get<int64_t>() <= kMaxRank
-                            : value.is_number() && value.get<double>() > 0;
+    const bool fits =
+        whole ? value.is_number_integer() && value.get<int64_t>() >= 1 &&
+                    value.get<int64_t>() <= kMaxRank
+              : value.is_number() && value.get<double>() > 0 && value.get<double>() <= kMaxAlpha;
     if (!fits) {
       checks.error(fmt::format("`{}` is {} for `{}`", key, shown(value), excerpt(name)), {key},
                    whole ? fmt::format("write a whole number from 1 to {}", kMaxRank)
-                         : "write a number above 0");
+                         : fmt::format("write a number above 0 and at most {}", kMaxAlpha));
     }
     check_expression(checks, key, name, peft_key_problem(name));
   }
