@@ -13,6 +13,7 @@
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
 #include "sftrun/data/teacher_scores.h"
+#include "sftrun/plan/quant_notes.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/train/identity.h"
 #include "sftrun/weights/adapter_file.h"
@@ -134,6 +135,9 @@ void TeacherBeside::check(const weights::Checkpoint& teacher) {
   if (arch.score)
     throw ConfigError("the teacher has a head of scores, and gives no tokens", kSetting,
                       "name a language model");
+  if (const config::TrainConfig& train = run_.config.train;
+      config::form_of_teacher(train).keeps_blocks())
+    plan::require_blocks(train.teacher_quant, weights::block_kinds(teacher), "train.teacher_quant");
   const data::TextModel text = text_model_of(teacher, "");
   require_tokens_of_teacher(data::tokens_of(*text.tokenizer), *run_.text,
                             run_.checkpoint->arch().vocab_size, kSetting);

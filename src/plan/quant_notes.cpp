@@ -36,19 +36,22 @@ std::string idle_quant_keys(const config::TuningConfig& tuning, bool keeps_store
                      reason);
 }
 
-void require_blocks(config::Quant quant, const std::set<std::string>& kinds) {
-  if (quant == config::Quant::kStored && !kinds.contains("stored")) {
-    throw ConfigError("`tuning.quant` is stored, but the model's files hold no quantised matrices",
-                      "tuning.quant", "remove quant, or name a quantised model");
-  }
+void require_blocks(config::Quant quant, const std::set<std::string>& kinds,
+                    const std::string& key) {
+  const std::string leaf = key.substr(key.rfind('.') + 1);
+  if (quant == config::Quant::kStored && !kinds.contains("stored"))
+    throw ConfigError(
+        fmt::format("`{}` is stored, but the model's files hold no quantised matrices", key), key,
+        fmt::format("remove {}, or name a quantised model", leaf));
   const std::string kind = quant == config::Quant::kGguf    ? "gguf"
                            : quant == config::Quant::kMxfp4 ? "mxfp4"
                                                             : "stored";
   if (kinds.contains(kind)) return;
   throw ConfigError(
-      fmt::format("`tuning.quant` is {}, but the model has no such blocks", kind), "tuning.quant",
-      quant == config::Quant::kGguf ? "name a quantised .gguf file, or remove quant"
-                                    : "name a model whose experts are in MXFP4, or remove quant");
+      fmt::format("`{}` is {}, but the model has no such blocks", key, kind), key,
+      quant == config::Quant::kGguf
+          ? fmt::format("name a quantised .gguf file, or remove {}", leaf)
+          : fmt::format("name a model whose experts are in MXFP4, or remove {}", leaf));
 }
 
 void require_pissa_over(const config::TuningConfig& tuning, const spec::ArchSpec& arch,

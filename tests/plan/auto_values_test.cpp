@@ -103,6 +103,9 @@ TEST(Blocks, StoredNeedsQuantisedFiles) {
   require_blocks(Quant::kStored, {"stored"});
   expect_error<ConfigError>([] { require_blocks(Quant::kStored, {}); },
                             {"`tuning.quant` is stored", "remove quant"});
+  expect_error<ConfigError>(
+      [] { require_blocks(Quant::kGguf, {"stored"}, "train.teacher_quant"); },
+      {"`train.teacher_quant` is gguf", "train.teacher_quant\n", "remove teacher_quant"});
 }
 
 }  // namespace

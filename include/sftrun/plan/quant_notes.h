@@ -14,8 +14,10 @@ namespace sftrun::plan {
 std::string idle_quant_keys(const config::TuningConfig& tuning, bool keeps_stored);
 
 /// @param kinds weights::block_kinds of the model's files
+/// @param key of `quant`
 /// @throws ConfigError where a form is to stay that they do not have.   @pre keeps_blocks()
-void require_blocks(config::Quant quant, const std::set<std::string>& kinds);
+void require_blocks(config::Quant quant, const std::set<std::string>& kinds,
+                    const std::string& key = "tuning.quant");
 
 /// PiSSA subtracts the principal part from each matrix, and what is left cannot be written as
 /// ggml's blocks.   @throws ConfigError where a run would have to
