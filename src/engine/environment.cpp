@@ -38,20 +38,30 @@ std::string read_turn(const std::string& line, std::optional<OutsideTurn>& turn)
   return {};
 }
 
+reward::OutsideProgramOptions program_of(const config::RunConfig& config,
+                                         std::function<bool()> should_stop) {
+  return {.name = "the program of the environment",
+          .command = config.train.rollouts.environment,
+          .where = kSetting,
+          .timeout_s = config.train.rollouts.environment_timeout,
+          .answer = kTakes,
+          .timeout_key = "train.rollouts.environment_timeout",
+          .should_stop = std::move(should_stop)};
+}
+
 }  // namespace
+
+void Environment::require_program(const config::RunConfig& config) {
+  if (!config.train.rollouts.environment.empty())
+    const reward::OutsideProgram checked(program_of(config, {}));
+}
 
 Environment::Environment(const config::RunConfig& config, const data::TextModel& text,
                          std::function<bool()> should_stop)
     : text_(text),
       is_chat_(config.train.rollouts.chat.value_or(text.chat_template != nullptr)),
       template_variables_(data::template_variables(config.data)),
-      program_({.name = "the program of the environment",
-                .command = config.train.rollouts.environment,
-                .where = kSetting,
-                .timeout_s = config.train.rollouts.environment_timeout,
-                .answer = kTakes,
-                .timeout_key = "train.rollouts.environment_timeout",
-                .should_stop = std::move(should_stop)}) {}
+      program_(program_of(config, std::move(should_stop))) {}
 
 std::vector<std::optional<OutsideTurn>> Environment::ask(
     const std::vector<TurnJson>& conversations) {

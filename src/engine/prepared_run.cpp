@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "environment.h"
 #include "host_memory.h"
 #include "memory_advice.h"
 #include "rollouts.h"
@@ -144,6 +145,7 @@ void prepare_data(PreparedRun& run, const train::TrainState* saved,
       may_have_media ? kinds_in(run.data.train_or_null()) : data::MediaKinds();
   run.has_images = has_images(run, in_train);
   if (run.config.train.has_rollouts() && rank.is_main()) {
+    Environment::require_program(run.config);
     require_judgeable(run.config, *run.data.train);
     if (run.data.val) require_judgeable(run.config, *run.data.val);
   }

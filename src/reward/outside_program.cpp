@@ -27,7 +27,12 @@ OutsideProgram::OutsideProgram(OutsideProgramOptions options)
     : options_(std::move(options)),
       program_({.command = options_.command,
                 .should_stop = options_.should_stop,
-                .guard = options_.guard}) {}
+                .guard = options_.guard}) {
+  const std::string why = missing_program(options_.command);
+  if (!why.empty())
+    throw ConfigError(fmt::format("{} cannot run: {}", options_.name, why), place(),
+                      "correct the command; paths in it begin at the working directory");
+}
 
 std::string OutsideProgram::place() const {
   return options_.where.empty() ? excerpt(options_.command)

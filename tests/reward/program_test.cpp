@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <thread>
 
@@ -12,6 +13,7 @@
 #include "sftrun/core/clock.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
+#include "sftrun/reward/outside_program.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
@@ -99,7 +101,7 @@ TEST_F(ProgramRewardTest, OneThatKeepsDyingIsNamed) {
        "(rewards.yaml:1:"});
   EXPECT_EQ(num_starts(), 3);
   test::expect_error<DeviceError>(
-      [&] { values(*command("no-such-program", "restarts: 0"), {"a"}); },
+      [&] { values(*command("true && no-such-program", "restarts: 0"), {"a"}); },
       {"ended with exit code 127 after 0 of 1 answers", "not found", "no-such-program"});
   test::expect_error<DeviceError>(
       [&] { values(*command("kill -SEGV $$", "restarts: 0"), {"a"}); },
@@ -109,6 +111,33 @@ TEST_F(ProgramRewardTest, OneThatKeepsDyingIsNamed) {
         values(*command("head -n 1 >/dev/null; echo 1", "restarts: 0"), {"a", "b"});
       },
       {"ended with exit code 0 after 1 of 2 answers"});
+}
+
+/// Before the first answer.
+TEST_F(ProgramRewardTest, OneThatIsMissingIsRefusedAtOnce) {
+  test::expect_error<ConfigError>(
+      [&] { command("no-such-program", "restarts: 0"); },
+      {"the program of the reward judge cannot run: there is no no-such-program", "PATH",
+       "no-such-program (rewards.yaml:1:"});
+  const std::string file = folder() + "/judge.py", missing = folder() + "/nowhere.py";
+  std::ofstream(file) << "#!/bin/sh\ncat\n";
+  EXPECT_NE(missing_program(missing + " --fast").find("does not exist"), std::string::npos);
+  EXPECT_NE(missing_program(file).find("may not be executed"), std::string::npos);
+  EXPECT_NE(missing_program(folder()).find("is a directory"), std::string::npos);
+  EXPECT_NE(missing_program("python3 " + missing + " x").find("does not exist"), std::string::npos);
+  EXPECT_NE(missing_program("exec /bin/sh " + missing).find("does not exist"), std::string::npos);
+  std::filesystem::permissions(file, std::filesystem::perms::owner_exec,
+                               std::filesystem::perm_options::add);
+  for (const std::string& fine :
+       {file + " -v", "sh " + file, std::string("cat"), std::string("  exec cat"),
+        std::string("while read -r line; do echo 1; done"), std::string("n=0; echo $n"),
+        std::string("\"$JUDGE\" --fast"), std::string("python3 -m judge"),
+        std::string("read -r line; echo 1"), std::string("[ -e a ] || no-such-program"),
+        std::string("(no-such-program)"),
+        std::string("no-such-program() { cat; }; no-such-program"),
+        std::string("~/no-such-program"), std::string("A=b no-such-program"),
+        std::string("cat\nno-such-program")})
+    EXPECT_EQ(missing_program(fine), "") << fine;
 }
 
 TEST_F(ProgramRewardTest, OneThatEndsAfterItsAnswersIsStartedForTheNextBatch) {

@@ -21,10 +21,16 @@ struct OutsideProgramOptions {
   std::string guard = "/proc/self/exe";
 };
 
+/// Why the shell would not find what a command runs: "./judge.py does not exist"; empty: it finds it, or the command says that
+/// only as it runs (variables, quotes, several commands). Of an interpreter (python3, bash, node, …) the same of its script.
+/// @param command for `sh -c`
+std::string missing_program(const std::string& command);
+
 /// A program of the user that answers each line with one, started again where it ends or hangs
 /// (launch::LineProgram). Not thread-safe.
 class OutsideProgram {
  public:
+  /// @throws ConfigError for a command whose program is missing or may not be executed
   explicit OutsideProgram(OutsideProgramOptions options);
 
   /// One answer to each line.
