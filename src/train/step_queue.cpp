@@ -54,9 +54,11 @@ void StepQueue::try_longest(int64_t step) {
   own_work_.of_step();  // is not that of the first step
 }
 
-int StepQueue::queue(int64_t step, const std::function<HostNumbers()>& host_numbers) {
+int StepQueue::queue(int64_t step, const std::function<HostNumbers()>& host_numbers,
+                     const std::function<void()>& on_prepared) {
   QueuedStep queued{.step = step, .started_s = monotonic_seconds()};
   if (const int code = in_.batches->prepare(step)) return code;
+  if (on_prepared) on_prepared();
   queued.prepared_seconds = monotonic_seconds() - queued.started_s;
   if (in_.hooks.activity != nullptr) in_.hooks.activity->set_step(step + 1);
   const kernels::WorkRange training(in_.hooks.activity, Work::kTraining);

@@ -43,8 +43,10 @@ class StepQueue {
   /// @param step counted from 0
   /// @param host_numbers called when the passes are queued: what the other ranks are told with the
   /// step, without `num_terms` and `work`
+  /// @param on_prepared called when the step's batch is there
   /// @return 0, or the exit code of a stop before the step's batch was there: nothing is queued
-  int queue(int64_t step, const std::function<HostNumbers()>& host_numbers);
+  int queue(int64_t step, const std::function<HostNumbers()>& host_numbers,
+            const std::function<void()>& on_prepared = {});
   size_t num_queued() const { return queued_.size(); }
   /// Whether a step may stay queued while the next one is.
   bool reads_later() const { return reads_later_; }

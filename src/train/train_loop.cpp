@@ -83,7 +83,12 @@ void TrainLoop::warn_of_unprofiled_steps() const {
 bool TrainLoop::compute(int64_t step, bool is_read_at_once) {
   profiler_.begin(step + 1);
   try {
-    if (const int code = steps_.queue(step, [this] { return host_numbers(); })) {
+    // What writes the answers of a step tells of that, and not when the step goes on.
+    const auto prepared = [this] {
+      if (in_.config.train.has_rollouts()) log_.tell("training", state_.step);
+    };
+    if (const int code = steps_.queue(
+            step, [this] { return host_numbers(); }, prepared)) {
       finish_steps(0);
       stop_exit_code_ = code;
       return false;

@@ -5,7 +5,10 @@
 #include <map>
 
 #include "sftrun/core/error.h"
+#include "sftrun/train/trainer.h"
 #include "support/expect_error.h"
+#include "support/temporary_directory.h"
+#include "tiny_run.h"
 
 namespace sftrun::train {
 namespace {
@@ -192,6 +195,37 @@ TEST(RolloutBatches, TheLongestIsTheLongestPromptWithTheLongestAnswer) {
   EXPECT_EQ(longest.examples.stored(0).label_tokens, 5U);
   EXPECT_EQ(longest.tokens, 3 * 13);
   EXPECT_EQ(batches.micro_batch_tokens(3, false), longest.tokens);
+}
+
+/// What writes the answers says so, and the step behind them is training again.
+TEST(RolloutBatches, AStepTellsWhenItsAnswersAreWritten) {
+  const test::TemporaryDirectory dir;
+  test::TinyRun run(dir.path());
+  const config::RunConfig rollouts = rollout_config();
+  std::vector<std::string> told;
+  config::TrainConfig& train = run.inputs.config.train;
+  train.objective = rollouts.train.objective;
+  train.rollouts = rollouts.train.rollouts;
+  train.beta = 0;
+  train.epochs = rollouts.train.epochs;
+  train.global_batch_size.value = train.grad_accum.value = 4;
+  train.max_steps = 2;
+  const data::Dataset prompts = prompts_of_lengths();
+  RolloutBatches batches(run.inputs.config, prompts, [&](int64_t, const auto&) {
+    told.emplace_back("answers");
+    Rollout rollout;
+    for (int i = 0; i < 4; ++i) rollout.answers.push_back(answer_of({7, 8}, i % 2));
+    return rollout;
+  });
+  run.inputs.batches = &batches;
+  run.inputs.hooks.on_event = [&](const TrainEvent& event) { told.emplace_back(event.phase); };
+  Trainer(run.inputs).run();
+  ASSERT_GE(std::count(told.begin(), told.end(), "answers"), 2);
+  for (size_t i = 0; i + 2 < told.size(); ++i) {
+    if (told[i] != "answers") continue;
+    EXPECT_EQ(told[i + 1], "training") << "before the passes";
+    EXPECT_EQ(told[i + 2], "training") << "after the step";
+  }
 }
 
 TEST(RolloutFaults, AreNamedOnceWhenTheyLast) {
