@@ -26,6 +26,14 @@ bool lacks_max_steps(const config::RunConfig& config) {
   return config.data.streaming && !config.train.max_steps;
 }
 
+/// Whether a run is to write answers, and nothing judges them.
+bool lacks_reward(const config::RunConfig& config, const std::vector<ImportedSetting>& settings) {
+  return config.train.objective_info().takes_rollouts && !config.train.rollouts.are_on() &&
+         std::any_of(settings.begin(), settings.end(), [](const ImportedSetting& setting) {
+           return setting.key.starts_with("train.rollouts.");
+         });
+}
+
 /// Whether `text` names the key, and not one that it begins.
 bool names_key(const std::string& text, const std::string& key) {
   const size_t at = text.find(key);
@@ -147,6 +155,10 @@ Import import_config(const std::filesystem::path& file, std::optional<Tool> tool
   if (lacks_trainable(values)) import.missing.emplace_back("tuning.trainable");
   if (lacks_max_steps(values))
     import.missing.emplace_back("train.max_steps (streamed data have no known end)");
+  if (lacks_reward(values, import.settings))
+    import.missing.emplace_back(
+        "train.rollouts.reward, which names what judges the answers: functions, programs or "
+        "servers (docs/grpo.md)");
   if (config::lacks_validation_data(values))
     import.missing.emplace_back("validation data (data.val or data.val_split)");
   if (const std::string& path = values.parallel.deepspeed; !path.empty() && !leads_to_file(path))

@@ -343,14 +343,6 @@ void finish_objective_of_trl(Conversion& conversion) {
   const Objective objective = trl_objective(conversion).objective;
   if (objective == Objective::kSimpo && !conversion.has("train.cpo_alpha"))
     conversion.set_default("train.cpo_alpha", "1");
-  for (const char* key : {"num_generations", "max_completion_length"}) {
-    const auto sampled = conversion.find(key);
-    if (objective != Objective::kGrpo || !sampled) continue;
-    conversion.note_lost(*sampled,
-                         "name what judges the answers in `train.rollouts.reward`: functions, "
-                         "programs or servers (docs/grpo.md)");
-    break;
-  }
   if (objective == Objective::kDistill)
     finish_gkd(conversion, *key_of_trainer(conversion, *trainer));
   if (objective == Objective::kKto && !conversion.find("train_sampling_strategy"))
