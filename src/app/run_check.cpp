@@ -234,8 +234,10 @@ namespace {
 
 /// Logs whether vLLM can load the adapter that the run will write. If the run starts from an
 /// adapter, that adapter decides which modules it has.
-void log_vllm_support(const config::TuningConfig& tuning, const spec::ArchSpec& arch) {
+void log_vllm_support(const config::RunConfig& config, const spec::ArchSpec& arch) {
+  const config::TuningConfig& tuning = config.tuning;
   if (!tuning.trains_adapter() || !tuning.lora.init_from.empty()) return;
+  if (config.train.objective_info().embeds()) return;  // it is not to write texts
   const spec::LoraSpec lora = plan::lora_spec(tuning, arch);
   const std::set<std::string> adapted = spec::adapted_names(lora, arch);
   const auto is_adapted = [&](const std::string& name) { return adapted.contains(name); };
@@ -323,7 +325,7 @@ RunCheck check_run(const config::RunConfig& config, const fs::path& model,
     plan::require_blocks(config.tuning.quant, block_kinds);
   plan::require_pissa_over(config.tuning, arch, stored, block_kinds);
   spec::aux_loss_coef(config.train.router_aux_loss_coef, arch.mixture);
-  log_vllm_support(config.tuning, arch);
+  log_vllm_support(config, arch);
   const data::TextModel text = text_model(config, model, arch);
   const auto use =
       plan::TowerUse::of(config.tuning, arch, arch.vision && reads_images(config, text));

@@ -115,6 +115,7 @@ class Evaluation {
     if (stop != 0) return stop;
     const data::TextModel& text = model.text;
     const auto prepare = [&] {
+      refuse_embedder(model);
       take_classes(variant, model.checkpoint->arch());
       require_projectors(*config_, variant, model.checkpoint->arch());
       if (rank_.is_main()) warn_of_other_reading(variant);

@@ -13,6 +13,7 @@
 #include "sftrun/core/hash.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/embedding_files.h"
 #include "sftrun/weights/fingerprint.h"
 
 namespace sftrun::engine {
@@ -35,6 +36,10 @@ OtherModel::OtherModel(const PreparedRun& run, OtherModelAsked asked, std::strin
 }
 
 std::shared_ptr<const weights::Checkpoint> OtherModel::open() const {
+  if (weights::is_embedding_model(request_.adapter.value_or(request_.model)))
+    throw ConfigError(
+        fmt::format("{} embeds texts (it has a modules.json), and gives no tokens", asked_.word),
+        asked_.setting, "name a language model");
   const bool is_of_run = request_.adapter && request_.model == run_.model_path.string();
   return is_of_run ? run_.checkpoint : weights::Checkpoint::open(request_.model);
 }

@@ -21,6 +21,7 @@
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/spec/trained_names.h"
+#include "sftrun/train/embeddings.h"
 #include "sftrun/weights/fingerprint.h"
 #include "sftrun/weights/weights_summary.h"
 
@@ -149,6 +150,12 @@ void prepare_data(PreparedRun& run, const train::TrainState* saved,
     require_judgeable(run.config, *run.data.train);
     if (run.data.val) require_judgeable(run.config, *run.data.val);
   }
+  if (run.config.train.objective_info().embeds() && run.data.train && rank.is_main() &&
+      train::tells_nothing_apart(run.data.train->examples(), run.config.train.sequences()))
+    log::warn(
+        "data: the texts that fit the queries are all the same, or the queries are, so that there "
+        "is nothing to tell apart and nothing is learnt: name other columns (data.fields), or add "
+        "texts that do not fit (\"negative\")");
   run.deals_by_cost = run.has_images && (saved == nullptr || train::deals_by_cost(saved->identity));
   require_inputs_of_parts(run, in_train.features || run.config.data.streaming);
   if (rank.is_main()) run.leaves_template_unused = data::leaves_template_unused(run.config, text);

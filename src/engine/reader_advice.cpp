@@ -54,7 +54,7 @@ std::vector<std::string> reader_lines(const weights::AdapterConfig& config,
                                       const config::BaseRecord& base_record,
                                       const weights::Checkpoint& base,
                                       const std::filesystem::path& base_path,
-                                      const std::filesystem::path& directory) {
+                                      const std::filesystem::path& directory, bool embeds) {
   weights::WrittenAdapter written{
       config, base.arch(), base_path, directory,
       [&](const std::string& module) { return adapted.contains(module); }};
@@ -67,6 +67,7 @@ std::vector<std::string> reader_lines(const weights::AdapterConfig& config,
         config::dense_when_written(base_record.tuning, base.arch().mixture.num_experts > 0);
   }
   written.uses_pissa = base_record.pissa();
+  written.embeds = embeds;
   return weights::reader_support(written);
 }
 

@@ -29,11 +29,12 @@ std::string unwritten_because(const config::BaseRecord& base_record,
 
 /// One line for each program that loads adapters.
 /// @param config as written   @param adapted from adapted_modules   @param directory the adapter's
+/// @param embeds whether it embeds texts
 std::vector<std::string> reader_lines(const weights::AdapterConfig& config,
                                       const std::set<std::string>& adapted,
                                       const config::BaseRecord& base_record,
                                       const weights::Checkpoint& base,
                                       const std::filesystem::path& base_path,
-                                      const std::filesystem::path& directory);
+                                      const std::filesystem::path& directory, bool embeds);
 
 }  // namespace sftrun::engine

@@ -129,7 +129,7 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
           config::early_stopping_warning(config.train, size.total_steps, size.num_evaluations))
     log::warn("{}", *idle);
   if (const auto waiting = plan::waiting_stages_warning(config)) log::warn("{}", *waiting);
-  if (base_record != nullptr) log_vllm_advice(decoder);
+  if (base_record != nullptr && !config.train.objective_info().embeds()) log_vllm_advice(decoder);
   if (config.train.loraplus_lr_ratio && decoder.embedding().lora) {
     log::warn(
         "with LoRA+ the learning rate of the embedding's adapter is at most {:g}, as in peft; "
@@ -230,7 +230,7 @@ void log_result(const exporting::RunResult& result, const config::BaseRecord* ba
   log::info("  base precision during training: {}", base_record->words());
   for (const std::string& line :
        reader_lines(*result.adapter, adapted_modules(decoder), *base_record, result.base,
-                    result.base_path, result.target()))
+                    result.base_path, result.target(), result.embedding.has_value()))
     log::info("  {}", line);
 }
 

@@ -71,6 +71,7 @@ std::optional<Served> load_all(
     app::ModelRequest named = request.models.one(entry);
     named.takes_images = true;
     if (!load(named, *loaded)) return std::nullopt;
+    refuse_embedder(*loaded);
     served.models.push_back(served_model(request, entry.name, loaded));
   }
   std::vector<const data::TextModel*> texts;

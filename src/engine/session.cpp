@@ -32,6 +32,7 @@
 #include "sftrun/train/image_loading.h"
 #include "sftrun/weights/adapter_base.h"
 #include "sftrun/weights/adapter_file.h"
+#include "sftrun/weights/embedding_files.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "spinning.h"
 
@@ -378,6 +379,7 @@ OpenedModel open_model(const app::ModelRequest& request, const Compute& compute)
   loaded.text = request.read_as ? text_of_run(request, *loaded.checkpoint)
                                 : text_as_trained(request, *loaded.checkpoint);
   opened.options.with_vision = request.takes_images && reads_images(loaded.text);
+  loaded.embeds = weights::is_embedding_model(request.adapter.value_or(request.model));
   loaded.dtype = compute.dtype;
   opened.options.dtype = compute.dtype;
   opened.options.device = compute.device;
@@ -429,7 +431,15 @@ void tell_of(const Compute& compute) {
 
 }  // namespace
 
+void refuse_embedder(const LoadedModel& model) {
+  if (!model.embeds) return;
+  throw ConfigError("the model embeds texts (it has a modules.json), and gives no tokens",
+                    "--model or --adapter",
+                    "use sftrun score, which writes embeddings, or sentence-transformers");
+}
+
 void require_language_head(const LoadedModel& model) {
+  refuse_embedder(model);
   if (!model.checkpoint->arch().score) return;
   throw ConfigError("the model has a head of scores, and gives no tokens", "--model or --adapter",
                     "use sftrun score, which writes its scores or classes, or sftrun serve");

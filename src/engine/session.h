@@ -62,6 +62,7 @@ struct LoadedModel {
   data::TextModel text;
   std::unique_ptr<ModelDivision> division;  ///< null: this process has the whole model
   std::unique_ptr<model::Decoder> decoder;  ///< with its adapter, if one was named
+  bool embeds = false;                      ///< it, or its adapter, was trained to embed texts
   at::ScalarType dtype = at::kFloat;        ///< it computes in
   // Null without a division.
   std::unique_ptr<parallel::Strategy> strategy;
@@ -104,7 +105,9 @@ int load_part(const app::ModelRequest& request, const app::ComputeRequest& asked
               const config::ParallelConfig& parallel, Rank& rank, LoadedModel& loaded,
               SharedBases* bases = nullptr, bool is_first = true,
               const config::TuningConfig* form = nullptr);
-/// @throws ConfigError for a model with a head of scores, which gives no tokens
+/// @throws ConfigError for a model that embeds texts
+void refuse_embedder(const LoadedModel& model);
+/// @throws ConfigError for a model with a head of scores, or one that embeds texts: it gives no tokens
 void require_language_head(const LoadedModel& model);
 /// Warns of the request's variables that change no text (data::idle_template_flag).
 void warn_of_idle_template_flag(const app::ModelRequest& request,

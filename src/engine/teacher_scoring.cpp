@@ -198,8 +198,13 @@ void require_same_teacher(const TeacherDescription& earlier, const TeacherDescri
                     "name another folder, or add --overwrite to remove the earlier scores");
 }
 
-/// @throws ConfigError for a classifier or reward model
+/// @throws ConfigError for a classifier, a reward model or one that embeds texts
 void require_tokens_of_model(const LoadedModel& teacher) {
+  if (teacher.embeds)
+    throw ConfigError("the model embeds texts (it has a modules.json), and gives no tokens",
+                      "--model or --adapter",
+                      "name a language model as the teacher; sftrun score without --topk writes "
+                      "the embeddings of this one");
   if (!teacher.checkpoint->arch().score) return;
   throw ConfigError("the model has a head of scores, and gives no tokens", "--model or --adapter",
                     "name a language model as the teacher; sftrun score without --topk writes the "

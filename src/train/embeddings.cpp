@@ -37,18 +37,42 @@ at::Tensor embed_texts(const model::Stage& stage, const Objective& objective,
   return all;
 }
 
+namespace {
+
+int64_t text_number(const data::ExampleView& example) {
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < example.size(); ++i) tokens.push_back(example.token(i));
+  return static_cast<int64_t>(xxh3_64(std::as_bytes(std::span<const int32_t>(tokens))));
+}
+
+}  // namespace
+
 at::Tensor text_numbers(const data::ExampleStore& examples, const std::vector<data::Bin>& bins) {
   std::vector<int64_t> numbers;
-  for (const data::Bin& bin : bins) {
-    for (const int64_t index : bin) {
-      std::vector<int32_t> tokens;
-      const data::ExampleView example = examples[index];
-      for (int64_t i = 0; i < example.size(); ++i) tokens.push_back(example.token(i));
-      numbers.push_back(
-          static_cast<int64_t>(xxh3_64(std::as_bytes(std::span<const int32_t>(tokens)))));
-    }
-  }
+  for (const data::Bin& bin : bins)
+    for (const int64_t index : bin) numbers.push_back(text_number(examples[index]));
   return at::tensor(numbers, at::kLong);
+}
+
+bool tells_nothing_apart(const at::Tensor& texts, int64_t sequences) {
+  if (texts.numel() < 2 * sequences) return false;
+  const at::Tensor examples = texts.view({-1, sequences});
+  const auto are_same = [](const at::Tensor& some) {
+    return (some == some.min()).all().item<bool>();
+  };
+  return are_same(examples.slice(1, 1)) || (sequences == 2 && are_same(examples.select(1, 0)));
+}
+
+bool tells_nothing_apart(const data::ExampleStore& examples, int64_t sequences) {
+  if (examples.size() < 2 * sequences) return false;
+  const int64_t query = text_number(examples[0]), own = text_number(examples[1]);
+  bool same_queries = sequences == 2, same_texts = true;
+  for (int64_t i = 2; i < examples.size() && (same_queries || same_texts); ++i) {
+    const bool is_query = i % sequences == 0;
+    bool& are_same = is_query ? same_queries : same_texts;
+    are_same = are_same && text_number(examples[i]) == (is_query ? query : own);
+  }
+  return same_queries || same_texts;
 }
 
 ScoreValue share_of(const EmbeddedBatch& embedded, const std::vector<int64_t>& document_keys,

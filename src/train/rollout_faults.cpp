@@ -5,16 +5,10 @@
 namespace sftrun::train {
 namespace {
 
-constexpr int64_t kLasting = 5;  // steps
 /// A model that is this sure of every token writes the same answer again and again.
 constexpr double kSmallEntropy = 0.02, kSmallShare = 0.1;
 
 }  // namespace
-
-bool RolloutFaults::Watch::add(bool has_fault) {
-  steps = has_fault ? steps + 1 : 0;
-  return steps == kLasting;
-}
 
 std::vector<std::string> RolloutFaults::add(const AnswerStatistics& answers,
                                             const GroupStatistics& groups) {
@@ -25,12 +19,12 @@ std::vector<std::string> RolloutFaults::add(const AnswerStatistics& answers,
         "the answers of every group had the same reward for {} steps (mean {:.4g}), from which "
         "nothing is learnt: the prompts are too hard or too easy for the model, or the rewards do "
         "not tell its answers apart; look at rollouts/ in the run directory",
-        kLasting, answers.mean_reward.value_or(0)));
+        LastingFault::kSteps, answers.mean_reward.value_or(0)));
   if (cut_short_.add(answers.clipped_ratio == 1))
     warnings.push_back(fmt::format(
         "every answer was cut short for {} steps: raise train.rollouts.max_new_tokens, or see "
         "whether the model ends its answers at all (rollouts/ in the run directory)",
-        kLasting));
+        LastingFault::kSteps));
   const bool is_sure = answers.entropy && *answers.entropy < kSmallEntropy &&
                        *answers.entropy < kSmallShare * *first_entropy_;
   if (collapsed_.add(is_sure))

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "sftrun/core/log.h"
 #include "sftrun/kernels/profile_range.h"
 #include "sftrun/train/divergence.h"
 #include "sftrun/train/embeddings.h"
@@ -48,8 +49,8 @@ bool StepPasses::loses_media(data::StepBatch& global_batch, int64_t step) {
   return lost_.agree(records_of(global_batch), fmt::format("step {}", step + 1));
 }
 
-void StepPasses::embed(const data::StepBatch& batch, StepWork& work) {
-  if (!objective_.info().embeds()) return;
+at::Tensor StepPasses::embed(const data::StepBatch& batch, StepWork& work) {
+  if (!objective_.info().embeds()) return {};
   const EmbeddedMicroBatches batches{
       .num_micro_batches = work.num_micro_batches,
       .micro_batch = work.micro_batch,
@@ -57,9 +58,21 @@ void StepPasses::embed(const data::StepBatch& batch, StepWork& work) {
   const at::Tensor embeddings =
       embed_texts(stage_, objective_, batches, work.randomness,
                   in_.config.train.dataloader_pin_memory, *in_.comm, in_.strategy->mesh());
+  at::Tensor texts = text_numbers(batch.examples, batch.bins);
   work.global_batch.embedded = std::make_shared<const EmbeddedBatch>(
-      contrast(embeddings, text_numbers(batch.examples, batch.bins), in_.config.train,
-               /*with_gradients=*/true));
+      contrast(embeddings, texts, in_.config.train, /*with_gradients=*/true));
+  return texts;
+}
+
+void StepPasses::note_alike(const at::Tensor& texts, int64_t step) {
+  if (!texts.defined()) return;
+  const bool is_lasting = alike_.add(tells_nothing_apart(texts, in_.config.train.sequences()));
+  if (is_lasting && in_.is_main())
+    log::warn(
+        "step {}: for {} steps the texts of a batch that fit its queries were all the same, or the "
+        "queries were, so that there was nothing to tell apart and nothing is learnt: set "
+        "data.shuffle, take a larger batch, or add texts that do not fit (\"negative\")",
+        step + 1, LastingFault::kSteps);
 }
 
 template <class DealOf>
@@ -95,7 +108,7 @@ StepSums StepPasses::run(data::StepBatch& global_batch, int64_t step, double los
   };
   return run_noting(global_batch, [&] {
     estimate_divergence_of(global_batch, deal_of, work);
-    embed(global_batch, work);
+    note_alike(embed(global_batch, work), step);
     return schedule_->run(work);
   });
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "sftrun/train/lasting_fault.h"
 #include "sftrun/train/lost_media.h"
 #include "sftrun/train/micro_batch_schedule.h"
 #include "sftrun/train/objective.h"
@@ -49,7 +50,10 @@ class StepPasses {
   template <class DealOf>
   void estimate_divergence_of(const data::StepBatch& batch, const DealOf& deal_of, StepWork& work);
   /// The embeddings of the global batch, and the gradients of its loss by them.
-  void embed(const data::StepBatch& batch, StepWork& work);
+  /// @return text_numbers; undefined: the objective has no embeddings
+  at::Tensor embed(const data::StepBatch& batch, StepWork& work);
+  /// Warns of batches from which nothing is learnt.   @param texts of `embed`
+  void note_alike(const at::Tensor& texts, int64_t step);
   template <class Run>
   StepSums run_noting(data::StepBatch& global_batch, const Run& run);
   void try_batch(data::StepBatch& batch, int64_t step, double loss_scale);
@@ -60,6 +64,7 @@ class StepPasses {
   std::unique_ptr<MicroBatchSchedule> schedule_;
   model::Stage stage_;  // for passes beside those of the schedule
   LostMedia lost_;
+  LastingFault alike_;
 };
 
 }  // namespace sftrun::train

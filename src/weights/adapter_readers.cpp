@@ -175,6 +175,7 @@ std::string llama_cpp_line(const WrittenAdapter& adapter) {
 }  // namespace
 
 std::vector<std::string> reader_support(const WrittenAdapter& adapter) {
+  if (adapter.embeds) return {peft_line(adapter)};
   return {peft_line(adapter), vllm_line(adapter), llama_cpp_line(adapter)};
 }
 

@@ -114,9 +114,13 @@ void write_embedding_files(const fs::path& folder, const EmbeddingSettings& sett
   write_json(folder / kModules, modules);
 }
 
+bool is_embedding_model(const fs::path& folder) {
+  return is_folder(folder) && has_optional_file(folder / kModules);
+}
+
 std::optional<EmbeddingSettings> read_embedding_files(const fs::path& folder) {
+  if (!is_embedding_model(folder)) return std::nullopt;
   const fs::path path = folder / kModules;
-  if (!is_folder(folder) || !has_optional_file(path)) return std::nullopt;
   EmbeddingSettings settings{.normalizes = false};
   bool is_pooled = false;
   const ordered_json modules = read_json(path);

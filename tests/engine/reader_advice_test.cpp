@@ -44,7 +44,7 @@ TEST(ReaderLines, SayHowToQuantiseABaseThatTheRunQuantised) {
     held.tuning.mode = config::TuningMode::kLora;
     held.tuning.quant = quant;
     return reader_lines(config, adapted_modules(*decoder), held, *base_of(base),
-                        test::kModels / base, "run/adapter");
+                        test::kModels / base, "run/adapter", /*embeds=*/false);
   };
   const auto quantise = [](const std::vector<std::string>& lines) {
     return std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
@@ -54,6 +54,19 @@ TEST(ReaderLines, SayHowToQuantiseABaseThatTheRunQuantised) {
   EXPECT_GT(quantise(lines_for("tied-gqa", config::quant_of(QuantFormat::kNf4))), 0);
   EXPECT_EQ(quantise(lines_for("tied-gqa", config::Quant::kNone)), 0);
   EXPECT_EQ(quantise(lines_for("bnb-nf4", config::quant_of(QuantFormat::kNf4))), 0);
+}
+
+/// vLLM and llama.cpp serve models that write texts.
+TEST(ReaderLines, OfAnEmbeddingModelAreAboutWhatLoadsIt) {
+  const auto decoder = decoder_with({"q_proj"});
+  const auto config = model::adapter_config_of(*decoder, "base");
+  const auto lines_for = [&](bool embeds) {
+    return reader_lines(config, adapted_modules(*decoder), {}, *base_of("tied-gqa"),
+                        test::kModels / "tied-gqa", "run/adapter", embeds);
+  };
+  ASSERT_EQ(lines_for(true).size(), 1U);
+  EXPECT_TRUE(lines_for(true)[0].starts_with("PEFT: ")) << lines_for(true)[0];
+  EXPECT_EQ(lines_for(false).size(), 3U);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 """Embedding models beside sentence-transformers, on a CPU in fp32.
 
-    python tests/parity/embed_parity.py --sftrun build/bin/sftrun [--only training packed strategies equal] [--families llama] [--quick]
+    python tests/parity/embed_parity.py --sftrun build/bin/sftrun [--only training packed strategies equal use] [--families llama] [--quick]
 
 training    5 steps of a tiny Llama, with its head tied and not, and Gemma 2 with hard negatives, prompts and texts that are cut, mean and last token, by LoRA and in full:
             loss and gradient norm beside a plain loop over MultipleNegativesRankingLoss and CachedMultipleNegativesRankingLoss of the whole batch.
@@ -9,6 +9,7 @@ training    5 steps of a tiny Llama, with its head tied and not, and Gemma 2 wit
 packed      steps of one packed sequence: the losses of its examples one by one
 strategies  fsdp, zero1, zero2, zero3, tensor, pipeline, QLoRA, checkpointing: the losses of one process
 equal       equal texts are not told from each other: the loss of a batch that has a record twice
+use         a run whose texts are all the same says so, and generate, chat and serve refuse its result
 
 --quick takes one family, one mode of each case, and two ways to divide a batch.
 """
@@ -19,6 +20,7 @@ import argparse
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -357,10 +359,29 @@ def check_equal(sftrun: Sftrun, verdicts: Verdicts, root: Path) -> None:
     verdicts.expect("equal texts: the loss differs from that without the copy", abs(ours[0]["loss"] - once[0]["loss"]) > 1e-4)
 
 
+def check_use(sftrun: Sftrun, verdicts: Verdicts, root: Path) -> None:
+    """What a run says, and what refuses its result."""
+    case = CASES[0]
+    directory = root / "use"
+    directory.mkdir()
+    base = make_model(directory / "base", "llama", case)
+    same = [record | {"pos": ["the same"]} for record in make_records(case, 6 * BATCH)]
+    run = write_run(directory / "run.yaml", base, write_jsonl(directory / "same.jsonl", same), case, "lora")
+    sftrun.train(run, directory / "same", train__max_steps=6)
+    log = (directory / "same" / "logs" / "rank-0.log").read_text()
+    for words in ("data: the texts that fit the queries are all the same", "step 5: for 5 steps the texts of a batch"):
+        verdicts.expect(f"use: {words}", log.count(words) == 1)
+    verdicts.expect("use: hints", "sentence-transformers: " in log and "vLLM" not in log and "llama.cpp" not in log)
+    adapter = ["--adapter", str(directory / "same")]
+    for command in (["generate", *adapter, "--prompt", "a"], ["chat", *adapter], ["serve", *adapter, "--port", "0"]):
+        ended = subprocess.run([sftrun.path, *command, "--device", "cpu"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        verdicts.expect(f"use: {command[0]} refuses", ended.returncode == 2 and "the model embeds texts" in ended.stderr and "sftrun score" in ended.stderr)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True)
-    parser.add_argument("--only", nargs="+", default=["training", "packed", "strategies", "equal"])
+    parser.add_argument("--only", nargs="+", default=["training", "packed", "strategies", "equal", "use"])
     parser.add_argument("--families", nargs="+", choices=FAMILIES)
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
@@ -377,6 +398,8 @@ def main() -> int:
             check_strategies(sftrun, verdicts, root)
         if "equal" in arguments.only:
             check_equal(sftrun, verdicts, root)
+        if "use" in arguments.only:
+            check_use(sftrun, verdicts, root)
     return verdicts.exit_code()
 
 

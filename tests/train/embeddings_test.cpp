@@ -40,6 +40,41 @@ EmbeddedBatch contrast_of(const EmbedCase& one, bool with_gradients) {
                   embed_settings(one["settings"]), with_gradients);
 }
 
+/// Texts of one token each.
+data::ExampleStore store_of(const std::vector<int64_t>& texts) {
+  std::vector<data::Example> examples;
+  for (const int64_t text : texts) {
+    data::Example example{.tokens = {static_cast<int32_t>(text)}};
+    example.labels = {0};
+    examples.push_back(std::move(example));
+  }
+  return data::ExampleStore::in_memory(examples);
+}
+
+TEST(Embeddings, NothingIsToldApartWhereAllTextsFit) {
+  struct Case {
+    std::vector<int64_t> texts;
+    int64_t sequences;
+    bool is_idle;
+  };
+  for (const Case& one : {Case{{1, 9, 2, 9, 3, 9}, 2, true}, Case{{1, 7, 1, 8, 1, 9}, 2, true},
+                          Case{{1, 9, 2, 9, 3, 8}, 2, false}, Case{{1, 9, 9, 2, 9, 9}, 3, true},
+                          Case{{1, 9, 5, 2, 9, 9}, 3, false}, Case{{1, 7, 7, 1, 8, 8}, 3, false},
+                          Case{{1, 9}, 2, false}}) {
+    SCOPED_TRACE(::testing::PrintToString(one.texts));
+    EXPECT_EQ(tells_nothing_apart(at::tensor(one.texts, at::kLong), one.sequences), one.is_idle);
+    EXPECT_EQ(tells_nothing_apart(store_of(one.texts), one.sequences), one.is_idle);
+    config::TrainConfig settings = embed_settings(EmbedCase::object());
+    settings.objective = config::Objective::kEmbed;
+    settings.negatives = one.sequences - 2;
+    const at::Tensor rows = at::arange(std::ssize(one.texts) * 3, at::kDouble).view({-1, 3}).cos();
+    const at::Tensor losses =
+        contrast(rows, at::tensor(one.texts, at::kLong), settings, false).losses;
+    const bool is_zero = losses.abs().sum().item<double>() == 0;
+    EXPECT_EQ(is_zero, one.is_idle || losses.numel() == 1);
+  }
+}
+
 TEST(Embeddings, EqualTheReference) {
   const std::vector<EmbedCase> cases = embed_cases();
   ASSERT_GE(cases.size(), 9U);

@@ -21,6 +21,7 @@ TEST(EmbeddingFiles, AreReadAsTheyWereWritten) {
     const test::TemporaryDirectory directory;
     const fs::path folder = directory.path();
     EXPECT_FALSE(read_embedding_files(folder).has_value());
+    EXPECT_FALSE(is_embedding_model(folder) || is_embedding_model(folder / "m.gguf"));
     write_embedding_files(folder,
                           {.is_mean = is_mean,
                            .normalizes = !is_mean,
@@ -30,6 +31,7 @@ TEST(EmbeddingFiles, AreReadAsTheyWereWritten) {
                           32);
     const auto read = read_embedding_files(folder);
     ASSERT_TRUE(read.has_value());
+    EXPECT_TRUE(is_embedding_model(folder));
     EXPECT_EQ(read->is_mean, is_mean);
     EXPECT_EQ(read->normalizes, !is_mean);
     EXPECT_EQ(read->query_prompt, "q: ");

@@ -36,6 +36,14 @@ at::Tensor embed_texts(const model::Stage& stage, const Objective& objective,
 /// Numbers that equal texts, and they alone, have in common: [texts] int64 on the CPU, in the order of the bins.
 at::Tensor text_numbers(const data::ExampleStore& examples, const std::vector<data::Bin>& bins);
 
+/// Whether no query has a text that its own is told from: the texts that fit, and those that do not, are all the same, or there
+/// are none that do not and the queries are. The loss and its gradient are 0 then.
+/// @param texts of `text_numbers`: one example is none of these cases, as the last of an epoch may be alone
+/// @param sequences texts of an example
+bool tells_nothing_apart(const at::Tensor& texts, int64_t sequences);
+/// The same of all examples of a data set.
+bool tells_nothing_apart(const data::ExampleStore& examples, int64_t sequences);
+
 /// The loss of the embeddings, which is a sum over examples (objectives/embed.cpp).
 /// @param embeddings of `embed_texts`   @param texts of `text_numbers`
 /// @param with_gradients else `EmbeddedBatch::gradients` is undefined

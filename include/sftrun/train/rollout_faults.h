@@ -1,10 +1,10 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "sftrun/train/lasting_fault.h"
 #include "sftrun/train/rollout_answers.h"
 
 /// The usual faults of training on one's own answers, which the loss does not show.
@@ -17,13 +17,7 @@ class RolloutFaults {
   std::vector<std::string> add(const AnswerStatistics& answers, const GroupStatistics& groups);
 
  private:
-  /// Steps in a row that have a fault.
-  struct Watch {
-    int64_t steps = 0;
-    /// @return whether the fault is to be named now
-    bool add(bool has_fault);
-  };
-  Watch silent_, cut_short_, collapsed_;
+  LastingFault silent_, cut_short_, collapsed_;
   std::optional<double> first_entropy_;
 };
 

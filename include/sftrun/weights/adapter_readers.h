@@ -24,10 +24,11 @@ struct WrittenAdapter {
   /// Why no command writes such a base; empty: `quantize_command` does.
   std::string unwritten_because = {};
   bool uses_pissa = false;  ///< the run began with PiSSA
+  bool embeds = false;      ///< it embeds texts
 };
 
 /// One line each for PEFT, vLLM and llama.cpp: whether it loads the adapter directly, else the
-/// command to run.
+/// command to run. Of one that embeds texts only PEFT's: the others serve models that write them.
 std::vector<std::string> reader_support(const WrittenAdapter& adapter);
 
 }  // namespace sftrun::weights

@@ -24,6 +24,10 @@ struct EmbeddingSettings {
 void write_embedding_files(const std::filesystem::path& folder, const EmbeddingSettings& settings,
                            int64_t width);
 
+/// Whether the folder, which may be a file or missing, is a model or an adapter that embeds texts. Its pooling may be of another
+/// kind than `read_embedding_files` reads.
+bool is_embedding_model(const std::filesystem::path& folder);
+
 /// nullopt: the folder is no embedding model.
 /// @throws DataError for modules and pooling of other kinds
 std::optional<EmbeddingSettings> read_embedding_files(const std::filesystem::path& folder);
