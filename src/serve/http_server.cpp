@@ -43,6 +43,12 @@ namespace {
 
 using State = Connections::State;
 
+/// Of a request's line and headers.
+constexpr size_t kMaxHeadBytes = size_t{32} << 10;
+/// What libmicrohttpd may hold of a connection. It refuses heads that do not fit with a page of HTML; those
+/// that fit are refused here, as all other requests are.
+constexpr size_t kConnectionBytes = 8 * kMaxHeadBytes;
+
 /// What is freed goes back to the system: the allocator keeps it otherwise, for each thread.
 void give_back_memory(size_t freed_bytes) {
   constexpr size_t kMuch = size_t{1} << 20;
@@ -148,12 +154,15 @@ struct Headers {
   std::map<std::string, std::string> by_name;
   bool are_ambiguous = false;
   bool are_incomplete = false;  ///< there was no memory
+  size_t num_bytes = 0;         ///< as they were sent
 };
 
 /// Called by C code, through which nothing may be thrown.
 MHD_Result add_header(void* to, MHD_ValueKind /*kind*/, const char* name,
                       const char* value) noexcept {
   auto& headers = *static_cast<Headers*>(to);
+  constexpr size_t kBetween = 4;  // ": " and the end of the line
+  headers.num_bytes += std::strlen(name) + (value == nullptr ? 0 : std::strlen(value)) + kBetween;
   try {
     const auto [place, is_new] =
         headers.by_name.emplace(ascii_lower(name), value == nullptr ? "" : value);
@@ -238,6 +247,15 @@ HttpResponse too_large(size_t most) {
                   "start the server with a larger --max-request-size",
                   most),
       kTooLarge);
+}
+
+/// @param is_target whether the target alone is too long
+HttpResponse too_long_head(bool is_target) {
+  return bad_request(
+      fmt::format("{} more than {} bytes",
+                  is_target ? "the request's target has" : "the headers of the request have",
+                  kMaxHeadBytes),
+      is_target ? kTargetTooLong : kHeadersTooLarge);
 }
 
 HttpResponse unavailable(const std::string& message) {
@@ -347,6 +365,9 @@ struct HttpServer::Impl {
     Headers headers;
     MHD_get_connection_values(connection, MHD_HEADER_KIND, add_header, &headers);
     if (headers.are_incomplete) return MHD_NO;
+    const size_t line = std::strlen(target) + std::strlen(method);
+    if (line > kMaxHeadBytes || line + headers.num_bytes > kMaxHeadBytes)
+      return respond(connection, too_long_head(line > kMaxHeadBytes));
     if (auto refusal = read_head(incoming.request, target, std::move(headers)))
       return respond(connection, *std::move(refusal));
     if (announced(incoming.request) > options.max_body_bytes)
@@ -454,10 +475,10 @@ HttpServer::HttpServer(const Options& options, Handler handler, Admission admiss
       /*port=*/0, /*accept=*/nullptr, nullptr, &Impl::on_request, impl_.get(),
       MHD_OPTION_EXTERNAL_LOGGER, &log_message, nullptr,  // first, so that it has all messages
       MHD_OPTION_CONNECTION_LIMIT, std::numeric_limits<unsigned>::max(),
-      MHD_OPTION_CONNECTION_TIMEOUT, options.idle_seconds, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-      MHD_OPTION_UNESCAPE_CALLBACK, &keep_escapes, nullptr, MHD_OPTION_NOTIFY_COMPLETED,
-      &free_incoming, nullptr, MHD_OPTION_NOTIFY_CONNECTION, &Impl::on_connection, impl_.get(),
-      MHD_OPTION_END);
+      MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionBytes, MHD_OPTION_CONNECTION_TIMEOUT,
+      options.idle_seconds, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_UNESCAPE_CALLBACK,
+      &keep_escapes, nullptr, MHD_OPTION_NOTIFY_COMPLETED, &free_incoming, nullptr,
+      MHD_OPTION_NOTIFY_CONNECTION, &Impl::on_connection, impl_.get(), MHD_OPTION_END);
   if (impl_->daemon == nullptr) {
     throw DeviceError("the HTTP server cannot start", {},
                       "check the limits on threads and open files (ulimit -u, ulimit -n)");

@@ -61,7 +61,7 @@ std::shared_ptr<AnswerChannel> Scheduler::submit(const ServedModel& model,
     throw ApiError(kNotFound, fmt::format("{} has been unloaded", model.id), "model",
                    "model_not_found");
   // Before they take memory. Others may come meanwhile, so that `add` asks again.
-  waiting_->require_room(request.prompts.size() * static_cast<size_t>(request.num_choices));
+  waiting_->require_room(request.prompts.size() * static_cast<size_t>(request.num_choices), model);
   for (const std::vector<int32_t>& prompt : request.prompts)
     require_memory(model, static_cast<int64_t>(prompt.size()) + request.sampling.max_new_tokens);
   auto channel = std::make_shared<AnswerChannel>();

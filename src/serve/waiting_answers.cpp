@@ -10,19 +10,21 @@
 
 namespace sftrun::serve {
 
-void WaitingAnswers::require_room(size_t num_answers) const {
+void WaitingAnswers::require_room(size_t num_answers, const ServedModel& model) const {
   const std::lock_guard lock(mutex_);
-  require_room_locked(num_answers);
+  require_room_locked(num_answers, model);
 }
 
-void WaitingAnswers::require_room_locked(size_t num_answers) const {
+void WaitingAnswers::require_room_locked(size_t num_answers, const ServedModel& model) const {
   if (is_stopped_) throw ApiError(kUnavailable, "the server is stopping");
   const size_t most = limits_.batch_size + limits_.max_waiting;
   if (num_answers > most) {
+    const bool is_scored = model.decoder.arch().score.has_value();
     throw ApiError(kBadRequest,
-                   fmt::format("the request asks for {}; at most {} are allowed at a time",
-                               counted(num_answers, "answer"), most),
-                   "prompt");
+                   fmt::format("the request {} {}; at most {} are allowed at a time",
+                               is_scored ? "has" : "asks for",
+                               counted(num_answers, is_scored ? "text" : "answer"), most),
+                   is_scored ? "" : "prompt");
   }
   if (num_active_ + jobs_.size() + num_answers <= most) return;
   throw ApiError(kTooMany,
@@ -33,8 +35,9 @@ void WaitingAnswers::require_room_locked(size_t num_answers) const {
 }
 
 void WaitingAnswers::add(std::vector<std::unique_ptr<AnswerJob>> jobs) {
+  if (jobs.empty()) return;
   const std::lock_guard lock(mutex_);
-  require_room_locked(jobs.size());
+  require_room_locked(jobs.size(), *jobs.front()->model);
   for (std::unique_ptr<AnswerJob>& job : jobs) jobs_.push_back(std::move(job));
   added_.notify_one();
 }

@@ -21,7 +21,8 @@ class WaitingAnswers {
   explicit WaitingAnswers(const Limits& limits) : limits_(limits) {}
 
   /// @throws ApiError 429 if there are too many answers, 400 if these alone are, 503 after `stop`
-  void require_room(size_t num_answers) const;
+  /// @param model that is asked
+  void require_room(size_t num_answers, const ServedModel& model) const;
   /// All or none.   @throws as require_room
   void add(std::vector<std::unique_ptr<AnswerJob>> jobs);
   /// Waits for an answer.   @return whether one waits
@@ -40,7 +41,7 @@ class WaitingAnswers {
   bool have_any_of(const ServedModel& model) const;
 
  private:
-  void require_room_locked(size_t num_answers) const;
+  void require_room_locked(size_t num_answers, const ServedModel& model) const;
 
   const Limits limits_;
   mutable std::mutex mutex_;  // guards the members below

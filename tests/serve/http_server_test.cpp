@@ -334,6 +334,29 @@ TEST(HttpServerTest, MalformedRequestsDoNotReachTheHandler) {
   EXPECT_EQ(sound.status(), 200);
 }
 
+TEST(HttpServerTest, ALongHeadIsRefusedAsOtherRequestsAre) {
+  const HttpServer server({.port = 0}, length_of_body);
+  const auto reply_to = [&](const std::string& target, const std::string& headers) {
+    Client client(server);
+    client.send("GET " + target + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" +
+                headers + "\r\n");
+    return client.read_until("}}\n", 1);
+  };
+  const auto expect = [](const std::string& reply, const std::string& status) {
+    EXPECT_TRUE(reply.starts_with("HTTP/1.1 " + status + " ")) << reply;
+    EXPECT_NE(reply.find("application/json"), std::string::npos) << reply;
+    EXPECT_NE(reply.find("\"message\": \"the "), std::string::npos) << reply;
+  };
+  std::string many;
+  for (int i = 0; i < 2000; ++i) many += "X" + std::to_string(i) + ": some value\r\n";
+  expect(reply_to("/", "X: " + std::string(33 << 10, 'x') + "\r\n"), "431");
+  expect(reply_to("/", "X: " + std::string(100 << 10, 'x') + "\r\n"), "431");
+  expect(reply_to("/", many), "431");
+  expect(reply_to("/" + std::string(40 << 10, 'x'), ""), "414");
+  EXPECT_TRUE(
+      reply_to("/", "X: " + std::string(31 << 10, 'x') + "\r\n").starts_with("HTTP/1.1 200 "));
+}
+
 TEST(HttpServerTest, ABodyAboveTheLimitIsRefused) {
   const HttpServer server({.port = 0, .max_body_bytes = 1000}, length_of_body);
   Client at_most(server), above(server), in_chunks(server);

@@ -200,7 +200,7 @@ TEST(Scoring, RequestsThatAreRefused) {
       {{{"input", {5, "a"}}}, "400 input"},
       {{{"input", {-1}}}, "400 input"},
       {{{"input", std::vector<int32_t>(200, 5)}}, "400 input"},
-      {{{"input", std::vector<std::string>(13, "a")}}, "400 prompt"},
+      {{{"input", std::vector<std::string>(13, "a")}}, "400 "},
       {{{"input", "a"}, {"messages", Json::array({message})}}, "400 messages"},
       {{{"messages", "hi"}}, "400 messages"},
       {{{"input", "a"}, {"use_activation", 1}}, "400 use_activation"},
@@ -209,6 +209,9 @@ TEST(Scoring, RequestsThatAreRefused) {
       {{{"input", "a"}, {"model", "other"}}, "404 model"}};
   for (const auto& [body, expected] : refused)
     EXPECT_EQ(server.error("/classify", body), expected) << body.dump();
+  const std::string many =
+      server.post("/classify", {{"input", std::vector<std::string>(13, "a")}}).body;
+  EXPECT_NE(many.find("has 13 texts; at most 12 are allowed"), std::string::npos) << many;
   EXPECT_EQ(server.error("/score", {{"text_1", "a"}, {"text_2", "b"}}), "400 model");
   EXPECT_EQ(server.error("/v1/completions", {{"prompt", "a"}}), "400 model");
   EXPECT_EQ(server.error("/v1/chat/completions", {{"messages", Json::array({message})}}),
