@@ -10,7 +10,7 @@ formula    a Llama of a random shape (--seed) and random adapters: loss, metrics
 reference  train.reference: start with an adapter that exists, beside TRL; full training, beside TRL; base, an adapter, a model, by the formula;
            precomputed log-probabilities of the reference
 
---quick divides each case in one way, packs every fourth case, and checks some formulas.
+--quick trains 3 steps, divides each case in one way, packs every fourth case, and checks some formulas.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
-STEPS, BATCH, LEARNING_RATE, MAX_GRAD_NORM = 5, 4, 0.02, 0.5
+STEPS, QUICK_STEPS, BATCH, LEARNING_RATE, MAX_GRAD_NORM = 5, 3, 4, 0.02, 0.5
 LOSS, GRAD_NORM, METRIC, SAME, STEEP, FORMULA = 1e-5, 1e-4, 1e-4, 1e-6, 5e-6, 1e-6
 LOG_P = 2e-6  # rounding of a document's log p in fp32, which is about -40
 LORA = {"r": 4, "alpha": 8, "target_modules": ["q_proj", "v_proj", "down_proj"]}
@@ -366,7 +366,7 @@ def expected_first(case: Case, records: list[dict]) -> float | None:
 
 def check_case(bench: Bench, case: Case, number: int) -> None:
     verdicts = bench.verdicts
-    rng = random.Random(5)
+    rng = random.Random(7 if case.is_judged else 5)  # with 7 the z of KTO is above 0 in the first steps
     chats = case.has_reference and number % 3 == 2  # CPOTrainer and ORPOTrainer put BOS and EOS around rendered conversations
     records = preference_records(case, rng, STEPS * case.batch, chats)
     config = write_run(bench.scratch / "run.yaml", bench.model, write_jsonl(bench.scratch / "run.jsonl", records), case)
@@ -636,6 +636,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=any_seed, help="of the random shape; by default another each time")
     parser.add_argument("--quick", action="store_true", help="a part of each, as in `make test`: see above")
     args = parser.parse_args()
+    if args.quick:
+        global STEPS
+        STEPS = QUICK_STEPS
+    torch.set_num_threads(1)  # the models are tiny: a second thread waits, and takes a processor for it
     datasets.disable_progress_bars()
     datasets.disable_caching()
     logging.getLogger("trl").setLevel(logging.ERROR)

@@ -20,7 +20,7 @@ outputs    `score` of what `generate` wrote to another folder, from a table and 
 templates  a built-in chat template that a run saved: transformers renders the tokens of `preview` with it
 
 --diagnose: where a training differs, one step of SGD shows the gradients of each tensor, and which of them differ.
---quick: 3 steps; each model has some of the recipes, one batch each (QUICK).
+--quick: 2 steps; each model has some of the recipes, one batch each (QUICK), and either bench or score.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from vision_models import MODELS, Reader, VisionModel, load, pictures_of, turn, 
 LOSS, GRAD_NORM, TRAINED_LOGITS, MERGED_LOGITS, SCORE, LN2 = 1e-5, 1e-4, 1e-3, 1e-4, 1e-4, 1e-6
 DPO_LOSS = 5e-5  # a small difference of log-probabilities of about 100, which are sums in fp32
 RANK, BETA, MAX_SEQ_LEN = 4, 0.3, 512
-STEPS, QUICK_STEPS, QUICK_RECORDS = 5, 3, 8
+STEPS, QUICK_STEPS, QUICK_RECORDS = 5, 2, 8
 WEIGHT_DECAY = 0.3  # large, so that losses show which tensors decay
 PARTS = ("language", "projector", "vision")
 NF4 = Storage("nf4", True, 64)
@@ -727,7 +727,7 @@ CHECKS = {
     "templates": check_built_in_templates,
 }
 QUICK_MODELS = {"dpo": ("qwen2_5_vl", "gemma3"), "outputs": ("qwen2_5_vl",), "templates": ("qwen2_5_vl", "llava", "gemma3"),
-                "expression": ("qwen2_5_vl", "llava")}
+                "expression": ("qwen2_5_vl", "llava"), "bench": list(MODELS)[::2], "score": list(MODELS)[1::2]}
 
 
 def is_left_out(case: Case, name: str) -> bool:

@@ -34,11 +34,12 @@ def import_reference():
     """What most tests import, lazy modules included. Without a network, as they run."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     import peft  # noqa: F401
-    import torch  # noqa: F401
+    import torch
     import transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, Trainer  # noqa: F401
 
     transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)  # models of tests are tiny: a second thread waits, and takes a processor for it
 
 
 # ---- Asking
