@@ -765,18 +765,16 @@ void visit_fields(RolloutsConfig& rollouts, Visitor&& field) {
         "8");
   field(rollouts.engine, "engine", any(), kSame,
         "What writes the answers. self: the model that trains. A URL: a server with OpenAI's API "
-        "that "
-        "loads the trained adapter by its path, as vLLM and `sftrun serve` do (docs/grpo.md).",
+        "that loads the trained adapter by its path, as vLLM and `sftrun serve` do (docs/grpo.md).",
         "http://127.0.0.1:8000/v1");
   field(rollouts.engine_model, "engine_model", any().otherwise("model.name"), kAny,
         "The name of the base model at the server of `engine`.", "base");
   field(rollouts.engine_token_variable, "engine_token_variable", any().otherwise("none"), kAny,
         "A variable of the environment with the token that the server of `engine` asks for.",
         "VLLM_API_KEY");
-  field(rollouts.engine_timeout, "engine_timeout", above(0), kAny,
+  field(rollouts.engine_timeout, "engine_timeout", above_up_to(0, kMaxWaitS), kAny,
         "Seconds that a request to the server of `engine` may take: one answer, or the loading of "
-        "the "
-        "adapter.",
+        "the adapter.",
         "1200");
 }
 

@@ -137,6 +137,7 @@ class AdapterLoader {
       asked.takes_images = true;
       auto loaded = std::make_shared<LoadedModel>(
           load_model(asked, request_.ranks.compute, /*local_rank=*/0, &bases_, /*is_first=*/false));
+      refuse_embedder(*loaded);
       return served_model(request_, name, loaded);
     } catch (const Error& error) {
       refuse(fmt::format("{} ({})", error.message(), error.where()));

@@ -28,7 +28,7 @@ bool lacks_max_steps(const config::RunConfig& config) {
 
 /// Whether a run is to write answers, and nothing judges them.
 bool lacks_reward(const config::RunConfig& config, const std::vector<ImportedSetting>& settings) {
-  return config.train.objective_info().takes_rollouts && !config.train.rollouts.are_on() &&
+  return config.train.objective_info().takes_rollouts && !config.train.rollouts.are_judged() &&
          std::any_of(settings.begin(), settings.end(), [](const ImportedSetting& setting) {
            return setting.key.starts_with("train.rollouts.");
          });
