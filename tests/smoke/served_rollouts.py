@@ -93,6 +93,27 @@ def killed_server(case) -> None:
     case.expect("and losses", len(again) == STEPS and close < 1e-5, str(close))
 
 
+def distilled_student(case) -> None:
+    """Its teacher is the same model, which finds the student's answers as likely as the student does."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/v1"
+    server = Served(case.program, case.folder / "model", port)
+    path = config_of(case, "student", url, max_new_tokens=6, temperature=0.9, share=0.5)
+    run = json.loads(path.read_text())
+    del run["train"]["rollouts"]["reward"], run["train"]["rollouts"]["n"]
+    run["train"] |= {"objective": "distill", "teacher": str(case.folder / "model"), "kd_alpha": 1, "kd_beta": 0.5, "global_batch_size": 4, "max_steps": 4, "learning_rate": 1e-2}
+    records = [json.loads(line) for line in (case.folder / "prompts.jsonl").read_text().splitlines()]
+    texts = case.folder / "answered.jsonl"
+    texts.write_text("".join(json.dumps({"prompt": record["prompt"], "completion": " 1 2"}) + "\n" for record in records))
+    run["data"]["train"] = str(texts)
+    path.write_text(json.dumps(run))
+    case.train(path, processes=2)
+    server.end(signal.SIGTERM)
+    lines = case.lines("student")
+    case.expect("a server answers for a student that is distilled", len(lines) == 4 and all(0 < len(ids) <= 6 for ids in answers_of(case, "student")) and answers_of(case, "student") != [])
+    case.expect("and a teacher that is the same model finds nothing to teach", abs(lines[0]["loss"]) < 1e-9 and all(line["completions/mean_length"] > 0 for line in lines), str(lines))
+
+
 class Fault(http.server.ThreadingHTTPServer):
     """A server that answers right but for one request."""
 
