@@ -40,6 +40,8 @@ inline Limits from_until(double min, double max) {
 
 /// Numbers of steps, tokens and records: far from overflow in products, and in what clocks and files hold.
 inline constexpr double kMaxCount = 1e12;
+/// Fp32 holds what is not above it.
+inline constexpr double kMaxFp32 = 3e38;
 inline constexpr double kMaxFactor =
     1e6;  ///< of a loss or an update: its squares stay finite in fp32
 inline constexpr double kMaxWaitS = 1e6;  ///< for a program, as `timeout` of a reward
@@ -90,7 +92,7 @@ template <class Visitor>
 void visit_fields(LoraConfig& lora, Visitor&& field) {
   using enum OnResume;
   field(lora.r, "r", between(1, 65536), kSame, "LoRA rank.", "16");
-  field(lora.alpha, "alpha", above_up_to(0, kMaxFactor), kSame,
+  field(lora.alpha, "alpha", above_up_to(0, kMaxFp32), kSame,
         "LoRA scale: the low-rank product is multiplied by alpha / r.", "32");
   field(lora.dropout, "dropout", from_until(0, 1), kSame, "Dropout on the input of LoRA's A.",
         "0.05");
@@ -537,7 +539,7 @@ void visit_optimizer_fields(TrainConfig& train, Visitor&& field) {
         "Decay of the second moment; also Lion's beta2.", "0.95");
   field(train.adam_epsilon, "adam_epsilon", above_up_to(0, kMaxFactor), kSame,
         "Added to the denominator of the update (adamw).", "1e-6");
-  field(train.weight_decay, "weight_decay", between(0, kMaxFactor), kSame,
+  field(train.weight_decay, "weight_decay", at_least(0), kSame,
         "Weight decay, decoupled from the gradient (sgd: added to the gradient).", "0.01");
   field(train.momentum, "momentum",
         from_until(0, 1).otherwise(optimizer_defaults("momentum", &OptimizerInfo::momentum)), kSame,
