@@ -8,7 +8,7 @@
 #include <numeric>
 #include <utility>
 
-#include "judging.h"
+#include "judged_together.h"
 #include "sftrun/core/error.h"
 #include "sftrun/reward/rewards.h"
 

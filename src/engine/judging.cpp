@@ -1,5 +1,6 @@
 #include "judging.h"
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <optional>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "answer_record.h"
+#include "judged_together.h"
 #include "sftrun/core/error.h"
 
 namespace sftrun::engine {

@@ -1,9 +1,8 @@
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <nlohmann/json.hpp>
-#include <span>
+#include <optional>
 #include <vector>
 
 #include "conversations.h"
@@ -13,16 +12,6 @@
 #include "sftrun/train/rollout_answers.h"
 
 namespace sftrun::engine {
-
-/// Pieces of a list as programs and servers get them: so many answers together as `sftrun reward` has.
-template <class T>
-std::vector<std::span<T>> judged_together(std::span<T> all) {
-  constexpr size_t kTogether = 64;
-  std::vector<std::span<T>> pieces;
-  for (size_t first = 0; first < all.size(); first += kTogether)
-    pieces.push_back(all.subspan(first, std::min(kTogether, all.size() - first)));
-  return pieces;
-}
 
 /// An answer that travels to all ranks.
 struct JudgedAnswer {

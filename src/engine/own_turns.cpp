@@ -4,19 +4,9 @@
 
 #include <algorithm>
 
-#include "sftrun/core/rng.h"
+#include "turn_seed.h"
 
 namespace sftrun::engine {
-namespace {
-
-/// Seeds of different numbers are independent.
-uint64_t seed_of(int64_t seed, uint64_t number) {
-  RandomStream stream(static_cast<uint64_t>(seed), number);
-  const uint64_t high = stream.next_u32();
-  return high << 32U | stream.next_u32();
-}
-
-}  // namespace
 
 int OwnTurns::write(const Turns& turns) {
   const config::RolloutsConfig& rollouts = config_.train.rollouts;
@@ -26,7 +16,7 @@ int OwnTurns::write(const Turns& turns) {
                                  .top_p = rollouts.top_p,
                                  .top_k = rollouts.top_k,
                                  .min_p = rollouts.min_p,
-                                 .seed = seed_of(config_.train.seed, turns.number),
+                                 .seed = seed_of_turns(config_.train.seed, turns.number),
                                  .stop_tokens = {},
                                  .keeps_logprobs = true},
                                 {});

@@ -13,6 +13,7 @@
 #include "sftrun/core/log.h"
 #include "sftrun/core/rng.h"
 #include "sftrun/core/strings.h"
+#include "turn_seed.h"
 
 namespace sftrun::engine {
 namespace {
@@ -127,7 +128,7 @@ void ServedTurns::ask_for_all(const Turns& turns) {
   const Share share = model_.share();
   std::vector<size_t> own;
   for (const size_t answer : turns.answers)
-    if (answer % share.parts == share.part) own.push_back(answer);
+    if (share.has(answer)) own.push_back(answer);
   std::vector<data::PromptTokens> prompts;
   std::vector<int64_t> max_tokens;
   for (const size_t answer : own) {
@@ -154,9 +155,7 @@ void ServedTurns::ask_for_all(const Turns& turns) {
 /// A function of the run's seed, the step, the turn and the answer. JSON numbers are exact below 2^53.
 uint64_t ServedTurns::seed_of_answer(const Turns& turns, size_t answer) const {
   constexpr unsigned kHighBits = 21;
-  RandomStream of_turn(static_cast<uint64_t>(config_.train.seed), turns.number);
-  const uint64_t key = uint64_t{of_turn.next_u32()} << 32U | of_turn.next_u32();
-  RandomStream of_answer(key, answer);
+  RandomStream of_answer(seed_of_turns(config_.train.seed, turns.number), answer);
   const uint64_t high = of_answer.next_u32() >> (32U - kHighBits);
   return high << 32U | of_answer.next_u32();
 }

@@ -89,7 +89,7 @@ class SharedRun {
     }
     while (num_looked_at_ < count) {
       const size_t place = num_looked_at_++;
-      if (shared_.records[place] % shared_.dealt->parts == shared_.dealt->part) return place;
+      if (shared_.dealt->has(shared_.records[place])) return place;
     }
     return std::nullopt;
   }

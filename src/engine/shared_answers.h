@@ -15,6 +15,8 @@ namespace sftrun::engine {
 /// One part of several.
 struct Share {
   size_t part = 0, parts = 1;
+  /// Whether what is dealt in turn, and has this number, belongs to the part.
+  bool has(size_t number) const { return number % parts == part; }
 };
 
 /// Records that the ranks answer together: each takes the next one when a row of its batch is free.
