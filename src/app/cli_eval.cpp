@@ -87,6 +87,22 @@ void require_base_as_reference(const config::LoadedConfig& loaded) {
       "train.reference=base");
 }
 
+/// What measures a run that `sftrun eval` does not.
+std::string instead_of_eval(const config::RunConfig& config) {
+  const config::ObjectiveInfo& objective = config.train.objective_info();
+  if (objective.embeds())
+    return "evaluations of training have eval_loss, eval_accuracy and eval_mrr "
+           "(train.eval_on_start, train.eval_strategy); `sftrun score` gives the embeddings";
+  if (objective.reads_samples())
+    return "answer the prompts with `sftrun generate`, and judge the answers with `sftrun reward` "
+           "(docs/rewards.md)";
+  const bool is_of_pairs =
+      config::is_format(config.data.format, &config::RecordFormatInfo::is_pair);
+  return "for answers, add them here: data.val=FILE train.objective=" +
+         config::first_objective_for(config::ExampleForm::kAnswer) +
+         (is_of_pairs ? " data.format=auto" : "");
+}
+
 void check(const config::LoadedConfig& loaded, const fs::path& yaml) {
   const config::RunConfig& config = loaded.config;
   if (config.data.val.empty() && config.data.val_split == 0) {
@@ -96,18 +112,14 @@ void check(const config::LoadedConfig& loaded, const fs::path& yaml) {
   }
   const config::ObjectiveInfo& objective = config.train.objective_info();
   if (!objective.reads_answers() && !objective.has_scores() && !objective.reads_pairs()) {
-    const bool is_of_pairs =
-        config::is_format(config.data.format, &config::RecordFormatInfo::is_pair);
     throw ConfigError(
-        fmt::format("`sftrun eval` measures answers and pairs, and train.objective {} {}",
+        fmt::format("`sftrun eval` measures answers, pairs, rewards and classes, and "
+                    "train.objective {} {}",
                     objective.name,
                     objective.embeds()          ? "compares embeddings of texts"
-                    : objective.reads_samples() ? "learns from rewards"
+                    : objective.reads_samples() ? "learns from rewards of its own answers"
                                                 : "learns from judgements"),
-        loaded.place_of("train.objective"),
-        "for answers, add them here: data.val=FILE train.objective=" +
-            config::first_objective_for(config::ExampleForm::kAnswer) +
-            (is_of_pairs ? " data.format=auto" : ""));
+        loaded.place_of("train.objective"), instead_of_eval(config));
   }
   require_base_as_reference(loaded);
 }

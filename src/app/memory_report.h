@@ -45,7 +45,9 @@ struct MemoryReport {
   std::string images_of_data;  ///< see plan_images_of_data; empty: the flags', or texts alone
 
   int64_t memory_bytes() const { return static_cast<int64_t>(devices.place.devices.memory_bytes); }
+  /// Whether a step does.
   bool fits() const { return plan.needed() <= memory_bytes(); }
+  bool answers_fit() const { return !answers || answers->peak() <= memory_bytes(); }
 };
 
 /// The devices that the flags name.   @throws ConfigError for unknown cards, or if there are none

@@ -68,7 +68,7 @@ MemoryJson of_answers(const MemoryReport& report) {
   return {{"at_a_time", answers.rows},    {"tokens", answers.tokens},
           {"bytes", answers.total()},     {"cache_bytes", answers.cache},
           {"pass_bytes", answers.pass},   {"gathered_bytes", answers.gathered},
-          {"peak_bytes", answers.peak()}, {"fits", answers.peak() <= report.memory_bytes()}};
+          {"peak_bytes", answers.peak()}, {"fits", report.answers_fit()}};
 }
 
 MemoryJson of_change(const MemoryReport& report) {
@@ -110,6 +110,7 @@ nlohmann::ordered_json as_json(const MemoryReport& report) {
   json["activations"] = MemoryJson::array();
   for (const plan::LayerKind& kind : report.kinds) json["activations"].push_back(of_kind(kind));
   json["answers"] = of_answers(report);
+  json["fits"] = report.fits() && report.answers_fit();
   json["strategies"] = MemoryJson::array();
   for (const StrategyRow& row : report.strategies)
     json["strategies"].push_back(of_strategy(row, report));

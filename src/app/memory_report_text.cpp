@@ -112,7 +112,9 @@ std::string text_of_plan(const MemoryReport& report, const MemoryUnit& unit) {
   text += fmt::format(
       "  {:<48}{:>10}  of {} {}: {}\n", "needed", unit.of(plan.needed()),
       unit.of(report.memory_bytes()), unit.name(),
-      spare >= 0 ? fmt::format("fits, {} {} to spare", unit.of(spare), unit.name())
+      spare >= 0 ? fmt::format("{}, {} {} to spare",
+                               report.answers_fit() ? "fits" : "a step fits, the answers do not",
+                               unit.of(spare), unit.name())
                  : fmt::format("does not fit, {} {} too much", unit.of(-spare), unit.name()));
   return text;
 }
@@ -223,7 +225,7 @@ std::string text_of_answers(const MemoryReport& report, const MemoryUnit& unit) 
       "most {} {},\n  {} {} with what stays on the device",
       has_rollouts ? "training" : "evaluations", answers.setting, answers.rows, answers.tokens,
       unit.of(answers.total()), unit.name(), unit.of(answers.peak()), unit.name());
-  if (answers.peak() > report.memory_bytes()) {
+  if (!report.answers_fit()) {
     text += fmt::format(
         ", {} {} too much.\n  Lower {}", unit.of(answers.peak() - report.memory_bytes()),
         unit.name(),

@@ -205,6 +205,20 @@ void resolve_rollouts(RunConfig& config) {
     config.train.max_completion_length = config.train.rollouts.max_new_tokens;
 }
 
+/// The smallest change that makes groups whole. Where batch size and accumulation are given, the global
+/// batch follows from them.
+std::string fix_of_groups(const TrainConfig& train, const Places& places) {
+  const int64_t n = train.rollouts.n, global = *train.global_batch_size.value,
+                accum = *train.grad_accum.value, of_one = global / accum;
+  if (!places.contains("train.batch_size") || !places.contains("train.grad_accum"))
+    return fmt::format("set train.global_batch_size to {}", neighbours(global, n));
+  const int64_t whole = std::lcm(of_one, n);
+  return fmt::format("set train.grad_accum to {}{}", whole / of_one,
+                     places.contains("train.global_batch_size")
+                         ? fmt::format(" and train.global_batch_size to {}", whole)
+                         : "");
+}
+
 /// @throws ConfigError if a step does not have whole groups
 void require_whole_groups(const TrainConfig& train, const Places& places) {
   if (!train.has_rollouts()) return;
@@ -216,7 +230,7 @@ void require_whole_groups(const TrainConfig& train, const Places& places) {
                   global, n),
       places_of(places, {"train.rollouts.n", "train.global_batch_size", "train.batch_size",
                          "train.grad_accum"}),
-      fmt::format("set train.global_batch_size to {}", neighbours(global, n)));
+      fix_of_groups(train, places));
 }
 
 /// With the inputs of layers in the host's memory, the micro-batches of a step need little more on

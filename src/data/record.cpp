@@ -100,7 +100,13 @@ DetectedFormat detect_sampled(const Json& record, const config::ObjectiveInfo& r
       fmt::format("the record is no sampled answer with a reward, which train.objective {} needs "
                   "(its keys: {})",
                   reader.name, keys_of(record)),
-      where, fmt::format("{}; or name the columns: data.fields: {{reward: COLUMN}}", write), write);
+      where,
+      fmt::format(
+          "{}; or name the columns: data.fields: {{reward: COLUMN}}; or, to let the run "
+          "write the answers to these prompts, name what judges them: train.rollouts.reward "
+          "(docs/grpo.md)",
+          write),
+      write);
 }
 
 /// Texts, prompts and conversations with a class.

@@ -8,6 +8,7 @@
 #include "device_memory.h"
 #include "sftrun/data/image_input.h"
 #include "sftrun/data/image_load.h"
+#include "sftrun/plan/answers_memory.h"
 #include "sftrun/weights/weights_summary.h"
 
 namespace sftrun::engine {
@@ -61,12 +62,15 @@ plan::RunDevices planned_devices(const PreparedRun& run, const Rank& rank) {
 
 observe::RankBytes planned_bytes(const PreparedRun& run, const Rank& rank) {
   const plan::MemoryPlan plan = memory_plan(run, rank);
+  const auto answers =
+      plan::answers_memory(run.checkpoint->arch(), run.config, planned_devices(run, rank), plan);
+  const int64_t of_answers = answers ? answers->total() : 0;  // between steps
   const auto bytes = [](int64_t value) { return static_cast<uint64_t>(value); };
   return {.base = bytes(plan.held.base + plan.held.teacher),
           .trainable = bytes(plan.held.trainable + plan.held.start),
           .gradients = bytes(plan.held.gradients),
           .optimizer = bytes(plan.held.optimizer),
-          .activations_peak = bytes(plan.held.gathered + plan.step.peak())};
+          .activations_peak = bytes(std::max(plan.held.gathered + plan.step.peak(), of_answers))};
 }
 
 namespace {

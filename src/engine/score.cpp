@@ -11,6 +11,7 @@
 #include "command_ranks.h"
 #include "commands.h"
 #include "embed_records.h"
+#include "generated_record.h"
 #include "session.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
@@ -41,8 +42,11 @@ struct ScoredRecord {
 /// messages. Texts are scored as they are: no end token is appended.
 /// @param head of scores: texts are read as in training; null: a language-model head
 void tokenize(ScoredRecord& scored, const data::TextModel& text, const spec::ScoreSpec* head) {
-  const auto& [line, record, where, folder] = scored.input;
+  const auto& [line, given, where, folder] = scored.input;
   try {
+    // A head judges what was generated, as rewards do; a language model scores what the data says.
+    const data::Json answered = head != nullptr ? with_generated(given, where) : data::Json();
+    const data::Json& record = head != nullptr ? answered : given;
     const data::SequenceBuilder builder =
         head == nullptr ? data::SequenceBuilder(data::detect_input_format(record, where).format,
                                                 text, {.append_eos = false})

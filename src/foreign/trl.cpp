@@ -168,8 +168,10 @@ void trl_finish(Conversion& conversion) {
     conversion.set_default("tuning.lora.target_modules",
                            value_from_json(Json::array({"q_proj", "v_proj"})));
   if (is_sft && !conversion.has("tuning.lora.dropout"))
-    conversion.set_default("tuning.lora.dropout", "0.05");
+    conversion.set_default("tuning.lora.dropout", has_dropout_in_trl(conversion) ? "0.05" : "0");
   if (!is_sft || conversion.has("data.loss_on")) return;
+  if (objective.needs_teacher)  // DataCollatorForChatML labels the last message
+    return conversion.set_default("data.loss_on", "last_assistant");
   conversion.set_default("data.loss_on", "all");
   conversion.not_carried.push_back(
       {"assistant_only_loss, completion_only_loss",

@@ -288,6 +288,25 @@ void trl_sampling_correction(Conversion& conversion, const SourceKey& key) {
   conversion.set(key, "train.sampling_correction", key.value);
 }
 
+namespace {
+
+/// A server reports log-probabilities of the model's own distribution, from which answers must be drawn.
+void note_distribution_of_server(Conversion& conversion) {
+  if (!trl_objective(conversion).reads_samples()) return;
+  constexpr std::array<std::pair<const char*, double>, 4> kNeutral = {
+      {{"temperature", 1}, {"top_p", 1}, {"top_k", 0}, {"min_p", 0}}};
+  for (const auto& [name, neutral] : kNeutral) {
+    const auto key = conversion.find(name);
+    const auto value = key ? parse_double(key->value.text) : std::nullopt;
+    if (!value || *value == neutral) continue;
+    conversion.note_lost(*key,
+                         "a server's answers must be drawn from the model's own distribution: "
+                         "remove it from `train.rollouts`, or use `engine: self` (docs/grpo.md)");
+  }
+}
+
+}  // namespace
+
 void trl_vllm(Conversion& conversion, const SourceKey& key) {
   const bool asks_server =
       !is_off(key.value) && ascii_lower(conversion.text_of("vllm_mode")) == "server";
@@ -305,6 +324,7 @@ void trl_vllm(Conversion& conversion, const SourceKey& key) {
   }
   while (url.ends_with('/')) url.pop_back();
   conversion.set(key, "train.rollouts.engine", url + "/v1");
+  note_distribution_of_server(conversion);
   conversion.note_lost(key,
                        "`trl vllm-serve` has other requests than OpenAI's: start `vllm serve` with "
                        "--enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, or `sftrun serve "
@@ -328,11 +348,25 @@ void trl_precompute(Conversion& conversion, const SourceKey& key) {
 }
 
 void trl_dropout(Conversion& conversion, const SourceKey& key) {
+  if (trl_objective(conversion).needs_teacher) {
+    const auto adapters = conversion.find("lora_dropout");
+    if (!is_off(key.value) && adapters && parse_double(adapters->value.text).value_or(0) > 0)
+      return conversion.note_lost(*adapters,
+                                  "GKDTrainer turns it off (`disable_dropout`): set "
+                                  "`tuning.lora.dropout: 0`");
+    return conversion.note_no_meaning(key, "`tuning.lora.dropout` says it");
+  }
   constexpr double kDropout = 0.05;  // ModelConfig.lora_dropout
   const double dropout = parse_double(conversion.text_of("lora_dropout")).value_or(kDropout);
   if (is_off(key.value) && is_on_in_trl(conversion, "use_peft") && dropout > 0)
     return conversion.note_lost(key, "preference training has no dropout here");
   conversion.note_no_meaning(key, "preference training has no dropout here");
+}
+
+bool has_dropout_in_trl(const Conversion& conversion) {
+  if (!trl_objective(conversion).needs_teacher) return true;
+  const auto disabled = conversion.find("disable_dropout");  // GKDConfig's default: true
+  return disabled && is_off(disabled->value);
 }
 
 void finish_objective_of_trl(Conversion& conversion) {

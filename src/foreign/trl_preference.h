@@ -34,6 +34,8 @@ void trl_precompute(Conversion& conversion, const SourceKey& key);
 /// `disable_dropout`
 void trl_dropout(Conversion& conversion, const SourceKey& key);
 /// The objective, and the defaults of its trainer. After all rules.
+/// Whether adapters have the dropout of ModelConfig: not with GKDTrainer, unless the file says so.
+bool has_dropout_in_trl(const Conversion& conversion);
 void finish_objective_of_trl(Conversion& conversion);
 
 }  // namespace sftrun::foreign

@@ -88,6 +88,9 @@ TEST_F(Rollouts, AStepHasWholeGroups) {
   expect_error<ConfigError>([&] { resolve(loaded, "run.yaml", 1); },
                             {"6 answers", "not a multiple of train.rollouts.n 4",
                              "set train.global_batch_size to 4 or 8"});
+  loaded = load(kRollouts, {"train.batch_size=2", "train.grad_accum=3"});
+  expect_error<ConfigError>([&] { resolve(loaded, "run.yaml", 1); },
+                            {"6 answers", "set train.grad_accum to 2"});
 }
 
 TEST_F(Rollouts, TheBestModelIsChosenByARewardAndNotByALoss) {
