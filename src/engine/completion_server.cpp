@@ -173,7 +173,11 @@ std::string CompletionServer::sent(const char* path, const std::string* body,
     return body != nullptr ? hub::post_json(url, *body, kWhat, options_)
                            : hub::get_json(url, kWhat, options_);
   } catch (const CommError& error) {
-    throw CommError(error.message(), error.where(), advice);
+    const bool asks_for_token = error.message().find("status 401") != std::string::npos;
+    throw CommError(error.message(), error.where(),
+                    asks_for_token ? "name the variable of the environment that holds the server's "
+                                     "token: train.rollouts.engine_token_variable"
+                                   : advice);
   }
 }
 
@@ -206,7 +210,8 @@ void CompletionServer::load_adapter(const std::string& name, const std::string& 
 
 void CompletionServer::unload_adapter(const std::string& name) const {
   const std::string body = ServerJson({{"lora_name", name}}).dump();
-  sent(kUnloadPath, &body, "check what the server logs");
+  sent(kUnloadPath, &body,
+       "start the server again if it has ended, and run the same command: it resumes");
 }
 
 /// All parameters of the distribution are sent: a server may have others for the model (vLLM reads its

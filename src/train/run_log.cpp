@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "sftrun/core/file.h"
 #include "sftrun/core/log.h"
@@ -52,6 +53,22 @@ void RunLog::note(const HostNumbers& numbers) {
   if (numbers.gpu_utilization >= 0) event_.gpu_percent = numbers.gpu_utilization;
 }
 
+/// A server that has another base, or not the adapter, writes answers that are not the model's.
+void RunLog::warn_of_server(int64_t done, const observe::NamedValues& objective) {
+  constexpr double kFar = 0.5;  // nats; with another dtype they are some hundredths apart
+  const config::RolloutsConfig& rollouts = in_.config.train.rollouts;
+  const auto difference = value_of(objective, "sampling/sampling_logp_difference/mean");
+  if (!rollouts.is_by_server() || !difference) return;
+  const bool was_far = std::exchange(is_server_far_, *difference > kFar);
+  if (!is_server_far_ || was_far) return;
+  log::warn(
+      "step {}: the server's log-probabilities of its answers are {:.2g} from those of the model, "
+      "mean over tokens: the answers are hardly the model's own, and little is learnt from them. "
+      "Does {} serve the base model of the run, with its adapter, and in a similar dtype? "
+      "(train.rollouts.engine, docs/grpo.md)",
+      done, *difference, rollouts.engine);
+}
+
 void RunLog::add_step(const QueuedStep& queued, const StepReport& report) {
   const kernels::WorkRange writing(in_.hooks.activity, Work::kMetrics);
   const config::ObjectiveInfo& objective = in_.config.train.objective_info();
@@ -73,6 +90,7 @@ void RunLog::add_step(const QueuedStep& queued, const StepReport& report) {
   const observe::TrainMetrics metrics = metrics_of(queued, report);
   metrics_.write(metrics);
   write_events(metrics);
+  warn_of_server(done, report.objective);
   const int64_t every = std::max<int64_t>(1, in_.config.train.logging_steps);
   if (done % every == 0 || done == in_.batches->total_steps()) log::info("{}", progress_.line());
 }

@@ -36,6 +36,7 @@ class RunLog {
 
  private:
   observe::TrainMetrics metrics_of(const QueuedStep& queued, const StepReport& report) const;
+  void warn_of_server(int64_t done, const observe::NamedValues& objective);
   void write_events(const observe::TrainMetrics& metrics);
   void write_events(const observe::EvalMetrics& metrics, const std::string& samples);
   std::string line_of(const observe::EvalMetrics& metrics, const EvalResult& result) const;
@@ -46,7 +47,8 @@ class RunLog {
   observe::MetricsWriter metrics_;  // closed on other ranks than 0, as is `events_`
   observe::EventWriter events_;
   observe::ProgressMeter progress_;
-  TrainEvent event_;  // the last one
+  TrainEvent event_;            // the last one
+  bool is_server_far_ = false;  // which was said
 };
 
 }  // namespace sftrun::train
