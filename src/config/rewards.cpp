@@ -11,6 +11,7 @@
 #include <set>
 
 #include "parse_field.h"
+#include "sftrun/config/server_url.h"
 #include "sftrun/config/yaml_reader.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
@@ -257,11 +258,13 @@ class RewardsReader {
       add(fmt::format("`command` of the reward {} is empty", spec.label),
           find(item, "command")->mark, "write the program that judges: python3 judge.py");
     if (const auto url = spec.settings.find("url"); url != spec.settings.end()) {
-      const std::string text = ascii_lower(url->get<std::string>());
-      if (!text.starts_with("http://") && !text.starts_with("https://"))
-        add(fmt::format("`url` of the reward {} is `{}`, which is no address of a server",
-                        spec.label, excerpt(text)),
-            find(item, "url")->mark, "write, for example, http://127.0.0.1:9000/rewards");
+      const auto text = url->get<std::string>();
+      if (const std::string fault = fault_of_server_url(text, UrlEnd::kQuery); !fault.empty())
+        add(fmt::format("`url` of the reward {} is `{}`, {}", spec.label,
+                        excerpt(without_credentials(text)), fault),
+            find(item, "url")->mark,
+            "write, for example, http://127.0.0.1:9000/rewards; a token is read from the variable "
+            "that `token_variable` names");
     }
     require_consistent(spec, item);
   }

@@ -170,6 +170,7 @@ void Scheduler::do_work() {
     tasks.swap(work_);
   }
   for (std::packaged_task<void()>& task : tasks) task();
+  if (!tasks.empty()) forget_removed();  // also while no answer is written
 }
 
 void Scheduler::refuse_work() {

@@ -87,7 +87,7 @@ TEST(RewardSpecs, WrongValuesAreNamed) {
   EXPECT_NE(problem_of("regex").find("the reward regex has no `pattern`"), std::string::npos);
   EXPECT_NE(problem_of("{name: regex, pattern: '(a'}").find("is not a regular expression"),
             std::string::npos);
-  EXPECT_NE(problem_of("{name: http, url: localhost:80}").find("is no address of a server"),
+  EXPECT_NE(problem_of("{name: http, url: localhost:80}").find("does not begin with http"),
             std::string::npos);
   EXPECT_NE(problem_of("{name: length, target: 3, margin: 2}")
                 .find("`margin` of the reward length has no effect without `maximum`"),

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "choices.h"
+#include "sftrun/config/server_url.h"
 #include "sftrun/core/strings.h"
 #include "validate/checks.h"
 
@@ -98,13 +99,13 @@ void check_engine(Checks& checks) {
   const RunConfig& run = checks.run();
   const RolloutsConfig& rollouts = run.train.rollouts;
   if (!rollouts.is_by_server()) return;
-  const std::string url = ascii_lower(rollouts.engine);
-  if (!url.starts_with("http://") && !url.starts_with("https://"))
+  if (const std::string fault = fault_of_server_url(rollouts.engine, UrlEnd::kPath); !fault.empty())
     return checks.error(
-        fmt::format("`train.rollouts.engine` is `{}`, which is neither self nor the "
-                    "address of a server",
-                    excerpt(rollouts.engine)),
-        {"train.rollouts.engine"}, "write self, or a URL such as http://127.0.0.1:8000/v1");
+        fmt::format("`train.rollouts.engine` is `{}`, {}",
+                    excerpt(without_credentials(rollouts.engine)), fault),
+        {"train.rollouts.engine"},
+        "write self, or the address of a server such as http://127.0.0.1:8000/v1; a token is read "
+        "from the variable that train.rollouts.engine_token_variable names");
   if (run.tuning.mode != TuningMode::kLora && run.tuning.mode != TuningMode::kQlora)
     checks.error(
         "`train.rollouts.engine` is a server, which can be given an adapter and no whole "
