@@ -24,6 +24,7 @@
 #include "sftrun/hub/repo_name.h"
 #include "sftrun/launch/launch_plan.h"
 #include "sftrun/plan/auto_values.h"
+#include "sftrun/reward/rewards.h"
 
 namespace sftrun::app {
 namespace {
@@ -38,7 +39,7 @@ bool has_adapter_on_hub(const config::RunConfig& config) {
   return name && !is_path_here(adapter, *name);
 }
 
-/// @throws Error for files that do not exist. Names on a hub are not looked up.
+/// @throws Error for files and programs that do not exist. Names on a hub are not looked up.
 void require_local_files(const config::LoadedConfig& loaded) {
   config::LoadedConfig here = loaded;
   for (auto* sources : {&here.config.data.train, &here.config.data.val})
@@ -46,6 +47,7 @@ void require_local_files(const config::LoadedConfig& loaded) {
   if (has_adapter_on_hub(here.config)) here.config.tuning.lora.init_from.clear();
   config::require_files(here);
   data::require_chat_template(here);
+  if (here.config.train.has_rollouts()) reward::require_programs(here.config.train.rollouts);
 }
 
 /// For `config show`, which may be called before the data exist.

@@ -21,7 +21,6 @@
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/stages.h"
-#include "sftrun/reward/outside_program.h"
 #include "sftrun/reward/rewards.h"
 
 namespace sftrun::app {
@@ -138,17 +137,6 @@ void require_settings_of_checkpoint(const TrainOptions& options, const config::R
                                 config::kStartNewRun));
 }
 
-/// @throws ConfigError for a program that judges or answers turns, and is missing
-void require_programs(const config::RunConfig& config) {
-  const config::RolloutsConfig& rollouts = config.train.rollouts;
-  if (!config.train.has_rollouts()) return;
-  const reward::Rewards judges(rollouts.reward, {});
-  if (!rollouts.environment.empty())
-    const reward::OutsideProgram answers({.name = "the program of the environment",
-                                          .command = rollouts.environment,
-                                          .where = "train.rollouts.environment"});
-}
-
 }  // namespace
 
 config::RunConfig shown_config(const Run& run, const ModelHeaders& headers, bool on_gpu) {
@@ -167,7 +155,7 @@ void warn_and_announce(const config::RunConfig& asked, const Run& run,
 void print_dry_run(const TrainOptions& options, const config::RunConfig& asked, const Run& run,
                    const ModelHeaders& headers, bool on_gpu, const std::string& launch) {
   config::RunConfig shown = shown_config(run, headers, on_gpu);
-  require_programs(shown);
+  if (shown.train.has_rollouts()) reward::require_programs(shown.train.rollouts);
   const RunCheck found =
       check_run(shown, run.model_path, headers, sizes_follow_data(shown, run.batches));
   const Forecast steps = forecast(shown, found.train, run.batches);

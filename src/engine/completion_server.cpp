@@ -65,14 +65,21 @@ std::string read_logprobs(const ServerJson& choice, size_t count, std::vector<fl
   if (list == nullptr || !list->is_array()) return "without log-probabilities of its tokens";
   if (list->size() != count)
     return fmt::format("with {} log-probabilities of {}", list->size(), counted(count, "token"));
-  constexpr double kRounding = 1e-3;  // of the logarithm of a probability near 1
+  constexpr double kRounding = 1e-3;      // of the logarithm of a probability near 1
+  constexpr double kLeastLogprob = -1e4;  // of a token that may be drawn; vLLM says -9999 for none
   for (const ServerJson& value : *list) {
-    const bool is_logprob =
-        value.is_number() && std::isfinite(value.get<double>()) && value.get<double>() <= kRounding;
+    const bool is_logprob = value.is_number() && value.get<double>() <= kRounding &&
+                            value.get<double>() >= kLeastLogprob;
     if (!is_logprob) return fmt::format("with the log-probability {}", excerpt(value.dump()));
     values.push_back(value.get<float>());
   }
   return {};
+}
+
+constexpr int kUnauthorized = 401, kNotFound = 404;
+
+bool has_status(const CommError& error, int status) {
+  return error.message().find(fmt::format("status {}", status)) != std::string::npos;
 }
 
 std::string_view last_part_of(std::string_view name) {
@@ -127,8 +134,8 @@ std::string read_completion(const std::string& body, const AskedCompletion& aske
                        asked.prompt.size());
   const std::string finish = text_in(choice, "finish_reason");
   if (finish != "stop" && finish != "length")
-    return fmt::format("with the finish_reason `{}`, which is neither stop nor length",
-                       excerpt(finish));
+    return fmt::format("with the finish_reason {}, which is neither \"stop\" nor \"length\"",
+                       excerpt(choice.value("finish_reason", ServerJson()).dump()));
   completion.stopped = finish == "stop";
   return read_logprobs(choice, answer.size(), completion.logprobs);
 }
@@ -167,17 +174,18 @@ CompletionServer::CompletionServer(Inputs inputs)
 
 /// @param body null: GET   @param advice where the server refuses
 std::string CompletionServer::sent(const char* path, const std::string* body,
-                                   const std::string& advice) const {
+                                   const std::string& advice,
+                                   const hub::PostOptions& options) const {
   const std::string url = url_ + path;
   try {
-    return body != nullptr ? hub::post_json(url, *body, kWhat, options_)
-                           : hub::get_json(url, kWhat, options_);
+    return body != nullptr ? hub::post_json(url, *body, kWhat, options)
+                           : hub::get_json(url, kWhat, options);
   } catch (const CommError& error) {
-    const bool asks_for_token = error.message().find("status 401") != std::string::npos;
     throw CommError(error.message(), error.where(),
-                    asks_for_token ? "name the variable of the environment that holds the server's "
-                                     "token: train.rollouts.engine_token_variable"
-                                   : advice);
+                    has_status(error, kUnauthorized)
+                        ? "name the variable of the environment that holds the server's token: "
+                          "train.rollouts.engine_token_variable"
+                        : advice);
   }
 }
 
@@ -212,6 +220,20 @@ void CompletionServer::unload_adapter(const std::string& name) const {
   const std::string body = ServerJson({{"lora_name", name}}).dump();
   sent(kUnloadPath, &body,
        "start the server again if it has ended, and run the same command: it resumes");
+}
+
+void CompletionServer::unload_adapter_at_end(const std::string& name) const {
+  constexpr double kLongestS = 5;
+  hub::PostOptions options = options_;
+  options.timeout_s = std::min(options.timeout_s, kLongestS);
+  options.max_attempts = 1;
+  options.should_stop = {};
+  const std::string body = ServerJson({{"lora_name", name}}).dump();
+  try {
+    sent(kUnloadPath, &body, {}, options);
+  } catch (const CommError& error) {
+    if (!has_status(error, kNotFound)) throw;
+  }
 }
 
 /// All parameters of the distribution are sent: a server may have others for the model (vLLM reads its

@@ -50,7 +50,7 @@ const ListedModel* find_listed(std::span<const ListedModel> models, const std::s
 class CompletionServer {
  public:
   struct Inputs {
-    const config::RolloutsConfig& rollouts;  ///< whose engine is a URL
+    const config::RolloutsConfig& rollouts;  ///< whose engine is a URL; must outlive the server
     int64_t vocab_size;
     std::vector<int32_t> stop_tokens;
     std::function<bool()> should_stop;  ///< called by several threads
@@ -63,18 +63,25 @@ class CompletionServer {
   std::vector<ListedModel> models() const;
   void load_adapter(const std::string& name, const std::string& path) const;
   void unload_adapter(const std::string& name) const;
+  /// Also where `should_stop` returns true: in a few seconds, at one attempt. A server that has no such
+  /// adapter is content.
+  void unload_adapter_at_end(const std::string& name) const;
   ServedCompletion complete(const AskedCompletion& asked) const;
 
   const std::string& url() const { return url_; }
 
  private:
-  std::string sent(const char* path, const std::string* body, const std::string& advice) const;
+  std::string sent(const char* path, const std::string* body, const std::string& advice) const {
+    return sent(path, body, advice, options_);
+  }
+  std::string sent(const char* path, const std::string* body, const std::string& advice,
+                   const hub::PostOptions& options) const;
   [[noreturn]] void refuse(const char* path, const std::string& fault) const;
 
   std::string url_;  // without a slash at its end
   int64_t vocab_size_;
   std::vector<int32_t> stop_tokens_;
-  config::RolloutsConfig rollouts_;
+  const config::RolloutsConfig& rollouts_;
   hub::PostOptions options_;
 };
 

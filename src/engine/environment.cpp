@@ -16,7 +16,6 @@ namespace {
 
 using TurnJson = nlohmann::ordered_json;
 
-constexpr const char* kSetting = "train.rollouts.environment";
 constexpr const char* kTakes =
     R"(null, a text in quotes ("…"), or {"role": "tool", "content": "…"})";
 
@@ -32,7 +31,7 @@ std::string read_turn(const std::string& line, std::optional<OutsideTurn>& turn)
   const bool is_turn = said.is_object() && said.contains("content") &&
                        said["content"].is_string() &&
                        (!said.contains("role") || said["role"].is_string());
-  if (!is_turn) return excerpt(line);
+  if (!is_turn) return excerpt(line) + ", which is no turn";
   turn = {.role = said.value("role", std::string("tool")),
           .content = said["content"].get<std::string>()};
   return {};
@@ -40,9 +39,9 @@ std::string read_turn(const std::string& line, std::optional<OutsideTurn>& turn)
 
 reward::OutsideProgramOptions program_of(const config::RunConfig& config,
                                          std::function<bool()> should_stop) {
-  return {.name = "the program of the environment",
+  return {.name = reward::kEnvironmentProgram,
           .command = config.train.rollouts.environment,
-          .where = kSetting,
+          .where = reward::kEnvironmentSetting,
           .timeout_s = config.train.rollouts.environment_timeout,
           .answer = kTakes,
           .timeout_key = "train.rollouts.environment_timeout",
@@ -50,11 +49,6 @@ reward::OutsideProgramOptions program_of(const config::RunConfig& config,
 }
 
 }  // namespace
-
-void Environment::require_program(const config::RunConfig& config) {
-  if (!config.train.rollouts.environment.empty())
-    const reward::OutsideProgram checked(program_of(config, {}));
-}
 
 Environment::Environment(const config::RunConfig& config, const data::TextModel& text,
                          std::function<bool()> should_stop)
@@ -71,7 +65,7 @@ std::vector<std::optional<OutsideTurn>> Environment::ask(
   std::vector<std::optional<OutsideTurn>> turns(said.size());
   for (size_t i = 0; i < said.size(); ++i)
     if (const std::string fault = read_turn(said[i], turns[i]); !fault.empty())
-      throw DataError(fmt::format("the program of the environment says {}", fault),
+      throw DataError(fmt::format("{} says {}", reward::kEnvironmentProgram, fault),
                       program_.place(), fmt::format("print {} for each line", kTakes));
   return turns;
 }
@@ -90,7 +84,7 @@ std::string Environment::text_between(const OutsideTurn& turn) const {
   const auto refuse = [&](const std::string& why) {
     throw DataError(fmt::format("the chat template cannot write a turn of {} behind an answer: {}",
                                 excerpt(turn.role), why),
-                    kSetting,
+                    reward::kEnvironmentSetting,
                     "say another role, such as user, or use a model whose template has the role");
   };
   std::string text;

@@ -27,9 +27,6 @@ class Environment {
   Environment(const config::RunConfig& config, const data::TextModel& text,
               std::function<bool()> should_stop);
 
-  /// Before anything is loaded.   @throws ConfigError if the run's program is missing or may not be executed
-  static void require_program(const config::RunConfig& config);
-
   /// @param conversations JSON objects: a record with "prompt", "completion" (the model's last turn)
   /// and "turns" (all turns behind the prompt, the last one included)
   /// @return what follows each; nullopt: nothing, the conversation has ended

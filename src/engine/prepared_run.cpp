@@ -8,7 +8,6 @@
 #include <map>
 #include <utility>
 
-#include "environment.h"
 #include "host_memory.h"
 #include "memory_advice.h"
 #include "rollouts.h"
@@ -20,6 +19,7 @@
 #include "sftrun/data/image_input.h"
 #include "sftrun/model/adapter_io.h"
 #include "sftrun/plan/auto_values.h"
+#include "sftrun/reward/rewards.h"
 #include "sftrun/spec/trained_names.h"
 #include "sftrun/train/embeddings.h"
 #include "sftrun/weights/fingerprint.h"
@@ -146,7 +146,7 @@ void prepare_data(PreparedRun& run, const train::TrainState* saved,
       may_have_media ? kinds_in(run.data.train_or_null()) : data::MediaKinds();
   run.has_images = has_images(run, in_train);
   if (run.config.train.has_rollouts() && rank.is_main()) {
-    Environment::require_program(run.config);
+    reward::require_programs(run.config.train.rollouts);
     require_judgeable(run.config, *run.data.train);
     if (run.data.val) require_judgeable(run.config, *run.data.val);
   }

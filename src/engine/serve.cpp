@@ -30,6 +30,7 @@
 #include "sftrun/serve/http_server.h"
 #include "sftrun/serve/http_status.h"
 #include "sftrun/serve/scheduler.h"
+#include "sftrun/weights/embedding_files.h"
 
 namespace sftrun::engine {
 namespace {
@@ -127,17 +128,12 @@ class AdapterLoader {
 
   std::shared_ptr<serve::ServedModel> operator()(const std::string& name,
                                                  const std::string& path) const {
-    if (!leads_to_file(std::filesystem::path(path) / "adapter_config.json"))
-      refuse(
-          fmt::format("{} has no adapter_config.json: give the folder of a PEFT adapter on the "
-                      "server's machine",
-                      excerpt(path)));
+    require_adapter(path);
     try {
       app::ModelRequest asked = request_.models.one({.name = name, .adapter = path});
       asked.takes_images = true;
       auto loaded = std::make_shared<LoadedModel>(
           load_model(asked, request_.ranks.compute, /*local_rank=*/0, &bases_, /*is_first=*/false));
-      refuse_embedder(*loaded);
       return served_model(request_, name, loaded);
     } catch (const Error& error) {
       refuse(fmt::format("{} ({})", error.message(), error.where()));
@@ -147,6 +143,19 @@ class AdapterLoader {
   }
 
  private:
+  static void require_adapter(const std::filesystem::path& path) {
+    constexpr const char* kConfig = "adapter_config.json";
+    const std::string shown = excerpt(path.string());
+    if (!leads_to_file(path / kConfig)) {
+      const bool is_run = leads_to_file(path / "adapter" / kConfig);
+      refuse(fmt::format("{} has no {}: give {}", shown, kConfig,
+                         is_run ? excerpt((path / "adapter").string())
+                                : "the folder of a PEFT adapter on the server's machine"));
+    }
+    if (weights::is_embedding_model(path))
+      refuse(fmt::format("the adapter {} embeds texts (it has a modules.json), and gives no tokens",
+                         shown));
+  }
   [[noreturn]] static void refuse(const std::string& what) {
     throw serve::ApiError(serve::kBadRequest, what, "lora_path");
   }

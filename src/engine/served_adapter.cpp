@@ -39,6 +39,14 @@ ServedAdapter::ServedAdapter(Inputs inputs) : in_(std::move(inputs)) {
   prefix_ = prefix_of(in_.run_dir);
 }
 
+ServedAdapter::~ServedAdapter() {
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    log::warn("the adapter {}: {}", name_, error.what());
+  }
+}
+
 std::filesystem::path ServedAdapter::slot() const {
   return in_.run_dir / "rollouts" / fmt::format("adapter-{}", num_written_ % kSlots);
 }
@@ -67,9 +75,9 @@ bool ServedAdapter::write(int64_t step) {
 }
 
 void ServedAdapter::load() {
-  if (!loaded_.empty()) in_.server.unload_adapter(std::exchange(loaded_, {}));
+  if (!loaded_.empty()) in_.server.unload_adapter(loaded_);
+  loaded_ = name_;  // also a request that fails may have loaded it
   in_.server.load_adapter(name_, slot().string());
-  loaded_ = name_;
 }
 
 void ServedAdapter::unload_left(const std::vector<ListedModel>& models) const {
@@ -79,10 +87,14 @@ void ServedAdapter::unload_left(const std::vector<ListedModel>& models) const {
 
 void ServedAdapter::finish() {
   if (!in_.rank.is_main()) return;
+  const std::string name = std::exchange(loaded_, {});
   try {
-    if (!loaded_.empty()) in_.server.unload_adapter(std::exchange(loaded_, {}));
+    if (!name.empty()) in_.server.unload_adapter_at_end(name);
   } catch (const Error& error) {
-    log::warn("the adapter {} stays at the server: {}", name_, error.message());
+    log::warn(
+        "the adapter {} stays at the server: {}; free its memory with a POST of {{\"lora_name\": "
+        "\"{}\"}} to {}/unload_lora_adapter, or resume the run",
+        name, error.message(), name, in_.server.url());
   }
   for (num_written_ = 0; num_written_ < kSlots; ++num_written_) remove_folder(slot());
 }

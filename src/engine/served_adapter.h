@@ -28,6 +28,10 @@ class ServedAdapter {
   };
   /// All of them must outlive this object.
   explicit ServedAdapter(Inputs inputs);
+  /// As `finish`: also a run that ends by an error leaves nothing at the server.
+  ~ServedAdapter();
+  ServedAdapter(const ServedAdapter&) = delete;
+  ServedAdapter& operator=(const ServedAdapter&) = delete;
 
   /// Writes the values as they are now. All ranks call it.
   /// @param step steps that are done   @return whether this rank is to call `load` then
@@ -37,7 +41,8 @@ class ServedAdapter {
   const std::string& name() const { return name_; }  ///< of the adapter that was written last
   /// Unloads what an earlier process of this run left.   @throws as CompletionServer
   void unload_left(const std::vector<ListedModel>& models) const;
-  /// Unloads and removes the last one. A server that refuses is warned of.
+  /// Unloads and removes the last one, in a few seconds, also while the run stops. A server that refuses
+  /// is warned of.
   void finish();
 
  private:

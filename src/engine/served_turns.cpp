@@ -138,16 +138,14 @@ void ServedTurns::ask_for_all(const Turns& turns) {
       throw DataError("the prompt has images or features, and servers are sent token ids alone",
                       turns.place(answer), "use train.rollouts.engine: self");
   }
-  constexpr size_t kMaxRequests = 256;  // at the same time
   const auto at_a_time = static_cast<size_t>(config_.train.rollouts.batch_size);
   std::vector<ServedCompletion> completions(own.size());
-  for_each_together(own.size(), std::min({own.size(), at_a_time, kMaxRequests}), has_failed_,
-                    [&](size_t i) {
-                      completions[i] = server_.complete({.model = adapter_.name(),
-                                                         .prompt = prompts[i].ids,
-                                                         .max_tokens = max_tokens[i],
-                                                         .seed = seed_of_answer(turns, own[i])});
-                    });
+  for_each_together(own.size(), std::min(own.size(), at_a_time), has_failed_, [&](size_t i) {
+    completions[i] = server_.complete({.model = adapter_.name(),
+                                       .prompt = prompts[i].ids,
+                                       .max_tokens = max_tokens[i],
+                                       .seed = seed_of_answer(turns, own[i])});
+  });
   for (size_t i = 0; i < own.size(); ++i)
     turns.on_answer(own[i], answer_of(std::move(completions[i])));
 }

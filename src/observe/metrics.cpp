@@ -112,13 +112,14 @@ std::vector<std::string> names_of_values(const EvalMetrics& metrics) {
   return names;
 }
 
-void truncate_metrics_to_step(const std::filesystem::path& path, int64_t step,
-                              bool keeps_evaluation) {
+std::optional<int64_t> truncate_metrics_to_step(const std::filesystem::path& path, int64_t step,
+                                                bool keeps_evaluation) {
   const auto is_kept = [&](const LineKind& line) {
     return line.step < step || (line.step == step && (keeps_evaluation || !line.is_evaluation));
   };
-  if (!leads_to_file(path)) return;
+  if (!leads_to_file(path)) return std::nullopt;
   const std::string text = read_text_file(path);
+  std::optional<int64_t> last;
   std::string kept;
   kept.reserve(text.size());
   size_t number = 0;
@@ -132,10 +133,14 @@ void truncate_metrics_to_step(const std::filesystem::path& path, int64_t step,
       throw DataError("not a line of metrics", fmt::format("{}:{}", path.string(), number),
                       "move the file away; it is not this program's, or was edited");
     }
-    if (kind && is_kept(*kind)) kept.append(line).push_back('\n');
+    if (kind && is_kept(*kind)) {
+      kept.append(line).push_back('\n');
+      last = kind->step;
+    }
     begin = end + 1;
   }
   if (kept.size() != text.size()) shrink_file(path, text, kept);
+  return last;
 }
 
 }  // namespace sftrun::observe

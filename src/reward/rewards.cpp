@@ -7,6 +7,7 @@
 #include "functions/makers.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/reward/outside_program.h"
 
 namespace sftrun::reward {
 namespace {
@@ -66,6 +67,14 @@ void Rewards::check_record(const nlohmann::ordered_json& record, const std::stri
 
 void Rewards::finish() {
   for (const auto& function : functions_) function->finish();
+}
+
+void require_programs(const config::RolloutsConfig& rollouts) {
+  const Rewards judges(rollouts.reward, {});
+  if (!rollouts.environment.empty())
+    const OutsideProgram answers({.name = kEnvironmentProgram,
+                                  .command = rollouts.environment,
+                                  .where = kEnvironmentSetting});
 }
 
 nlohmann::ordered_json prompt_of(const nlohmann::ordered_json& record) {

@@ -212,13 +212,21 @@ bool changes_adapters(std::string_view path) {
 
 constexpr size_t kMaxName = 256, kMaxPath = 4096;  // bytes
 
+[[noreturn]] void refuse_value(const std::string& key, const std::string& why) {
+  throw ApiError(kBadRequest, fmt::format("\"{}\" {}", key, why), key);
+}
+
 /// @throws ApiError for another thing than a text of one line
 std::string line_of(Parameters& parameters, const std::string& key, size_t max_bytes) {
-  const std::vector<std::string> texts = parameters.texts(key, 1, max_bytes);
-  if (texts.empty()) throw ApiError(kBadRequest, fmt::format("\"{}\" is missing", key), key);
-  const std::string& text = texts.front();
+  const Json* value = parameters.find(key);
+  if (value == nullptr) refuse_value(key, "is missing");
+  if (!value->is_string() || value->get_ref<const std::string&>().empty())
+    refuse_value(key, "must be a string that is not empty");
+  std::string text = value->get<std::string>();
+  if (text.size() > max_bytes)
+    refuse_value(key, fmt::format("has {} bytes; at most {} are allowed", text.size(), max_bytes));
   if (std::ranges::any_of(text, [](unsigned char byte) { return byte < ' '; }))
-    throw ApiError(kBadRequest, fmt::format("\"{}\" has a control character", key), key);
+    refuse_value(key, "has a control character");
   return text;
 }
 
@@ -279,9 +287,11 @@ void Api::require_valid_head(const HttpRequest& request) const {
     return require_method(request, "GET");
   if (request.path != kChat && request.path != kCompletions && !changes_adapters(request.path) &&
       find_scoring_task(request.path) == nullptr) {
-    throw ApiError(kNotFound, fmt::format("there is no {}: the server has {}, {}, {}{} and {}",
+    const std::string of_adapters =
+        options_.load_adapter ? fmt::format("{}, {}, ", kLoadAdapter, kUnloadAdapter) : "";
+    throw ApiError(kNotFound, fmt::format("there is no {}: the server has {}, {}, {}{}{} and {}",
                                           excerpt(request.path), kCompletions, kChat,
-                                          scoring_paths(), kModels, kHealth));
+                                          scoring_paths(), of_adapters, kModels, kHealth));
   }
   require_method(request, "POST");
   if (changes_adapters(request.path) && !options_.load_adapter)

@@ -29,8 +29,14 @@ void RunLog::open(const TrainState& state) {
   remove_temporaries(in_.run_dir);
   remove_temporaries(folder);
   const int64_t kept_steps = in_.resume_from ? state.step : kBeforeAll;
-  observe::truncate_metrics_to_step(metrics, kept_steps,
-                                    /*keeps_evaluation=*/!state.evaluation_due);
+  const int64_t last = observe::truncate_metrics_to_step(metrics, kept_steps,
+                                                         /*keeps_evaluation=*/!state.evaluation_due)
+                           .value_or(0);
+  if (in_.resume_from && last < state.step)
+    log::warn(
+        "{} ends with step {}, and the checkpoint is of step {}: the lines between are lost, "
+        "and the report will have a gap",
+        metrics.string(), last, state.step);
   metrics_ = observe::MetricsWriter(metrics);
   if (!in_.config.output.tensorboard) return;
   make_directories(folder);

@@ -55,6 +55,18 @@ TEST_F(Rollouts, MistakesInRewardsAreNamed) {
   expect_error<ConfigError>([&] { load("train: {rollouts: {n: 1}}"); }, {"train.rollouts.n"});
 }
 
+TEST_F(Rollouts, AServerIsSentSomeRequestsAtATime) {
+  const std::vector<std::string> engine = {"train.rollouts.engine=http://localhost:8000/v1"};
+  const auto with = [&](const char* batch) {
+    std::vector<std::string> overrides = engine;
+    overrides.emplace_back(batch);
+    return load(kRollouts, overrides).config.train.rollouts.batch_size;
+  };
+  EXPECT_EQ(with("train.rollouts.batch_size=256"), 256);
+  expect_error<ConfigError>([&] { with("train.rollouts.batch_size=257"); },
+                            {"at most 256 requests", "lower batch_size"});
+}
+
 TEST_F(Rollouts, AnAnswerLeavesRoomForItsPrompt) {
   expect_error<ConfigError>(
       [&] { load(kRollouts, {"model.max_seq_len=64"}); },

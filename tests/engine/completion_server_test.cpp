@@ -75,6 +75,7 @@ TEST(CompletionServer, NamesWhatIsWrongWithAnAnswer) {
   EXPECT_NE(fault_with("prompt_token_ids", {5, 6}).find("another prompt"), std::string::npos);
   EXPECT_NE(fault_with("prompt_token_ids", {5, 6, 8}).find("another prompt"), std::string::npos);
   EXPECT_NE(fault_with("finish_reason", "abort").find("abort"), std::string::npos);
+  EXPECT_NE(fault_with("finish_reason", nullptr).find("finish_reason null"), std::string::npos);
   const auto with_logprobs = [](const Body& list) {
     return fault_with("logprobs", {{"token_logprobs", list}});
   };
@@ -82,6 +83,7 @@ TEST(CompletionServer, NamesWhatIsWrongWithAnAnswer) {
   EXPECT_NE(with_logprobs({-1, nullptr, -1}).find("log-probability null"), std::string::npos);
   EXPECT_NE(with_logprobs({-1, "NaN", -1}).find("log-probability \"NaN\""), std::string::npos);
   EXPECT_NE(with_logprobs({-1, 0.5, -1}).find("log-probability 0.5"), std::string::npos);
+  EXPECT_NE(with_logprobs({-1, -1e300, -1}).find("log-probability -1e+300"), std::string::npos);
   EXPECT_NE(with_logprobs(nullptr).find("without log-probabilities"), std::string::npos);
 }
 

@@ -39,16 +39,6 @@ TEST(Environment, TextsGoOnAsTheyAre) {
   EXPECT_EQ(between("", {.content = "= 4\n"}, test::kEos), tokens_of("= 4\n"));
 }
 
-TEST(Environment, AProgramThatIsMissingIsRefusedAtTheStart) {
-  config::RunConfig config;
-  Environment::require_program(config);
-  config.train.rollouts.environment = "./no-such-tools.py";
-  test::expect_error<ConfigError>([&] { Environment::require_program(config); },
-                                  {"the program of the environment cannot run: "
-                                   "./no-such-tools.py does not exist",
-                                   "(train.rollouts.environment)"});
-}
-
 TEST(Environment, ARoleThatTheTemplateRefusesIsNamed) {
   constexpr const char* kStrict =
       "{%- for message in messages -%}{%- if message.role == 'tool' -%}"

@@ -192,7 +192,7 @@ TEST(Metrics, TruncationKeepsStepsUpToTheCheckpoint) {
       if (step % 2 == 0) writer.write(EvalMetrics{.step = step});
     }
   }
-  truncate_metrics_to_step(path, 4);
+  EXPECT_EQ(truncate_metrics_to_step(path, 4), 4);
   std::vector<int64_t> steps;
   for (const Json& line : lines_of(path)) steps.push_back(line["step"].get<int64_t>());
   EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 2, 3, 4, 4}));
@@ -222,7 +222,9 @@ TEST(Metrics, TruncationRefusesAForeignFile) {
 
 TEST(Metrics, TruncationOfNothingIsFine) {
   const TemporaryDirectory dir;
-  EXPECT_NO_THROW(truncate_metrics_to_step(dir / "none.jsonl", 1));
+  EXPECT_EQ(truncate_metrics_to_step(dir / "none.jsonl", 1), std::nullopt);
+  write_file_atomically(dir / "empty.jsonl", "");
+  EXPECT_EQ(truncate_metrics_to_step(dir / "empty.jsonl", 1), std::nullopt);
 }
 
 }  // namespace

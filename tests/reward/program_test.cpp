@@ -113,6 +113,20 @@ TEST_F(ProgramRewardTest, OneThatKeepsDyingIsNamed) {
       {"ended with exit code 0 after 1 of 2 answers"});
 }
 
+TEST(RequirePrograms, OfTheRewardsAndTheEnvironment) {
+  config::RolloutsConfig rollouts;
+  require_programs(rollouts);
+  rollouts.environment = "./no-such-tools.py";
+  test::expect_error<ConfigError>([&] { require_programs(rollouts); },
+                                  {"the program of the environment cannot run: "
+                                   "./no-such-tools.py does not exist",
+                                   "(train.rollouts.environment)"});
+  rollouts.environment = "cat";
+  rollouts.reward = test::specs_of("{name: program, command: no-such-judge}");
+  test::expect_error<ConfigError>([&] { require_programs(rollouts); },
+                                  {"there is no no-such-judge", "(rewards.yaml:1:"});
+}
+
 /// Before the first answer.
 TEST_F(ProgramRewardTest, OneThatIsMissingIsRefusedAtOnce) {
   test::expect_error<ConfigError>(

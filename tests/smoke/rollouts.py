@@ -30,7 +30,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 from grpo_learnt import JUDGE, SHORT, question, write_jsonl
 from preferences_learnt import HELD_OUT, NUMBERS, write_model
-from served_rollouts import bad_servers, distilled_student, killed_server
+from served_rollouts import another_model, bad_servers, distilled_student, killed_server, nothing_is_left
 
 COMPARED = ("loss", "grad_norm", "reward", "reward_std", "entropy", "completions/mean_length", "tokens")
 SLOW = "while IFS= read -r line; do sleep 0.02; echo ${#line}; done"
@@ -207,6 +207,8 @@ def main() -> None:
         tools(case)
         bad_rewards(case, args.quick)
         killed_server(case)
+        nothing_is_left(case)
+        another_model(case)
         distilled_student(case)
         bad_servers(case, args.quick)
     print(f"{len(case.failures)} failed" if case.failures else "all held")

@@ -1,7 +1,7 @@
 """Answers that a server writes (`train.rollouts.engine: URL`): a part of tests/smoke/rollouts.py.
 
 A run of two processes whose server is killed ends with a checkpoint, and goes on as if nothing had happened once the server is there again. Servers that hang or
-answer something else are named.
+answer something else are named. A run that is stopped or ends by an error leaves no adapter at the server, and another model's answers are warned of.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 REWARDS = [{"name": "exact_match", "label": "right"}, {"name": "length", "target": 2, "weight": 0.1}]
@@ -91,6 +92,41 @@ def killed_server(case) -> None:
     case.expect("with the server it goes on: the same answers", answers_of(case, "served") == answers_of(case, "killed"))
     close = max(abs(a[key] - b[key]) for a, b in zip(whole, again) for key in ("loss", "reward"))
     case.expect("and losses", len(again) == STEPS and close < 1e-5, str(close))
+
+
+def served_models(url: str) -> list[str]:
+    with urllib.request.urlopen(f"{url}/models", timeout=30) as answer:
+        return [model["id"] for model in json.load(answer)["data"]]
+
+
+def nothing_is_left(case) -> None:
+    """A run that is stopped, or ends by an error, leaves no adapter at the server."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/v1"
+    server = Served(case.program, case.folder / "model", port)
+    base = served_models(url)
+    run = case.start(config_of(case, "stopped", url))
+    while run.poll() is None and len(case.lines("stopped")) < 2:
+        time.sleep(0.02)
+    run.send_signal(signal.SIGTERM)
+    output, _ = run.communicate(timeout=120)
+    case.expect("a run that is stopped leaves no adapter at the server", run.returncode == 75 and served_models(url) == base, f"{run.returncode}: {output[-1500:]}")
+
+    path = config_of(case, "failed", url)
+    changed = json.loads(path.read_text())
+    changed["train"]["rollouts"]["reward"] = [{"name": "program", "command": "exit 3", "restarts": 0}]
+    path.write_text(json.dumps(changed))
+    output = case.train(path, code=5)
+    case.expect("nor does one that ends by an error", served_models(url) == base and "adapter" in server.text(), output[-1500:])
+    server.end(signal.SIGTERM)
+
+
+def another_model(case) -> None:
+    """Its answers have probabilities that are far from those of the run's model."""
+    server = Fault(lambda asked, right: (200, right))
+    output = case.train(config_of(case, "another", server.url))
+    case.expect("a server whose answers are another model's is warned of, once", output.count("hardly the model's own") == 1, output[-1500:])
+    server.shutdown()
 
 
 def distilled_student(case) -> None:

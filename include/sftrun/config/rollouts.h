@@ -12,6 +12,7 @@ namespace sftrun::config {
 
 struct RolloutsConfig {
   static constexpr const char* kSelf = "self";  ///< the model that trains
+  static constexpr int64_t kMaxRequests = 256;  ///< of a device to a server at the same time
 
   RewardSpecs reward;  ///< what judges answers; empty: nothing does
   /// Of the examples that get an answer of the model's own; unset: none does.
@@ -20,7 +21,8 @@ struct RolloutsConfig {
   int64_t max_new_tokens = 256;
   double temperature = 1, top_p = 1, min_p = 0;
   std::optional<int64_t> top_k;
-  int64_t batch_size = 32;  ///< answers that a device writes at the same time
+  int64_t batch_size =
+      32;  ///< answers that a device writes, or has a server write, at the same time
   /// Command of a program that answers each turn of the model; empty: an answer is one turn.
   std::string environment;
   int64_t max_turns = 4;            ///< of the model, with an environment

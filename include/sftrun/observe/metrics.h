@@ -111,7 +111,8 @@ class MetricsWriter {
 /// writes no step twice. Also removes an incomplete last line. Does nothing if there is no file.
 /// @param keeps_evaluation false: the evaluation after `step` is removed, too
 /// @throws DataError naming the line if an earlier line is not a metrics line
-void truncate_metrics_to_step(const std::filesystem::path& path, int64_t step,
-                              bool keeps_evaluation = true);
+/// @return the step of the last line that stays; nullopt: none does
+std::optional<int64_t> truncate_metrics_to_step(const std::filesystem::path& path, int64_t step,
+                                                bool keeps_evaluation = true);
 
 }  // namespace sftrun::observe

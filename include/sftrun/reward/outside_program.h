@@ -9,6 +9,10 @@
 
 namespace sftrun::reward {
 
+/// `train.rollouts.environment`, for messages.
+inline constexpr const char *kEnvironmentProgram = "the program of the environment",
+                            *kEnvironmentSetting = "train.rollouts.environment";
+
 struct OutsideProgramOptions {
   std::string name;     ///< for messages: "the program of the reward judge"
   std::string command;  ///< for `sh -c`

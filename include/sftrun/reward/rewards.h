@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "sftrun/config/rewards.h"
+#include "sftrun/config/rollouts.h"
 
 /// Judges answers. config/rewards.h has a row for each function; an entry of src/reward/functions/
 /// computes it.
@@ -81,6 +82,11 @@ class Rewards {
   config::RewardSpecs specs_;
   std::vector<std::unique_ptr<Function>> functions_;
 };
+
+/// Before anything is loaded: of the rewards and the environment of a run.
+/// @throws ConfigError for a program that is missing or may not be executed, as for a setting that cannot
+/// be used here
+void require_programs(const config::RolloutsConfig& rollouts);
 
 /// What was asked: "prompt", or the messages before the last answer; null: the record has neither.
 nlohmann::ordered_json prompt_of(const nlohmann::ordered_json& record);

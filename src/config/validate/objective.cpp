@@ -111,6 +111,12 @@ void check_engine(Checks& checks) {
         "`train.rollouts.engine` is a server, which can be given an adapter and no whole "
         "weights, and `tuning.mode` is not lora or qlora",
         {"train.rollouts.engine", "tuning.mode"}, "use tuning.mode: lora, or engine: self");
+  if (rollouts.batch_size > RolloutsConfig::kMaxRequests)
+    checks.error(
+        fmt::format("`train.rollouts.batch_size` is {}, and a device sends at most {} requests at "
+                    "the same time to the server of `train.rollouts.engine`",
+                    rollouts.batch_size, RolloutsConfig::kMaxRequests),
+        {"train.rollouts.batch_size", "train.rollouts.engine"}, "lower batch_size");
   if (run.train.has_rollouts() && rollouts.changes_distribution())  // a teacher needs none
     checks.error(
         "`train.rollouts.engine` is a server, which reports the log-probabilities of the "
