@@ -43,6 +43,15 @@ std::string other_objectives(std::string_view tool) {
 }
 
 void refuse_objective(Conversion& conversion, const SourceKey& key) {
+  const ObjectiveInfo* ours = config::find_objective(ascii_lower(key.value.text));
+  if (ours != nullptr && !ours->is_cross_entropy)
+    return conversion.refuse(
+        key,
+        fmt::format("`{}` is {}, which is not supported by `config import`", key.name,
+                    describe(key.value)),
+        fmt::format("remove `{}`, import the rest, and set `train.objective: {}` in the result "
+                    "(docs/objectives.md)",
+                    key.name, ours->name));
   conversion.refuse(
       key, fmt::format("`{}` is {}, which is not supported", key.name, describe(key.value)),
       other_objectives("the tool"));

@@ -44,6 +44,17 @@ void trl_dataset(Conversion& conversion, const SourceKey& key) {
   conversion.set(key, "data.val", with_split(split.empty() ? "test" : split));
 }
 
+/// Read with the data set, for evaluations alone.
+void trl_test_split(Conversion& conversion, const SourceKey& key) {
+  const std::string evaluates = eval_strategy_of(conversion);
+  if (evaluates.empty() || evaluates == "no" || parse_bool(evaluates) == false)
+    conversion.note_no_meaning(key,
+                               "TRL reads it with eval_strategy alone; to evaluate on it, set "
+                               "`data.val` and `train.eval_strategy`");
+  else if (!conversion.find("dataset_name"))
+    conversion.note_lost(key, "it is of dataset_name: name what to evaluate on in `data.val`");
+}
+
 /// DatasetMixtureConfig: a list of {path, name, split, data_files}.
 void trl_mixture(Conversion& conversion, const SourceKey& key) {
   Json sources = Json::array();
@@ -183,17 +194,20 @@ void trl_finish(Conversion& conversion) {
 
 constexpr auto kTrlConverters = std::to_array<Converter>({
     {"dataset", trl_dataset},
+    {"test_split", trl_test_split},
     {"mixture", trl_mixture},
     {"mixer", trl_mixer},
     {"text_field", trl_text_field},
     {"completion_only", trl_completion_only},
     {"loss", trl_loss},
+    {"task_type", trl_task_type},
     {"smoothing", trl_smoothing},
     {"sampling", trl_sampling},
     {"beta", trl_beta},
     {"temperature", trl_temperature},
     {"share", trl_share},
     {"new_tokens", trl_new_tokens},
+    {"completion_length", trl_completion_length},
     {"teacher", trl_teacher},
     {"sampling_correction", trl_sampling_correction},
     {"vllm", trl_vllm},

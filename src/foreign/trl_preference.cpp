@@ -33,10 +33,24 @@ constexpr auto kTrlLossesOfCpo = std::to_array<std::string_view>({"simpo", "alph
 constexpr auto kTrlLossesOfDpo =
     std::to_array<std::string_view>({"aot", "aot_unpaired", "aot_pair", "kto_pair"});
 
+/// Keys of SFTConfig that DPOConfig, KTOConfig and RewardConfig have not.
+constexpr auto kTrlKeysOfSft = std::to_array<std::string_view>(
+    {"packing", "packing_strategy", "eval_packing", "padding_free", "completion_only_loss",
+     "assistant_only_loss", "dataset_text_field", "dataset_kwargs", "max_seq_length", "loss_type"});
+/// Keys of RewardConfig that the configurations of the other preference trainers have not.
+constexpr auto kTrlKeysOfTexts =
+    std::to_array<std::string_view>({"chat_template_path", "eos_token"});
+/// Keys of DistillationConfig and GOLDConfig that GKDConfig has not.
+constexpr auto kTrlKeysOfOtherTeachers = std::to_array<std::string_view>(
+    {"max_completion_length", "teacher_model_revision", "teacher_tokenizer_name_or_path",
+     "use_uld_loss", "use_vllm", "num_generations"});
+
 struct TrlTrainer {
   Objective objective;
   std::string_view config;  ///< its class of settings
   std::span<const std::string_view> losses, keys;
+  /// A key that tells it by its value, or by what is not beside it. nullptr: there is none
+  std::optional<SourceKey> (*sign)(const Conversion&) = nullptr;
 };
 
 constexpr auto kTrlKeysOfReward = std::to_array<std::string_view>({"center_rewards_coefficient"});
@@ -44,14 +58,40 @@ constexpr auto kTrlKeysOfReward = std::to_array<std::string_view>({"center_rewar
 constexpr auto kTrlLossesOfGrpo = std::to_array<std::string_view>({"sapo", "luspo", "vespo"});
 constexpr auto kTrlKeysOfGrpo = std::to_array<std::string_view>(
     {"num_generations", "epsilon", "epsilon_high", "delta", "scale_rewards",
-     "importance_sampling_level", "mask_truncated_completions", "max_completion_length",
-     "reward_funcs", "reward_weights", "num_iterations", "steps_per_generation"});
+     "importance_sampling_level", "mask_truncated_completions", "reward_funcs", "reward_weights",
+     "num_iterations", "steps_per_generation"});
 constexpr auto kTrlKeysOfGkd = std::to_array<std::string_view>({"lmbda", "seq_kd"});
 
+std::optional<SourceKey> first_found(const Conversion& conversion,
+                                     std::span<const std::string_view> names) {
+  for (const std::string_view name : names)
+    if (auto key = conversion.find(name)) return key;
+  return std::nullopt;
+}
+
+/// An adapter of a model with a head of scores.
+std::optional<SourceKey> sign_of_reward(const Conversion& conversion) {
+  auto key = conversion.find("lora_task_type");
+  return key && ascii_lower(key->value.text) == "seq_cls" ? key : std::nullopt;
+}
+
+std::optional<SourceKey> sign_of_gkd(const Conversion& conversion) {
+  if (first_found(conversion, kTrlKeysOfOtherTeachers)) return std::nullopt;
+  return conversion.find("teacher_model_name_or_path");
+}
+
+/// CPOConfig, ORPOConfig and configurations with a teacher have it, too.
+std::optional<SourceKey> sign_of_grpo(const Conversion& conversion) {
+  constexpr auto kOthers = std::to_array<std::string_view>(
+      {"cpo_alpha", "simpo_gamma", "alpha", "lmbda", "teacher_model_name_or_path"});
+  if (first_found(conversion, kOthers)) return std::nullopt;
+  return conversion.find("max_completion_length");
+}
+
 constexpr auto kTrlTrainers = std::to_array<TrlTrainer>({
-    {Objective::kReward, "RewardConfig", {}, kTrlKeysOfReward},
-    {Objective::kGrpo, "GRPOConfig", kTrlLossesOfGrpo, kTrlKeysOfGrpo},
-    {Objective::kDistill, "GKDConfig", {}, kTrlKeysOfGkd},
+    {Objective::kReward, "RewardConfig", {}, kTrlKeysOfReward, sign_of_reward},
+    {Objective::kGrpo, "GRPOConfig", kTrlLossesOfGrpo, kTrlKeysOfGrpo, sign_of_grpo},
+    {Objective::kDistill, "GKDConfig", {}, kTrlKeysOfGkd, sign_of_gkd},
     {Objective::kKto, "KTOConfig", kTrlLossesOfKto, kTrlKeysOfKto},
     {Objective::kCpo, "CPOConfig", kTrlLossesOfCpo, kTrlKeysOfCpo},
     {Objective::kDpo, "DPOConfig", kTrlLossesOfDpo, kTrlKeysOfDpo},
@@ -59,13 +99,6 @@ constexpr auto kTrlTrainers = std::to_array<TrlTrainer>({
 
 bool is_one_of(std::string_view word, std::span<const std::string_view> words) {
   return std::find(words.begin(), words.end(), word) != words.end();
-}
-
-std::optional<SourceKey> first_found(const Conversion& conversion,
-                                     std::span<const std::string_view> names) {
-  for (const std::string_view name : names)
-    if (auto key = conversion.find(name)) return key;
-  return std::nullopt;
 }
 
 /// Whether `loss_type` is for this trainer. A loss that CPO has, too, is CPO's beside its keys.
@@ -88,13 +121,22 @@ bool is_loss_of_trainer(const Conversion& conversion, const TrlTrainer& trainer,
 std::optional<SourceKey> key_of_trainer(const Conversion& conversion, const TrlTrainer& trainer) {
   auto loss = conversion.find("loss_type");
   if (loss && is_loss_of_trainer(conversion, trainer, loss->value)) return loss;
-  return first_found(conversion, trainer.keys);
+  if (auto key = first_found(conversion, trainer.keys)) return key;
+  return trainer.sign == nullptr ? std::nullopt : trainer.sign(conversion);
+}
+
+/// Whether `disable_dropout` is the only key that tells preference training, beside one of texts that
+/// RewardConfig alone has with it.
+bool looks_like_reward(const Conversion& conversion) {
+  const auto key = first_found(conversion, kTrlKeysOfPreference);
+  return key && key->name == "disable_dropout" && first_found(conversion, kTrlKeysOfTexts);
 }
 
 /// null: the file is for SFT.
 const TrlTrainer* trainer_of_trl(const Conversion& conversion) {
   for (const TrlTrainer& trainer : kTrlTrainers)
     if (key_of_trainer(conversion, trainer)) return &trainer;
+  if (looks_like_reward(conversion)) return &kTrlTrainers.front();
   return first_found(conversion, kTrlKeysOfPreference) ? &kTrlTrainers.back() : nullptr;
 }
 
@@ -154,9 +196,25 @@ void set_objective_of_trl(Conversion& conversion, const TrlTrainer& trainer) {
     return conversion.set(*key, "train.objective", name);
   const auto shared = first_found(conversion, kTrlKeysOfPreference);
   conversion.set(*shared, "train.objective", name);
+  if (looks_like_reward(conversion))
+    return conversion.note_lost(
+        *shared, fmt::format("beside `{}` RewardConfig has it, and reward training is assumed: set "
+                             "`train.objective` for others: dpo, kto, cpo or orpo",
+                             first_found(conversion, kTrlKeysOfTexts)->name));
   conversion.note_lost(*shared,
                        "it does not tell which trainer the file is for, and DPO is assumed: set "
-                       "`train.objective` for KTO, CPO or ORPO");
+                       "`train.objective` for others: reward, kto, cpo or orpo");
+}
+
+/// A file with keys that all trainers have, alone.
+void take_sft(Conversion& conversion) {
+  conversion.set_default("train.objective", "sft");
+  if (first_found(conversion, kTrlKeysOfSft)) return;
+  conversion.not_carried.push_back(
+      {"trainer",
+       "no key tells which trainer the file is for, and SFTTrainer is assumed: set "
+       "`train.objective` for others, such as reward or dpo",
+       conversion.file().string()});
 }
 
 }  // namespace
@@ -171,6 +229,12 @@ const ObjectiveInfo& trl_objective(const Conversion& conversion) {
   if (objective == Objective::kDpo && is_on_in_trl(conversion, "reference_free"))
     objective = Objective::kCpo;
   return config::objective_info(objective);
+}
+
+void trl_task_type(Conversion& conversion, const SourceKey& key) {
+  if (sign_of_reward(conversion) && trl_objective(conversion).has_scores())
+    return;  // the objective
+  conversion.note_no_meaning(key, "`train.objective` says what the model computes");
 }
 
 void trl_loss(Conversion& conversion, const SourceKey& key) {
@@ -236,23 +300,42 @@ void trl_new_tokens(Conversion& conversion, const SourceKey& key) {
   set_of_answers(conversion, key, "train.rollouts.max_new_tokens");
 }
 
+void trl_completion_length(Conversion& conversion, const SourceKey& key) {
+  if (trl_objective(conversion).reads_samples())
+    return conversion.set(key, "train.rollouts.max_new_tokens", key.value);
+  conversion.note_lost(key,
+                       "answers have no limit of their own here: `model.max_seq_len` is that of "
+                       "prompt and answer together");
+}
+
 void trl_share(Conversion& conversion, const SourceKey& key) {
   if (share_of_gkd(conversion) == 0)
     return conversion.note_no_meaning(key, "the student writes no answers");
   conversion.set(key, "train.rollouts.share", key.value);
 }
 
+namespace {
+
+/// An error if a key beside `key`, which names a teacher or its part, is not one of GKDConfig.
+void refuse_other_teachers(Conversion& conversion, const SourceKey& key) {
+  const auto other = first_found(conversion, kTrlKeysOfOtherTeachers);
+  if (!other) return;
+  conversion.refuse(
+      key,
+      fmt::format("`{}` beside `{}` is for DistillationTrainer or GOLDTrainer, which are not "
+                  "translated",
+                  key.name, other->name),
+      fmt::format("write a run with `train.objective: distill`, the teacher as `train.teacher` and "
+                  "`train.rollouts.share` (docs/distillation.md); or, for GKDTrainer, remove {}",
+                  other->name));
+}
+
+}  // namespace
+
 void trl_teacher(Conversion& conversion, const SourceKey& key) {
   if (trl_objective(conversion).needs_teacher)
     return conversion.set(key, "train.teacher", key.value);
-  conversion.refuse(
-      key,
-      fmt::format("`{}` is not supported without `lmbda` or `seq_kd`, which tell that "
-                  "the file is for GKDTrainer",
-                  key.name),
-      "set `train.objective: distill`, and name the teacher in `train.teacher`: a "
-      "model, or scores that `sftrun score --topk` has written "
-      "(docs/distillation.md)");
+  refuse_other_teachers(conversion, key);
 }
 
 namespace {
@@ -272,6 +355,14 @@ void finish_gkd(Conversion& conversion, const SourceKey& key) {
     set_default("train.rollouts.temperature", "0.9");
     set_default("train.rollouts.max_new_tokens", "128");
   }
+  if (writes_answers && !conversion.find("lmbda"))
+    conversion.not_carried.push_back(
+        {"lmbda",
+         "the file has none, and GKDConfig's default, 0.5, is taken: half of the examples of a "
+         "step "
+         "get an answer that the student writes (`train.rollouts.share`); remove `train.rollouts` "
+         "to train on the data alone",
+         conversion.file().string()});
   if (is_named) return;
   conversion.note_lost(
       key, writes_answers
@@ -371,14 +462,17 @@ bool has_dropout_in_trl(const Conversion& conversion) {
 
 void finish_objective_of_trl(Conversion& conversion) {
   const TrlTrainer* trainer = trainer_of_trl(conversion);
-  if (trainer == nullptr) return conversion.set_default("train.objective", "sft");
+  if (trainer == nullptr) return take_sft(conversion);
   refuse_mixed_trainers(conversion);
   set_objective_of_trl(conversion, *trainer);
   const Objective objective = trl_objective(conversion).objective;
   if (objective == Objective::kSimpo && !conversion.has("train.cpo_alpha"))
     conversion.set_default("train.cpo_alpha", "1");
-  if (objective == Objective::kDistill)
-    finish_gkd(conversion, *key_of_trainer(conversion, *trainer));
+  if (objective == Objective::kDistill) {
+    const SourceKey key = *key_of_trainer(conversion, *trainer);
+    refuse_other_teachers(conversion, key);
+    finish_gkd(conversion, key);
+  }
   if (objective == Objective::kKto && !conversion.find("train_sampling_strategy"))
     conversion.set_default("data.shuffle", "false");
   if (const auto free = conversion.find("reference_free"); free && objective == Objective::kCpo)

@@ -11,6 +11,8 @@ namespace sftrun::foreign {
 /// What the file trains on.
 const config::ObjectiveInfo& trl_objective(const Conversion& conversion);
 
+/// `lora_task_type`, which tells reward training.
+void trl_task_type(Conversion& conversion, const SourceKey& key);
 /// `loss_type`: a name, of DPO also a list of names.
 void trl_loss(Conversion& conversion, const SourceKey& key);
 /// `label_smoothing`
@@ -21,6 +23,8 @@ void trl_beta(Conversion& conversion, const SourceKey& key);
 void trl_temperature(Conversion& conversion, const SourceKey& key);
 void trl_share(Conversion& conversion, const SourceKey& key);
 void trl_new_tokens(Conversion& conversion, const SourceKey& key);
+/// `max_completion_length`, of answers that GRPO judges, or of pairs.
+void trl_completion_length(Conversion& conversion, const SourceKey& key);
 /// `teacher_model_name_or_path`
 void trl_teacher(Conversion& conversion, const SourceKey& key);
 /// `vllm_importance_sampling_mode`

@@ -105,7 +105,7 @@ TEST_F(PreferenceTest, KeysOfTrlTellTheTrainer) {
 }
 
 TEST_F(PreferenceTest, ASharedKeyOfTrlIsListed) {
-  for (const char* key : {"beta", "disable_dropout"})
+  for (const char* key : {"beta", "disable_dropout"})  // DPOConfig and others
     expect_lost(trl(fmt::format("{}: 1\n", key)), key, "DPO is assumed");
   EXPECT_EQ(why(trl("loss_type: sigmoid\nbeta: 0.2\n").not_carried, "beta"), "");
 }
@@ -343,8 +343,69 @@ TEST_F(PreferenceTest, OnPolicyDistillationOfTrl) {
   EXPECT_FALSE(has_key(defaults.not_carried, "seq_kd"));
   test::expect_error<ConfigError>([&] { trl("lmbda: 0.5\nseq_kd: true\n"); },
                                   {"not supported", "sftrun generate"});
-  test::expect_error<ConfigError>([&] { trl("teacher_model_name_or_path: big/teacher\n"); },
-                                  {"GKDTrainer", "train.objective: distill"});
+  expect_lost(defaults, "lmbda", "GKDConfig's default, 0.5, is taken");
+  expect_values(trl("teacher_model_name_or_path: big/teacher\n"),
+                {{"train.objective", R"("distill")"}, {"train.rollouts.share", "0.5"}});
+  EXPECT_EQ(why(run.not_carried, "lmbda").find("0.5"), std::string::npos) << "the file says it";
+  for (const char* other : {"max_completion_length: 64\n", "teacher_model_revision: main\n"})
+    test::expect_error<ConfigError>(
+        [&] { trl(std::string("teacher_model_name_or_path: big/teacher\n") + other); },
+        {"DistillationTrainer or GOLDTrainer", "train.objective: distill"});
+}
+
+TEST_F(PreferenceTest, RewardTrainingOfTrl) {
+  const Values reward = {{"train.objective", R"("reward")"}, {"train.learning_rate", "0.0001"}};
+  for (const char* keys :
+       {"lora_task_type: SEQ_CLS\ndisable_dropout: true\n", "center_rewards_coefficient: 0.01\n"}) {
+    const Import run = trl(keys);
+    expect_values(run, reward);
+    for (const char* key : {"disable_dropout", "trainer"})
+      EXPECT_FALSE(has_key(run.not_carried, key)) << keys << key;
+  }
+  const Import likely = trl("disable_dropout: true\nchat_template_path: t.jinja\n");
+  expect_values(likely, reward);
+  expect_lost(
+      likely, "disable_dropout",
+      "beside `chat_template_path` RewardConfig has it, and reward training is assumed: set "
+      "`train.objective`");
+  expect_values(trl("disable_dropout: true\nbeta: 0.1\neos_token: x\n"),
+                {{"train.objective", R"("dpo")"}});
+  expect_values(trl("lora_task_type: CAUSAL_LM\npacking: true\n"),
+                {{"train.objective", R"("sft")"}});
+  refused(kTrlHead + "lora_task_type: SEQ_CLS\nloss_type: kto\n", Tool::kTrl,
+          {"`lora_task_type` is for RewardConfig, and `loss_type` for KTOConfig"});
+}
+
+TEST_F(PreferenceTest, SftIsAssumedWhereNoKeyTellsTheTrainer) {
+  expect_lost(trl("lora_r: 4\n"), "trainer", "SFTTrainer is assumed: set `train.objective`");
+  for (const char* key : {"packing: false\n", "assistant_only_loss: true\n", "loss_type: nll\n"})
+    EXPECT_FALSE(has_key(trl(key).not_carried, "trainer")) << key;
+}
+
+/// CPOConfig has it, too.
+TEST_F(PreferenceTest, LengthOfAnswersOfTrlIsThatOfRolloutsWithGrpoAlone) {
+  expect_values(trl("max_completion_length: 64\n"),
+                {{"train.objective", R"("grpo")"}, {"train.rollouts.max_new_tokens", "64"}});
+  const Import pairs = trl("max_completion_length: 64\ncpo_alpha: 0.5\n");
+  expect_values(pairs,
+                {{"train.objective", R"("cpo")"}, {"train.rollouts.max_new_tokens", "none"}});
+  expect_lost(pairs, "max_completion_length", "`model.max_seq_len`");
+}
+
+TEST_F(PreferenceTest, SettingsOfTheTemplateOfTrlAreKept) {
+  expect_values(trl("num_generations: 8\nchat_template_kwargs: {enable_thinking: false}\n"),
+                {{"data.chat_template_kwargs", R"({"enable_thinking":false})"}});
+}
+
+TEST_F(PreferenceTest, TheSplitForEvaluationsOfTrlIsReadWithThem) {
+  const Import none = trl("dataset_test_split: val\n");
+  expect_values(none, {{"data.val", "none"}});
+  EXPECT_NE(why(none.no_meaning, "dataset_test_split").find("eval_strategy"), std::string::npos);
+  const Import some = import(
+      "model_name_or_path: m\ndataset_name: a/d\ndataset_test_split: val\neval_strategy: steps\n",
+      Tool::kTrl);
+  expect_values(some, {{"data.val", R"([{"path":"a/d","split":"val"}])"}});
+  EXPECT_FALSE(has_key(some.no_meaning, "dataset_test_split"));
 }
 
 TEST_F(PreferenceTest, ObjectivesOfAxolotl) {
