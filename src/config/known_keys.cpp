@@ -87,6 +87,15 @@ const ForeignKey* nearest_foreign(const std::string& leaf, const Binding& bindin
   return find_foreign_key(near);
 }
 
+/// The section of another trainer's file in which `key` is, if that has no key of ours: `vllm` of
+/// `vllm.dtypes`; nullptr: none.
+const ForeignKey* foreign_section(const std::string& key, const Binding& binding) {
+  const std::string section = key.substr(0, key.find('.'));
+  const bool is_inside = section.size() < key.size() && !binding.has_section(section);
+  if (!is_inside || !same_leaf(leaf_of(key), names_in(binding, "")).empty()) return nullptr;
+  return find_foreign_key(section);
+}
+
 /// Answers keys of inner sections that have few keys: `offload.optimizer` without its `parallel`,
 /// and `parallel.offload.gradients`.
 std::string suggest_inner_key(const std::string& key, const Binding& binding) {
@@ -188,6 +197,7 @@ std::string nearest_key(const std::string& key, const Binding& binding) {
 std::string suggest_key(const std::string& key, const Value& value, const Binding& binding) {
   if (std::string inner = suggest_inner_key(key, binding); !inner.empty()) return inner;
   if (const ForeignKey* foreign = find_foreign_key(key)) return advice_on(*foreign, value);
+  if (const ForeignKey* section = foreign_section(key, binding)) return advice_on(*section, {});
   const ForeignKey* foreign = nearest_foreign(leaf_of(key), binding);
   // "not needed; remove it" would be wrong for a misspelt key of ours.
   const bool is_ours = foreign != nullptr && foreign->field.empty() &&

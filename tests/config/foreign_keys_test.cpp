@@ -98,8 +98,11 @@ TEST_F(ForeignKeysTest, NamesAreUniqueAndNotFields) {
   for (const ForeignKey& key : foreign_keys())
     EXPECT_TRUE(names.insert(key.name).second) << key.name;
   EXPECT_GT(names.size(), 700U);
+  // Settings of ours whose name is that of another one elsewhere.
+  const std::set<std::string> shared = {"seed", "chat_template", "beta", "max_completion_length",
+                                        "generation_batch_size"};
   for (const Field& field : fields_.fields) {
-    if (field.leaf() == "seed" || field.leaf() == "chat_template") continue;
+    if (shared.contains(field.leaf())) continue;
     EXPECT_EQ(find_foreign_key(field.leaf()), nullptr)
         << field.key << ": a setting of ours: remove it from foreign_keys.yaml";
   }
@@ -184,7 +187,8 @@ TEST_F(ForeignKeysTest, AnswersFollowTheValue) {
   EXPECT_EQ(answer("stage", "sft"), "not needed: `train.objective` is sft by default; remove it");
   for (const char* key : {"pref_beta", "dpo_beta", "rl_beta"})
     EXPECT_EQ(answer(key, "0.1"), "use `train.beta`");
-  EXPECT_EQ(answer("beta", "0.1"), "did you mean `train.beta`?");
+  for (const char* key : {"beta", "trl.beta"})
+    EXPECT_EQ(answer(key, "0.1"), "use `train.beta`; of distillation (GKD) it is `train.kd_beta`");
   for (const char* known : {"ipo", "kto", "orpo", "simpo", "grpo"})
     EXPECT_TRUE(answer("rl", known).starts_with(fmt::format("set `train.objective: {}`", known)));
   EXPECT_NE(answer("rl", "gdpo").find("`train.objective` takes sft, dpo"), std::string::npos);
@@ -204,6 +208,41 @@ TEST_F(ForeignKeysTest, AnswersFollowTheValue) {
     EXPECT_EQ(answer(key, "false"), "did you mean `data.packing`?") << key;
   EXPECT_TRUE(
       answer("data.packing_strateg", "bfd").starts_with("did you mean `packing_strategy`?"));
+}
+
+/// Keys of TRL's GRPOConfig and GKDConfig, also below `trl` of Axolotl and in sections of ours.
+TEST_F(ForeignKeysTest, AnswersOfRollouts) {
+  for (const auto& [key, setting] : std::vector<std::pair<std::string, std::string>>{
+           {"num_generations", "train.rollouts.n"},
+           {"max_completion_length", "train.rollouts.max_new_tokens"},
+           {"generation_batch_size", "train.rollouts.batch_size"},
+           {"reward_weights", "train.rollouts.reward: [number, {name: json, weight: 0.5}]"},
+           {"lmbda", "train.rollouts.share"},
+           {"seq_kd", "sftrun generate"},
+           {"teacher_model_name_or_path", "train.teacher"},
+           {"teacher_model_init_kwargs", "train.teacher_quant"},
+           {"use_vllm", "train.rollouts.engine: http://"},
+           {"vllm_server_base_url", "train.rollouts.engine"},
+           {"vllm_importance_sampling_mode", "train.sampling_correction"},
+           {"num_completions_to_print", "train.rollouts.num_samples"},
+           {"kd_ce_alpha", "train.kd_alpha"}})
+    for (const char* section : {"", "train.", "train.rollouts.", "trl."})
+      EXPECT_NE(answer(section + key, "x").find("`" + setting), std::string::npos)
+          << section << key << ": " << answer(section + key, "x");
+  EXPECT_TRUE(answer("num_iterations", "2").starts_with("not supported: each batch of answers"));
+  EXPECT_TRUE(answer("num_iterations", "1").starts_with("not needed: each batch of answers"));
+  EXPECT_TRUE(answer("steps_per_generation", "4").starts_with("not supported: each step writes"));
+  EXPECT_TRUE(answer("lmbda", "0.0").starts_with("not needed: without `train.rollouts.share`"));
+  EXPECT_TRUE(answer("use_vllm", "false").starts_with("not needed"));
+  EXPECT_EQ(answer("lora_task_type", "SEQ_CLS").find("set `train.objective: reward`"), 0U);
+  EXPECT_EQ(answer("stage", "rm").find("set `train.objective: reward`"), 0U);
+}
+
+TEST_F(ForeignKeysTest, AnUnknownKeyOfASectionElsewhereIsAnsweredBySection) {
+  EXPECT_NE(answer("vllm.max_model_len", "512").find("a setting of the server"), std::string::npos);
+  EXPECT_NE(answer("vllm.port", "8000").find("http://HOST:PORT/v1"), std::string::npos);
+  EXPECT_NE(answer("trl.rollout_func", "f").find("`train.rollouts`"), std::string::npos);
+  EXPECT_EQ(answer("optimizer.weight_decay", "0"), "did you mean `train.weight_decay`?");
 }
 
 TEST_F(ForeignKeysTest, AListOfOneIsItsValue) {
