@@ -26,7 +26,8 @@ struct IdleRule {
   /// @param asked before it was resolved
   std::function<bool(const RunConfig& asked, const RunConfig& run)> is_implied = nullptr;
   std::string common_name = {};  ///< of the section whose keys one warning names together
-  std::string part = {};  ///< of the key's value, if only that has none: "weight in data.val"
+  std::string part = {};      ///< of the key's value, if only that has none: "weight in data.val"
+  bool also_default = false;  ///< a value that is the default is asked for, too
 };
 using IdleRules = std::vector<IdleRule>;
 
@@ -159,6 +160,15 @@ IdleRules rules_of_data() {
        [](const RunConfig& run, const RunFacts&) {
          return run.data.packing ? "" : " without data.packing";
        }},
+      {.keys = {"data.packing"},
+       .reason =
+           [](const RunConfig& run, const RunFacts&) {
+             return run.train.writes_answers()
+                        ? " with train.rollouts: answers that the run writes are not packed"
+                        : "";
+           },
+       .is_implied = [](const RunConfig& asked, const RunConfig&) { return !asked.data.packing; },
+       .also_default = true},
       {{"data.seed"},
        [](const RunConfig& run, const RunFacts&) {
          return draws_data(run.data) ? "" : " without data.shuffle and data.val_split";
@@ -438,7 +448,11 @@ IdleRules rules_of_evaluation() {
         "train.generation_batch_size", "train.generation_max_samples",
         "train.generation_time_budget"},
        [](const RunConfig& run, const RunFacts&) {
-         return run.train.predict_with_generate ? "" : " without train.predict_with_generate";
+         if (run.train.predict_with_generate) return "";
+         return run.train.writes_answers() ? " without train.predict_with_generate; train.rollouts "
+                                             "has settings of its own for "
+                                             "the answers that the run trains on"
+                                           : " without train.predict_with_generate";
        }},
       {{"train.generation_time_budget"},
        [](const RunConfig& run, const RunFacts&) {
@@ -691,7 +705,6 @@ const std::set<std::string>& always_effective() {
       "data.val_split",  // records that are held out do not train
       "data.fields",
       "data.shuffle",
-      "data.packing",
       "data.group_by_length",
       "data.streaming",
       "data.chat_template_kwargs",
@@ -758,7 +771,7 @@ class IdleSearch {
     for (const IdleRule& rule : idle_rules()) {
       std::vector<std::string> keys;
       for (const std::string& key : rule.keys)
-        if (is_asked(key) && !found_keys_.contains(key)) keys.push_back(key);
+        if (is_asked(key, rule.also_default) && !found_keys_.contains(key)) keys.push_back(key);
       if (keys.empty() || (rule.is_implied && rule.is_implied(loaded_.config, run_))) continue;
       const std::string reason = rule.reason(run_, facts_);
       if (!reason.empty()) add(rule, keys, reason);
@@ -768,12 +781,13 @@ class IdleSearch {
 
  private:
   /// Files of resolved values set every key, most of them to defaults.
-  bool is_asked(const std::string& key) const {
+  bool is_asked(const std::string& key, bool also_default) const {
     static const nlohmann::ordered_json defaults = to_json(RunConfig{});
     const bool is_set =
         std::any_of(loaded_.places.begin(), loaded_.places.end(), [&](const auto& place) {
           return place.first == key || place.first.starts_with(key + ".");
         });
+    if (is_set && also_default) return true;
     return is_set && asked_.at(pointer_to(key)) != defaults.at(pointer_to(key));
   }
 
