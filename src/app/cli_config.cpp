@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "cli.h"
+#include "sftrun/config/objectives.h"
 #include "sftrun/foreign/import.h"
 
 namespace sftrun::app {
@@ -62,10 +63,18 @@ Command add_init(CLI::App& config) {
   answer("--max-seq-len", options->max_seq_len, "Longest sequence in tokens [2048, on a CPU 512]",
          "N");
   answer("--epochs", options->epochs, "Passes over the data [3]", "NUMBER");
+  command
+      ->add_option("--objective", options->objective,
+                   "What training minimises, as train.objective has it [by the columns of the "
+                   "data]")
+      ->check(one_of(config::objective_names([](const config::ObjectiveInfo&) { return true; })))
+      ->type_name("NAME");
   answer("--reward", options->reward,
-         "With data of prompts: what judges the model's answers, as train.rollouts.reward has it "
-         "[by the columns of the data]",
+         "With data of prompts or questions: what judges the model's answers, as "
+         "train.rollouts.reward has it [by the columns of the data]",
          "REWARD");
+  answer("--teacher", options->teacher, "With --objective distill: the teacher, as train.teacher",
+         "MODEL");
   answer("--devices", options->devices, "With --machine: auto, cpu, a number or a list [auto]",
          "N|0,2,3");
   answer("--dtype", options->dtype, "With --machine: compute dtype [auto]", "DTYPE");
@@ -81,7 +90,7 @@ Command add_init(CLI::App& config) {
               if (!options->machine && command->count(flag) > 0)
                 require(false, *command, "--machine");
             for (const char* flag : {"--model", "--data", "--val-split", "--mode", "--max-seq-len",
-                                     "--epochs", "--reward"})
+                                     "--epochs", "--objective", "--reward", "--teacher"})
               if (options->machine && command->count(flag) > 0)
                 require_at_most_one(*command, {"--machine", flag});
             if (!options->machine && !options->output.empty())

@@ -93,29 +93,81 @@ std::string suggested_seq_len(const MachineView& machine,
   return std::to_string(tokens);
 }
 
-/// What the data are made for.
+/// What the data are used for.
 struct DataUse {
   config::Objective objective = config::Objective::kSft;
-  bool has_prompts_alone = false;  ///< which the run answers itself
-  std::string reward = {};         ///< that may judge these answers; empty: not known
+  bool is_chosen = false;                    ///< the objective is not by the columns
+  bool answers_prompts = false;              ///< the run itself does
+  data::Json fields = data::Json::object();  ///< `data.fields`
+  std::optional<data::Json> record = {};     ///< the first; nullopt: not known
+  const config::ObjectiveInfo& info() const { return config::objective_info(objective); }
 };
 
-/// By their first record. Folders, patterns and the hub are not looked at.
-DataUse use_of(const std::string& data) {
-  if (!is_plain_file(data)) return {};
+/// nullopt: of folders, patterns and the hub, and of what the checks of the configuration report.
+std::optional<data::Json> first_record(const std::string& data) {
+  if (!is_plain_file(data)) return std::nullopt;
   try {
     const auto reader = data::open_records(data);
     const auto block = reader->next();
-    if (block == nullptr) return {};
-    const data::Json record = block->parse(0, data);
-    DataUse use{.objective = data::likely_objective(record)};
-    const bool takes_prompts = config::objective_info(use.objective).takes_rollouts;
-    use.has_prompts_alone = takes_prompts && data::is_prompt_alone(record);
-    if (use.has_prompts_alone) use.reward = data::likely_reward(record);
-    return use;
-  } catch (const Error&) {  // the checks of the configuration report it
-    return {};
+    return block == nullptr ? std::nullopt : std::optional(block->parse(0, data));
+  } catch (const Error&) {
+    return std::nullopt;
   }
+}
+
+/// --reward alone: the run answers the questions of the records.
+void require_questions(const DataUse& use, const std::string& data) {
+  if (!use.record || data::has_question(*use.record)) return;
+  throw ConfigError(
+      fmt::format("--reward has no effect: the first record of {} has no prompt or question that "
+                  "the run could answer",
+                  data),
+      "--reward on the command line", "leave it out, or name a file of prompts with --data");
+}
+
+/// By --objective, --reward or the first record.
+config::Objective objective_of(const DataUse& use, const std::string& data,
+                               const InitOptions& options) {
+  if (options.objective) return config::find_objective(*options.objective)->objective;
+  if (options.reward) {
+    require_questions(use, data);
+    return config::Objective::kGrpo;
+  }
+  return use.record ? data::likely_objective(*use.record) : config::Objective::kSft;
+}
+
+/// @throws ConfigError for flags that the objective does not read
+void require_read(const InitOptions& options, const config::ObjectiveInfo& objective) {
+  const auto refuse = [&](const char* flag, const char* other) {
+    throw ConfigError(fmt::format("{} has no effect with the objective {}", flag, objective.name),
+                      fmt::format("{} on the command line", flag),
+                      fmt::format("leave it out, or set --objective to {}", other));
+  };
+  if (options.reward && !objective.takes_rollouts) refuse("--reward", "grpo");
+  if (options.teacher && !objective.needs_teacher) refuse("--teacher", "distill");
+}
+
+/// Whether the record is an answer that has a reward.
+bool is_rewarded(const data::Json& record) {
+  return data::likely_objective(record) == config::Objective::kGrpo &&
+         !data::is_prompt_alone(record);
+}
+
+/// @throws ConfigError if the flags contradict each other or the record, DataError if the record lacks
+/// what the objective needs
+DataUse use_of(const std::string& data, const InitOptions& options) {
+  DataUse use{.is_chosen = options.objective || options.reward, .record = first_record(data)};
+  use.objective = objective_of(use, data, options);
+  require_read(options, use.info());
+  const bool has_prompts = use.record && !is_rewarded(*use.record);
+  use.answers_prompts = use.info().takes_rollouts && (options.reward || has_prompts);
+  if (!use.record) return use;
+  if (use.answers_prompts || use.info().reads_answers() || use.info().reads_judgements())
+    use.fields = data::likely_fields(*use.record, use.answers_prompts);
+  if (options.objective || options.reward)
+    data::require_fit(*use.record, use.fields, use.objective, use.answers_prompts,
+                      fmt::format("{}:1", data));
+  return use;
 }
 
 /// Learning rates that the documents of the objectives advise.
@@ -124,7 +176,10 @@ struct SuggestedRate {
 };
 SuggestedRate suggested_rate(config::Objective objective, bool is_full) {
   const config::ObjectiveInfo& info = config::objective_info(objective);
-  if (info.needs_reference && !info.reads_samples())
+  if (info.has_scores())
+    return is_full ? SuggestedRate{"1.0e-5", "a tenth of LoRA's"}
+                   : SuggestedRate{"1.0e-4", "usual for heads of scores"};
+  if (info.reads_pairs() || info.reads_judgements())
     return is_full ? SuggestedRate{"5.0e-7", "a tenth of LoRA's"}
                    : SuggestedRate{"5.0e-6", "usual for answers that are compared or judged"};
   if (info.embeds())
@@ -138,11 +193,20 @@ SuggestedRate suggested_rate(config::Objective objective, bool is_full) {
 }
 
 /// The line of train.objective; "": it is the default.
-std::string objective_line(config::Objective objective) {
-  if (objective == config::Objective::kSft) return "";
-  const config::ObjectiveInfo& info = config::objective_info(objective);
-  return fmt::format("  objective: {:<18}# by the columns of the data; docs/objectives.md\n",
-                     info.name);
+std::string objective_line(const DataUse& use) {
+  if (use.objective == config::Objective::kSft) return "";
+  return fmt::format("  objective: {:<18}# {}docs/objectives.md\n", use.info().name,
+                     use.is_chosen ? "" : "by the columns of the data; ");
+}
+
+/// The line of data.fields; "": the records are read as they are.
+std::string fields_line(const DataUse& use) {
+  std::vector<std::string> fields;
+  for (const auto& [ours, theirs] : use.fields.items())
+    fields.push_back(fmt::format("{}: {}", ours, theirs.get<std::string>()));
+  if (fields.empty()) return "";
+  return fmt::format("  fields: {:<20} # our names, and the columns of the data; docs/data.md\n",
+                     fmt::format("{{{}}}", join(fields, ", ")));
 }
 
 /// Whether the data leave nothing to validate on (the help of --val-split names the number).
@@ -177,31 +241,65 @@ std::string yaml_word(const std::string& text) {
   return is_plain ? text : nlohmann::json(text).dump();
 }
 
+/// Whether a function finds in the record what it compares answers with. A function that is named
+/// alone, and whose usual key is not there, gets the key of the record that it may mean.
+std::string check_reference(std::string& text, const config::RewardSpec& reward,
+                            const data::Json& record) {
+  const auto key = reward.settings.find("key");
+  if (key == reward.settings.end() || record.contains(key->get<std::string>())) return {};
+  const std::string_view name = config::reward_info(reward.reward).name;
+  const std::string other = data::likely_reference(record, reward.reward);
+  if (!other.empty() && trim(text) == name) {
+    text = fmt::format("{{name: {}, key: {}}}", name, other);
+    return {};
+  }
+  std::vector<std::string> keys;
+  for (const auto& [one, value] : record.items()) keys.push_back(fmt::format("\"{}\"", one));
+  return fmt::format(
+      "the reward {} compares answers with the key \"{}\" of a record, which the first one does "
+      "not have (its keys: {}); name another: {{name: {}, key: {}}}",
+      name, key->get<std::string>(), excerpt(join(keys, ", ")), name,
+      other.empty() ? "KEY" : other);
+}
+
 /// A function, or a list of them, as `train.rollouts.reward` has it.
-std::string check_reward(std::string& text) {
+std::string check_reward(std::string& text, const std::optional<data::Json>& record) {
   config::Problems problems;
+  config::RewardSpecs rewards;
   try {
-    config::parse_rewards(config::parse_yaml_value(text), "the answer", problems);
+    rewards = config::parse_rewards(config::parse_yaml_value(text), "the answer", problems);
   } catch (const config::ConfigProblems& error) {
     problems = error.problems;
   }
-  if (problems.empty()) return {};
-  return fmt::format("{}; {}", problems.front().message, problems.front().fix);
+  if (!problems.empty())
+    return fmt::format("{}; {}", problems.front().message, problems.front().fix);
+  std::string complaint;
+  for (const config::RewardSpec& reward : rewards)
+    if (complaint.empty() && record) complaint = check_reference(text, reward, *record);
+  return complaint;
 }
 
 Question question_of_reward(const DataUse& use) {
+  const std::string likely = use.record ? data::likely_reward(*use.record) : "";
   return {"--reward", "What judges the answers",
-          use.reward.empty()
+          likely.empty()
               ? "a function of docs/rewards.md, such as number or {name: program, command: python3 "
                 "judge.py}"
               : "the records have what an answer is compared with; docs/rewards.md has others",
-          use.reward.empty() ? std::nullopt : std::optional(use.reward), check_reward};
+          likely.empty() ? std::nullopt : std::optional(likely),
+          [record = use.record](std::string& text) { return check_reward(text, record); }};
+}
+
+std::string check_teacher(std::string& text) {
+  if (exists_or_matches(text) || hub::parse_model_name(text)) return {};
+  return fmt::format("`{}` is neither a file or folder here nor a name on the hub (owner/name){}",
+                     text, guess_of_path(text, PathKind::kModel));
 }
 
 struct RunAnswers {
   std::string model, data, mode, max_seq_len, epochs, val_split;
   DataUse use;  ///< of the data
-  std::string reward;
+  std::string reward, teacher;
 };
 
 RunAnswers ask_about_run(const InitOptions& options, const MachineView& machine) {
@@ -217,14 +315,15 @@ RunAnswers ask_about_run(const InitOptions& options, const MachineView& machine)
       {"--data", "Training data", "a file, a folder or a data set on the hub (docs/data.md)",
        first_that_exists({"data/train.jsonl", "train.jsonl", "data"}), check_data},
       options.data);
-  answers.use = use_of(answers.data);
-  if (answers.use.has_prompts_alone)
+  answers.use = use_of(answers.data, options);
+  if (answers.use.answers_prompts)
     answers.reward = interview.ask(question_of_reward(answers.use), options.reward);
-  else if (options.reward)
-    throw ConfigError(
-        fmt::format("--reward has no effect: the first record of {} is no prompt without an answer",
-                    answers.data),
-        "--reward on the command line", "leave it out, or name a file of prompts with --data");
+  if (answers.use.info().needs_teacher)
+    answers.teacher = interview.ask(
+        {"--teacher", "Teacher",
+         "a larger model with the same tokenizer, or a folder of scores (docs/distillation.md)",
+         std::nullopt, check_teacher},
+        options.teacher);
   answers.val_split = interview.ask(question_of_val_split(answers.data), options.val_split);
   answers.mode =
       interview.ask({"--mode", "What to train",
@@ -243,7 +342,7 @@ RunAnswers ask_about_run(const InitOptions& options, const MachineView& machine)
 
 /// The lines of train.rollouts; "": the run writes no answers.
 std::string rollout_lines(const RunAnswers& answers) {
-  if (!answers.use.has_prompts_alone) return "";
+  if (!answers.use.answers_prompts) return "";
   constexpr int64_t kTokens = 512;
   const int64_t tokens =
       std::min<int64_t>(kTokens, std::max<int64_t>(1, std::stoll(answers.max_seq_len) / 2));
@@ -259,8 +358,7 @@ std::string rollout_lines(const RunAnswers& answers) {
 
 std::string yaml_of(const RunAnswers& answers, const std::string& file) {
   const bool is_full = answers.mode == "full";
-  const config::Objective objective = answers.use.objective;
-  const SuggestedRate rate = suggested_rate(objective, is_full);
+  const SuggestedRate rate = suggested_rate(answers.use.objective, is_full);
   std::string text = fmt::format(
       "# Written by `sftrun config init`. Every key: docs/configuration.md\n"
       "#   sftrun preview --config {0}          what the model will see, and which tokens are "
@@ -278,7 +376,8 @@ std::string yaml_of(const RunAnswers& answers, const std::string& file) {
         "    r: 16                       # size of the adapter: 8 to 64\n"
         "    alpha: 32                   # its scale is alpha / r\n"
         "    target_modules: all-linear\n";
-  text += fmt::format("\ndata:\n  train: {}\n", yaml_word(answers.data));
+  text +=
+      fmt::format("\ndata:\n  train: {}\n{}", yaml_word(answers.data), fields_line(answers.use));
   const bool validates = std::stod(answers.val_split) > 0;
   if (validates)
     text += fmt::format(
@@ -286,7 +385,7 @@ std::string yaml_of(const RunAnswers& answers, const std::string& file) {
         answers.val_split);
   text += fmt::format(
       "\ntrain:\n"
-      "{}"
+      "{}{}"
       "  epochs: {}\n"
       "  batch_size: auto              # as many as fit; if all three are auto, 32 sequences per "
       "step\n"
@@ -299,7 +398,9 @@ std::string yaml_of(const RunAnswers& answers, const std::string& file) {
       "  save_every: 10m               # a killed run loses at most 10 minutes\n"
       "  save_total_limit: 2\n"
       "{}",
-      objective_line(objective), answers.epochs, rate.rate, rate.why,
+      objective_line(answers.use),
+      answers.teacher.empty() ? "" : fmt::format("  teacher: {}\n", yaml_word(answers.teacher)),
+      answers.epochs, rate.rate, rate.why,
       is_full ? "  gradient_checkpointing: true  # a third more time, much less memory\n" : "",
       validates ? "epoch" : "\"no\"", rollout_lines(answers));
   return text;

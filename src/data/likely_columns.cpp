@@ -248,6 +248,18 @@ std::string advise_keys(const Json& record) {
   return fmt::format("{}; {}", advice, known_keys());
 }
 
+std::string advise_prompt_fields(const Json& record) {
+  if (const std::string advice = advise_delimiter(record); !advice.empty()) return advice;
+  const LikelyColumns likely = likely_columns(record);
+  std::string fields = fields_text({{"prompt", likely.prompt.empty() ? "COLUMN" : likely.prompt}});
+  if (likely.turns.are_renamed())
+    fields = fmt::format("{{messages: {}, role: {}, content: {}}}", likely.turns.column,
+                         likely.turns.role, likely.turns.content);
+  else if (!likely.turns.column.empty())
+    fields = fmt::format("{{messages: {}}}", likely.turns.column);
+  return fmt::format("name the column: data.fields: {}; {}", fields, known_prompts());
+}
+
 std::string advise_prompt_keys(const Json& record) {
   if (const std::string advice = advise_delimiter(record); !advice.empty()) return advice;
   const LikelyColumns likely = likely_columns(record);

@@ -19,7 +19,9 @@ std::string advise_fields(const Json& record);
 
 /// For commands, which have no data.fields: the keys to rename or to add.
 std::string advise_keys(const Json& record);
-/// The same where only a prompt is read.
+/// For a run that answers prompts: data.fields with the column that probably has them.
+std::string advise_prompt_fields(const Json& record);
+/// The same for commands.
 std::string advise_prompt_keys(const Json& record);
 
 }  // namespace sftrun::data

@@ -2,11 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string_view>
+
 #include "class_labels.h"
+#include "field_map.h"
 #include "nulls.h"
+#include "record.h"
 #include "retrieval_record.h"
 #include "sampled_answer.h"
-#include "sftrun/config/rewards.h"
+#include "sftrun/config/record_formats.h"
 #include "sftrun/config/value.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/data/sequence.h"
@@ -41,6 +48,39 @@ bool holds_number(const Json& value) {
          text.find("\\boxed") != std::string::npos;
 }
 
+/// Usual names of a column with a question, and with its answer: the longer text first (MATH has
+/// "solution" and "answer"); and of a question that has no answer.
+constexpr auto kQuestions = std::to_array<std::string_view>(
+    {"question", "query", "problem", "instruction", "prompt", "input"});
+constexpr auto kQuestionsAlone = std::to_array<std::string_view>({"question", "query", "problem"});
+constexpr auto kAnswers = std::to_array<std::string_view>(
+    {"response", "solution", "completion", "output", "answer", "reply", "target"});
+
+/// The column with a text whose name, in any case, is the first of these that there is; empty: none.
+std::string text_column(const Json& record, std::span<const std::string_view> names) {
+  for (const std::string_view name : names)
+    for (const auto& [key, value] : record.items())
+      if (value.is_string() && ascii_lower(key) == name) return key;
+  return {};
+}
+
+/// Whether a format of one answer reads the record.
+bool is_read_as_answer(const Json& record) {
+  return std::any_of(config::kRecordFormats.begin(), config::kRecordFormats.end(),
+                     [&](const config::RecordFormatInfo& info) {
+                       return info.gives(config::ExampleForm::kAnswer) &&
+                              !reason_for(info.format, record).empty();
+                     });
+}
+
+/// Without names that are right already.
+Json fields_of(std::initializer_list<std::pair<const char*, std::string>> ours_and_theirs) {
+  Json fields = Json::object();
+  for (const auto& [ours, theirs] : ours_and_theirs)
+    if (ours != theirs) fields[ours] = theirs;
+  return fields;
+}
+
 }  // namespace
 
 config::Objective likely_objective(const Json& record) {
@@ -58,21 +98,58 @@ bool is_prompt_alone(const Json& record) {
     if (value_of(record, answer) != nullptr) return false;
   for (const char* turns : {"messages", "conversations"})
     if (const Json* list = value_of(record, turns)) return ends_with_question(*list);
-  return value_of(record, "prompt") != nullptr || value_of(record, "instruction") != nullptr;
+  if (value_of(record, "prompt") != nullptr || value_of(record, "instruction") != nullptr)
+    return true;
+  return likely_fields(record, false).empty() && !text_column(record, kQuestionsAlone).empty();
+}
+
+bool has_question(const Json& record) {
+  if (is_preference(record) || has_reward(record) || has_retrieval(record)) return false;
+  for (const char* question : {"messages", "conversations", "prompt", "instruction"})
+    if (value_of(record, question) != nullptr) return true;
+  return value_of(record, "text") == nullptr && !text_column(record, kQuestions).empty();
+}
+
+Json likely_fields(const Json& record, bool of_prompts) {
+  if (is_preference(record) || is_read_as_answer(record)) return Json::object();
+  const std::string question = text_column(record, kQuestions),
+                    answer = text_column(record, kAnswers);
+  if (!of_prompts) {
+    const bool is_pair = !question.empty() && !answer.empty();
+    return is_pair ? fields_of({{"instruction", question}, {"output", answer}}) : Json::object();
+  }
+  for (const char* read : {"messages", "conversations", "prompt", "instruction"})
+    if (value_of(record, read) != nullptr) return Json::object();
+  return question.empty() ? Json::object() : fields_of({{"prompt", question}});
+}
+
+void require_fit(const Json& record, const Json& fields, config::Objective objective,
+                 bool of_prompts, const std::string& where) {
+  const Json mapped = FieldMap(fields, config::RecordFormat::kAuto).apply(record, where).record;
+  if (of_prompts)
+    detect_prompt_format(mapped, where);
+  else
+    detect_format(mapped, where, objective);
+}
+
+std::string likely_reference(const Json& record, config::Reward reward) {
+  for (const char* key :
+       {"answer", "solution", "reference", "target", "ground_truth", "expected"}) {
+    const Json* value = value_of(record, key);
+    if (value == nullptr || value->is_object()) continue;
+    if (reward != config::Reward::kNumber || holds_number(*value)) return key;
+  }
+  return {};
 }
 
 std::string likely_reward(const Json& record) {
-  constexpr const char* kDefault = "answer";  // of the rewards' `key`
-  for (const char* key :
-       {kDefault, "solution", "reference", "target", "ground_truth", "expected"}) {
-    const Json* value = value_of(record, key);
-    if (value == nullptr || value->is_object()) continue;
-    const config::Reward reward =
-        holds_number(*value) ? config::Reward::kNumber : config::Reward::kExactMatch;
-    const std::string_view name = config::reward_info(reward).name;
-    return key == kDefault ? std::string(name) : fmt::format("{{name: {}, key: {}}}", name, key);
-  }
-  return {};
+  using config::Reward;
+  const std::string key = likely_reference(record, Reward::kExactMatch);
+  if (key.empty()) return {};
+  const bool is_number = holds_number(*value_of(record, key.c_str()));
+  const std::string_view name =
+      config::reward_info(is_number ? Reward::kNumber : Reward::kExactMatch).name;
+  return key == "answer" ? std::string(name) : fmt::format("{{name: {}, key: {}}}", name, key);
 }
 
 }  // namespace sftrun::data

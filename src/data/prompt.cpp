@@ -24,19 +24,24 @@ struct Asked {
   RecordFormat format = RecordFormat::kText;
 };
 
-[[noreturn]] void refuse_without_prompt(const Json& record, const std::string& where) {
+/// What reads the prompts: a run has `data.fields`, a command has not.
+enum class Reader : uint8_t { kCommand, kRun };
+
+[[noreturn]] void refuse_without_prompt(const Json& record, const std::string& where,
+                                        Reader reader) {
   refuse_token_ids(record, where);
   const Json *chosen = value_of(record, "chosen"), *rejected = value_of(record, "rejected");
   const bool is_preference = chosen != nullptr && rejected != nullptr;
   throw DataError(fmt::format("the record has no prompt; its keys: {}", keys_of(record)), where,
-                  !is_preference ? advise_prompt_keys(record)
+                  !is_preference ? reader == Reader::kRun ? advise_prompt_fields(record)
+                                                          : advise_prompt_keys(record)
                   : chosen->is_array()
                       ? "write what \"chosen\" and \"rejected\" answer: {\"prompt\": "
                         "[{\"role\": \"user\", \"content\": \"…\"}]}"
                       : "write what \"chosen\" and \"rejected\" continue: {\"prompt\": \"…\"}");
 }
 
-Asked asked_by(const Json& record, const std::string& where) {
+Asked asked_by(const Json& record, const std::string& where, Reader reader = Reader::kCommand) {
   for (const config::RecordFormatInfo& info : config::kRecordFormats) {
     if (info.is_pair || info.is_retrieval) continue;
     if (const auto asked = reader_of(info.format).asked) {
@@ -45,7 +50,7 @@ Asked asked_by(const Json& record, const std::string& where) {
       return {record, info.format};
     }
   }
-  refuse_without_prompt(record, where);
+  refuse_without_prompt(record, where, reader);
 }
 
 /// The turns before the answer.
@@ -151,7 +156,7 @@ Sequence PromptBuilder::sequence_of(const Json& record, const std::string& where
 }
 
 DetectedFormat detect_prompt_format(const Json& record, const std::string& where) {
-  return {asked_by(record, where).format, "it has a prompt"};
+  return {asked_by(record, where, Reader::kRun).format, "it has a prompt"};
 }
 
 }  // namespace sftrun::data

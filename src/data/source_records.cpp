@@ -102,7 +102,7 @@ DetectedFormat SourceRecords::detect() const {
     const std::string place = where(*first_, i);
     try {
       const Json record = parse(*first_, i).record;
-      fields_.require_pairs(record, place);
+      if (!reads_prompts_) fields_.require_pairs(record, place);
       return format_of_record(record, place);
     } catch (const DataError& error) {
       bad.add({error}, static_cast<int64_t>(i));

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "sftrun/core/error.h"
+#include "support/expect_error.h"
+
 namespace sftrun::data {
 namespace {
 
@@ -22,7 +25,10 @@ TEST(LikelyObjective, IsThatWhichReadsTheColumns) {
         std::pair(R"({"conversations": [{"from": "human", "value": "a"}]})", kGrpo),
         std::pair(R"({"prompt": "a", "completion": "b"})", kSft),
         std::pair(R"({"instruction": "a", "output": "b"})", kSft),
-        std::pair(R"({"query": "a", "response": "b"})", kSft), std::pair(R"({"text": "a"})", kSft)})
+        std::pair(R"({"query": "a", "response": "b"})", kSft),
+        std::pair(R"({"question": "a", "answer": "so 3\n#### 3"})", kSft),
+        std::pair(R"({"question": "a", "answer": 3})", kGrpo),
+        std::pair(R"({"problem": "a"})", kGrpo), std::pair(R"({"text": "a"})", kSft)})
     EXPECT_EQ(likely_objective(Json::parse(record)), objective) << record;
 }
 
@@ -36,6 +42,54 @@ TEST(LikelyObjective, OfPromptsTheRecordSaysWhatMayJudge) {
     EXPECT_EQ(likely_reward(Json::parse(record)), reward) << record;
     EXPECT_TRUE(is_prompt_alone(Json::parse(record))) << record;
   }
+}
+
+TEST(LikelyObjective, ColumnsOfUsualNamesAreMapped) {
+  for (const auto& [record, fields] :
+       {std::pair(R"({"question": "a", "answer": "b"})",
+                  R"({"instruction":"question","output":"answer"})"),
+        std::pair(R"({"Query": "a", "Response": "b"})",
+                  R"({"instruction":"Query","output":"Response"})"),
+        std::pair(R"({"problem": "a", "solution": "b", "answer": "3"})",
+                  R"({"instruction":"problem","output":"solution"})"),
+        std::pair(R"({"instruction": "a", "response": "b"})", R"({"output":"response"})"),
+        std::pair(R"({"prompt": "a", "completion": "b"})", "{}"),
+        std::pair(R"({"text": "a", "question": "b", "answer": "c"})", "{}"),
+        std::pair(R"({"question": "a", "chosen": "b", "rejected": "c"})", "{}"),
+        std::pair(R"({"question": "a", "answer": 3})", "{}"), std::pair(R"({"id": 3})", "{}")})
+    EXPECT_EQ(likely_fields(Json::parse(record), false).dump(), fields) << record;
+  const Json gsm8k = Json::parse(R"({"question": "a", "answer": "#### 3"})");
+  EXPECT_EQ(likely_fields(gsm8k, true).dump(), R"({"prompt":"question"})");
+  EXPECT_EQ(likely_fields(Json::parse(R"({"prompt": "a", "question": "b"})"), true).dump(), "{}");
+  EXPECT_TRUE(has_question(gsm8k));
+  for (const char* record :
+       {R"({"text": "a"})", R"({"prompt": "a", "completion": "b", "reward": 1})",
+        R"({"prompt": "a", "chosen": "b", "rejected": "c"})"})
+    EXPECT_FALSE(has_question(Json::parse(record))) << record;
+}
+
+TEST(LikelyObjective, AReferenceIsAKeyOfAUsualName) {
+  using config::Reward;
+  const Json record = Json::parse(R"({"solution": "#### 3", "expected": "x"})");
+  EXPECT_EQ(likely_reference(record, Reward::kNumber), "solution");
+  const Json text = Json::parse(R"({"answer": "x", "target": 3})");
+  EXPECT_EQ(likely_reference(text, Reward::kNumber), "target");
+  EXPECT_EQ(likely_reference(text, Reward::kExactMatch), "answer");
+  EXPECT_EQ(likely_reference(Json::parse(R"({"id": 1})"), Reward::kNumber), "");
+}
+
+TEST(LikelyObjective, AnUnfitRecordSaysWhatItLacks) {
+  using config::Objective;
+  const Json pair = Json::parse(R"({"prompt": "a", "chosen": "b", "rejected": "c"})"),
+             gsm8k = Json::parse(R"({"question": "a", "answer": "b"})"), none = Json::object();
+  for (const Objective fitting : {Objective::kSimpo, Objective::kReward, Objective::kKto})
+    require_fit(pair, none, fitting, false, "a:1");
+  require_fit(gsm8k, likely_fields(gsm8k, false), Objective::kSft, false, "a:1");
+  require_fit(gsm8k, likely_fields(gsm8k, true), Objective::kGrpo, true, "a:1");
+  test::expect_error<DataError>([&] { require_fit(gsm8k, none, Objective::kDpo, false, "a:1"); },
+                                {"no \"chosen\" and \"rejected\"", "\"question\"", "a:1"});
+  test::expect_error<DataError>([&] { require_fit(gsm8k, none, Objective::kGrpo, true, "a:1"); },
+                                {"has no prompt", "data.fields: {prompt: question}"});
 }
 
 }  // namespace

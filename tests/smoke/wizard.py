@@ -5,6 +5,7 @@
 
 objective  data with pairs, rewards, judgements, classes and queries get the objective that reads them
 prompts    data without answers get train.rollouts, with what judges the answers
+columns    questions and answers of usual names are mapped, for sft and for rollouts; --objective takes what the records fit, and names what they lack
 run        the YAML of a run trains a tiny model, with LoRA, QLoRA and all weights
 machine    the machine file starts two processes; with two machines, their launchers find each other
 """
@@ -96,6 +97,36 @@ def check_prompts(machine, folder):
     expect("prompts: --reward without prompts is refused", refused.returncode == 2 and "--reward has no effect" in said, said)
 
 
+def check_columns(machine, folder):
+    """GSM8K's columns; objectives by name."""
+    (folder / "gsm8k.jsonl").write_text("".join(json.dumps({"question": f"{i} and 1?", "answer": f"so\n#### {i + 1}"}) + "\n" for i in range(4)))
+    (folder / "math.jsonl").write_text(json.dumps({"problem": "a?", "solution": "so \\boxed{3}"}) + "\n")
+    pairs = {"prompt": "a", "chosen": "b", "rejected": "c"}
+    (folder / "pairs.jsonl").write_text(json.dumps(pairs) + "\n")
+    for name, words, wanted in (
+            ("sft", ["gsm8k.jsonl"], ("fields: {instruction: question, output: answer}", "eval_strategy")),
+            ("rollouts", ["gsm8k.jsonl", "--reward", "number"], ("objective: grpo", "fields: {prompt: question}", "reward: [number]")),
+            ("chosen", ["gsm8k.jsonl", "--objective", "grpo"], ("objective: grpo", "fields: {prompt: question}", "reward: [number]")),
+            ("key", ["math.jsonl", "--reward", "number"], ("fields: {prompt: problem}", "reward: [{name: number, key: solution}]")),
+            ("simpo", ["pairs.jsonl", "--objective", "simpo"], ("objective: simpo", "learning_rate: 5.0e-6")),
+            ("reward", ["pairs.jsonl", "--objective", "reward"], ("objective: reward", "learning_rate: 1.0e-4")),
+            ("distill", ["gsm8k.jsonl", "--objective", "distill", "--teacher", MODEL], ("objective: distill", f"teacher: {MODEL}"))):
+        machine.run("config", "init", "--model", MODEL, "--max-seq-len", 64, "-o", f"columns-{name}.yaml", "--data", *words)
+        written = (folder / f"columns-{name}.yaml").read_text()
+        expect(f"columns: {name}", all(part in written for part in wanted), written)
+    machine.run("train", "--config", "columns-rollouts.yaml", "--device", "cpu", "--dry-run")
+    for name, words, code, parts in (
+            ("lacks pairs", ["gsm8k.jsonl", "--objective", "dpo"], 3, ('no "chosen" and "rejected"', '"question"')),
+            ("lacks a label", ["pairs.jsonl", "--objective", "classify"], 3, ("label",)),
+            ("lacks the key", ["number.jsonl", "--reward", "{name: number, key: other}"], 2, ('the key "other"', 'its keys: "prompt", "answer"', "{name: number, key: answer}")),
+            ("lacks every key", ["length.jsonl", "--reward", "number"], 2, ('the key "answer"', 'its keys: "prompt"')),
+            ("idle reward", ["pairs.jsonl", "--objective", "dpo", "--reward", "number"], 2, ("--reward has no effect with the objective dpo",)),
+            ("idle teacher", ["pairs.jsonl", "--teacher", MODEL], 2, ("--teacher has no effect",))):
+        refused = machine.start("config", "init", "--model", MODEL, "-o", "refused.yaml", "--data", *words)
+        said = refused.communicate(timeout=TIMEOUT)[0]
+        expect(f"columns: {name}", refused.returncode == code and all(part in said for part in parts) and not (folder / "refused.yaml").exists(), said)
+
+
 def check_machines(machine, other, folder):
     machine.run("config", "init", "--machine", "--devices", 2, "--strategy", "zero2", "--dtype", "fp32")
     machine.run("train", "--config", "lora.yaml", "train.max_steps=1", "output.dir=runs/two")
@@ -124,6 +155,7 @@ def main():
         machine = Machine(sftrun, folder, "machine-0")
         check_objectives(machine, folder)
         check_prompts(machine, folder)
+        check_columns(machine, folder)
         check_runs(machine, folder)
         check_machines(machine, Machine(sftrun, folder, "machine-1"), folder)
     print(f"{len(failures)} failures")

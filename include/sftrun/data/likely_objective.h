@@ -3,6 +3,7 @@
 #include <string>
 
 #include "sftrun/config/objectives.h"
+#include "sftrun/config/rewards.h"
 #include "sftrun/data/json_lines.h"
 
 namespace sftrun::data {
@@ -12,9 +13,28 @@ namespace sftrun::data {
 /// (`train.rollouts`); else supervised fine-tuning.
 config::Objective likely_objective(const Json& record);
 
-/// Whether the record has a prompt, or a conversation that ends with a user's turn, and no answer that a
+/// Whether a run can answer the record itself: it has a prompt, a conversation or a question of a usual
+/// name. A text, a pair and an answer with a reward have none.
+bool has_question(const Json& record);
+
+/// Whether the record has a prompt, a question of a usual name, or a conversation that ends with a user's turn, and no answer that a
 /// format reads.
 bool is_prompt_alone(const Json& record);
+
+/// What `data.fields` may map, where the record has columns of usual names that no format has:
+/// {"instruction": "question", "output": "answer"} of GSM8K, or of prompts alone {"prompt": "question"}.
+/// Empty: the record is read as it is, or nothing is known of it.
+/// @param of_prompts the run answers them, and the answer is what a reward compares with
+Json likely_fields(const Json& record, bool of_prompts);
+
+/// @param fields as `data.fields` has them   @param of_prompts the run answers them
+/// @throws DataError that says what such a record lacks for the objective
+void require_fit(const Json& record, const Json& fields, config::Objective objective,
+                 bool of_prompts, const std::string& where);
+
+/// The key with which answers to such a prompt may be compared, by its usual names: "answer",
+/// "solution", …; empty: none.   @param reward one with a key: for numbers, it holds one
+std::string likely_reference(const Json& record, config::Reward reward);
 
 /// What may judge answers to such a prompt, as `train.rollouts.reward` has it: "number", "{name: exact_match, key: solution}".
 /// Empty: the record has no key of a usual name that an answer is compared with.
