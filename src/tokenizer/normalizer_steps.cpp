@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <memory>
 
-#include "sftrun/core/base64.h"
 #include "byte_level.h"
 #include "charsmap.h"
 #include "json_access.h"
 #include "normalizer.h"
 #include "onig_regex.h"
+#include "sftrun/core/base64.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/utf8.h"
 #include "text_edit.h"

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "sftrun/core/base64.h"
 #include "rank_merges.h"
 #include "sections.h"
+#include "sftrun/core/base64.h"
 #include "tokenizer_files.h"
 
 namespace sftrun::tokenizer {

@@ -4,11 +4,11 @@
 #include <array>
 #include <charconv>
 
-#include "sftrun/core/base64.h"
 #include "byte_level.h"
 #include "json_access.h"
 #include "rank_merges.h"
 #include "sections.h"
+#include "sftrun/core/base64.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/hash.h"
 #include "sftrun/core/log.h"

@@ -202,8 +202,11 @@ TEST(TrainedNames, PatternsOfParameters) {
   EXPECT_FALSE(names.match("model.embed_tokens.weight"));
   test::expect_error<ConfigError>([&] { TrainableNames({"nothing"}, tensors); },
                                   {"tuning.trainable matches no parameter", "model.norm.weight"});
-  test::expect_error<ConfigError>([&] { TrainableNames({"norm", "nothing"}, tensors); },
-                                  {"tuning.trainable: nothing"});
+  test::expect_error<ConfigError>(
+      [&] {
+        TrainableNames({"norm", "nothing"}, tensors);
+      },
+      {"tuning.trainable: nothing"});
   test::expect_error<ConfigError>([&] { TrainableNames({"("}, tensors); },
                                   {"is not a regular expression"});
 }

@@ -70,13 +70,13 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void launch_transpose_codes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns,
-                       Stream stream) {
+                            Stream stream) {
   if (rows * columns == 0) return;
   const auto tiles = ((rows + kSide - 1) / kSide) * ((columns + kSide - 1) / kSide);
   const bool has_whole_pieces =
       rows % kWide == 0 && columns % kWide == 0 && in_eights(0, {from, to});
-  launch(has_whole_pieces ? transpose_codes<true> : transpose_codes<false>, static_cast<unsigned>(tiles),
-         kThreads, stream, from, to, rows, columns);
+  launch(has_whole_pieces ? transpose_codes<true> : transpose_codes<false>,
+         static_cast<unsigned>(tiles), kThreads, stream, from, to, rows, columns);
 }
 
 const Provided kLaunchers[] = {{"launch_transpose_codes", launch_transpose_codes}};
