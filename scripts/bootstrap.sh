@@ -2,13 +2,14 @@
 # Finds or installs what sftrun is built from, and writes where it is to .cache/bootstrap.env for the Makefile.
 # Runs again in about a second when nothing is missing.
 #
-#   scripts/bootstrap.sh [--cpu] [--cuda auto|never|always] [--reference] [--lint]
+#   scripts/bootstrap.sh [--cpu] [--cuda auto|never|always] [--reference] [--vllm] [--lint]
 #
 #   --cpu         a LibTorch without CUDA: the CPU-only wheel if the package index has one
 #   --cuda WHEN   the CUDA compiler: auto (default) uses a toolkit that is there, and installs the compiler's Python
 #                 packages where there is a GPU but no toolkit; never; always
 #   --reference   also .venv-ref: the reference implementation that the parity tests compare with; as root also Open MPI
 #                 and Slurm, which tests start the program with, and Chromium, in which they open reports
+#   --vllm        also .venv-vllm: vLLM for CPUs, which the full tests read and serve results with
 #   --lint        also clang, clang-format and clang-tidy
 #
 # LibTorch is taken from the first of: SFTRUN_TORCH_ROOT, Torch_DIR, CMAKE_PREFIX_PATH, the active Python environment, .venv
@@ -22,13 +23,14 @@ readonly torch_minimum=2.11        # the oldest LibTorch that this code is compi
 readonly arrow_version=26.0.1      # pyarrow, whose wheel carries Apache Arrow's C++ headers and libraries
 readonly cuda_packages=("nvidia-cuda-nvcc==13.0.*" "nvidia-cuda-crt==13.0.*" "nvidia-nvvm==13.0.*" "nvidia-cuda-cccl==13.0.*")
 
-cpu_only=no cuda=auto reference=no lint=no
+cpu_only=no cuda=auto reference=no vllm=no lint=no
 while (($#)); do
   case "$1" in
     --cpu) cpu_only=yes ;;
     --cuda) cuda=${2:-} && shift ;;
     --cuda=*) cuda=${1#--cuda=} ;;
     --reference) reference=yes ;;
+    --vllm) vllm=yes ;;
     --lint) lint=yes ;;
     -h | --help) sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "$0" && exit 0 ;;
     *) echo "error: unknown option $1"$'\n'"  fix: scripts/bootstrap.sh --help" >&2 && exit 2 ;;
@@ -358,6 +360,36 @@ setup_deepspeed() {
     fail 5 "pip could not install DeepSpeed (its message is above)" "check the network, then run this again"
 }
 
+# ---- vLLM, which reads what sftrun writes
+
+vllm_is_there() {  # every pin is installed
+  local line name pattern
+  [ -x .venv-vllm/bin/python ] || return 1
+  shopt -s nocaseglob nullglob
+  while IFS= read -r line; do
+    name=${line%%==*}
+    name=${name//[-.]/_}
+    pattern=(.venv-vllm/lib/python3*/site-packages/${name//_/[-_.]}-${line##*==}.dist-inf[o])
+    [ ${#pattern[@]} -gt 0 ] || { shopt -u nocaseglob nullglob && return 1; }
+  done < <(sed -E 's/[ ]*#.*//;/^$/d' scripts/requirements-vllm.txt)
+  shopt -u nocaseglob nullglob
+}
+setup_vllm() {
+  if vllm_is_there; then
+    say "vLLM: there (.venv-vllm)"
+    return
+  fi
+  local torch_site=${torch_root%/torch} site
+  [ -e "$torch_root/version.py" ] || fail 2 "vLLM needs a torch for Python, and $torch_root is LibTorch alone" \
+    "leave SFTRUN_TORCH_ROOT, Torch_DIR and CMAKE_PREFIX_PATH unset, so that torch $torch_version is installed into .venv"
+  make_venv .venv-vllm
+  site=$(echo .venv-vllm/lib/python3*/site-packages)
+  echo "$torch_site" >"$site/torch.pth"
+  say "installing vLLM into .venv-vllm (scripts/requirements-vllm.txt)"
+  pip_install .venv-vllm --no-deps -r scripts/requirements-vllm.txt ||
+    fail 5 "pip could not install vLLM (its message is above)" "check the network, then run this again"
+}
+
 # ---- Apache Arrow, for CSV, Parquet and compressed data
 
 arrow_root=
@@ -391,6 +423,7 @@ say "LibTorch: $(torch_version_of "$torch_root") in $torch_root (from $torch_why
 setup_cuda
 setup_arrow
 [ $reference = no ] || { setup_reference && setup_deepspeed; }
+[ $vllm = no ] || setup_vllm
 
 settings=$(printf 'export SFTRUN_%s=%q\n' \
   TORCH_ROOT "$torch_root" CXX "$compiler" NVCC "$nvcc" ARROW_ROOT "$arrow_root")
