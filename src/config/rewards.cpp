@@ -257,16 +257,23 @@ class RewardsReader {
         command != spec.settings.end() && trim(command->get_ref<const std::string&>()).empty())
       add(fmt::format("`command` of the reward {} is empty", spec.label),
           find(item, "command")->mark, "write the program that judges: python3 judge.py");
-    if (const auto url = spec.settings.find("url"); url != spec.settings.end()) {
-      const auto text = url->get<std::string>();
-      if (const std::string fault = fault_of_server_url(text, UrlEnd::kQuery); !fault.empty())
-        add(fmt::format("`url` of the reward {} is `{}`, {}", spec.label,
-                        excerpt(without_credentials(text)), fault),
-            find(item, "url")->mark,
-            "write, for example, http://127.0.0.1:9000/rewards; a token is read from the variable "
-            "that `token_variable` names");
-    }
+    for (const RewardSetting& setting : reward_info(spec.reward).settings)
+      if (setting.url_end) require_url(spec, setting, item);
     require_consistent(spec, item);
+  }
+
+  void require_url(const RewardSpec& spec, const RewardSetting& setting, const Value& item) {
+    const RewardJson& url = spec.settings.at(std::string(setting.name));
+    if (url.is_null()) return;
+    const auto text = url.get<std::string>();
+    const std::string fault = fault_of_server_url(text, *setting.url_end);
+    if (fault.empty()) return;
+    add(fmt::format("`{}` of the reward {} is `{}`, {}", setting.name, spec.label,
+                    excerpt(without_credentials(text)), fault),
+        find(item, setting.name)->mark,
+        fmt::format("write, for example, {}; a token is read from the variable that "
+                    "`token_variable` names",
+                    setting.example));
   }
 
   void require_consistent(const RewardSpec& spec, const Value& item) {

@@ -40,6 +40,7 @@ std::string read_turn(const std::string& line, std::optional<OutsideTurn>& turn)
 reward::OutsideProgramOptions program_of(const config::RunConfig& config,
                                          std::function<bool()> should_stop) {
   return {.name = reward::kEnvironmentProgram,
+          .label = "environment",
           .command = config.train.rollouts.environment,
           .where = reward::kEnvironmentSetting,
           .timeout_s = config.train.rollouts.environment_timeout,

@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <limits>
-#include <mutex>
-#include <thread>
 #include <utility>
 
 #include "sftrun/core/error.h"
+#include "sftrun/core/for_each_together.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/rng.h"
 #include "sftrun/core/strings.h"
@@ -26,32 +24,6 @@ std::vector<int32_t> stops_of(const data::TextModel& text) {
 
 int64_t vocab_size_of(const data::TextModel& text) {
   return text.num_embeddings.value_or(text.tokenizer->vocab_size());
-}
-
-/// Does work for each number below `count`, on several threads.
-/// @param has_failed becomes true with the first failure, after which no more work begins
-/// @throws what the first failure threw
-void for_each_together(size_t count, size_t num_threads, std::atomic<bool>& has_failed,
-                       const std::function<void(size_t)>& work) {
-  std::atomic<size_t> next{0};
-  std::exception_ptr failure;
-  std::mutex mutex;  // guards `failure`
-  const auto run = [&] {
-    for (size_t i = next++; i < count && !has_failed; i = next++) {
-      try {
-        work(i);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (failure == nullptr) failure = std::current_exception();
-        has_failed = true;
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    for (size_t i = 0; i < num_threads; ++i) threads.emplace_back(run);
-  }
-  if (failure != nullptr) std::rethrow_exception(failure);
 }
 
 }  // namespace
@@ -140,7 +112,7 @@ void ServedTurns::ask_for_all(const Turns& turns) {
   }
   const auto at_a_time = static_cast<size_t>(config_.train.rollouts.batch_size);
   std::vector<ServedCompletion> completions(own.size());
-  for_each_together(own.size(), std::min(own.size(), at_a_time), has_failed_, [&](size_t i) {
+  for_each_together(own.size(), at_a_time, has_failed_, [&](size_t i) {
     completions[i] = server_.complete({.model = adapter_.name(),
                                        .prompt = prompts[i].ids,
                                        .max_tokens = max_tokens[i],

@@ -171,9 +171,20 @@ class LineProgram::Running {
     // A closed stream would wake each wait at once.
     if (out_ && !read_available(out_.get(), [&](std::string_view text) { text_ += text; }))
       out_.reset();
-    if (error_ && !read_available(error_.get(), [&](std::string_view text) { errors_.add(text); }))
+    if (error_ && !read_available(error_.get(), [&](std::string_view text) { add_errors(text); }))
       error_.reset();
     return text_.size() > before;
+  }
+
+  void add_errors(std::string_view text) {
+    errors_.add(text);
+    if (!options_.on_error_line) return;
+    error_line_ += text;
+    size_t begin = 0;
+    for (size_t end; (end = error_line_.find('\n', begin)) != std::string::npos; begin = end + 1)
+      options_.on_error_line(std::string_view(error_line_).substr(begin, end - begin));
+    error_line_.erase(0, begin);
+    if (error_line_.size() > kMaxErrors) error_line_.clear();  // what has no lines is not shown
   }
 
   void take_lines(size_t count, std::vector<std::string>& lines) {
@@ -244,6 +255,7 @@ class LineProgram::Running {
   UniqueFd in_, out_, error_;
   std::string text_;  // of its standard output, not yet taken
   LastErrors errors_;
+  std::string error_line_;  // that is not complete
   bool has_answered_ = false, has_ended_ = false;
 };
 

@@ -27,6 +27,10 @@ OutsideProgram::OutsideProgram(OutsideProgramOptions options)
     : options_(std::move(options)),
       program_({.command = options_.command,
                 .should_stop = options_.should_stop,
+                .on_error_line =
+                    [label = options_.label](std::string_view line) {
+                      if (!trim(line).empty()) log::debug("{}: {}", label, excerpt(trim(line)));
+                    },
                 .guard = options_.guard}) {
   const std::string why = missing_program(options_.command);
   if (!why.empty())

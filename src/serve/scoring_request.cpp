@@ -149,6 +149,19 @@ void read_neutral(Parameters& parameters, ScoringTask task) {
   parameters.require_neutral("task", {Json("classify")}, "the model has a head of scores");
 }
 
+/// vLLM's older versions call it "activation" or "softmax".
+void read_activation(Parameters& parameters, ScoringRequest& request) {
+  std::optional<bool> given;
+  for (const char* key : {"use_activation", "activation", "softmax"}) {
+    if (parameters.find(key) == nullptr) continue;
+    const bool value = parameters.flag(key);
+    if (given && *given != value)
+      throw ApiError(kBadRequest, fmt::format("\"{}\" contradicts \"use_activation\"", key), key);
+    given = value;
+  }
+  request.use_activation = given.value_or(true);
+}
+
 }  // namespace
 
 const ScoringTaskInfo* find_scoring_task(std::string_view path) {
@@ -166,8 +179,7 @@ ScoringRequest parse_scoring(Json body, const ScoringTaskInfo& task, const Serve
     ScoringRequest request{.task = &task};
     ignore_common(parameters);
     read_neutral(parameters, task.task);
-    if (parameters.find("use_activation") != nullptr)
-      request.use_activation = parameters.flag("use_activation");
+    read_activation(parameters, request);
     if (task.task == ScoringTask::kScore) {
       require_one_score(model);
       read_pairs(parameters, request.texts, model);

@@ -87,6 +87,10 @@ TEST(RewardSpecs, WrongValuesAreNamed) {
   EXPECT_NE(problem_of("regex").find("the reward regex has no `pattern`"), std::string::npos);
   EXPECT_NE(problem_of("{name: regex, pattern: '(a'}").find("is not a regular expression"),
             std::string::npos);
+  EXPECT_NE(problem_of("{name: reward_model, url: 'http://judge:8000/?key=1'}").find("has a query"),
+            std::string::npos);
+  EXPECT_EQ(problem_of("{name: http, url: 'http://judge:8000/?key=1'}"), "0 problems");
+  EXPECT_NE(problem_of("{name: reward_model}").find("http://127.0.0.1:8000"), std::string::npos);
   EXPECT_NE(problem_of("{name: http, url: localhost:80}").find("does not begin with http"),
             std::string::npos);
   EXPECT_NE(problem_of("{name: length, target: 3, margin: 2}")

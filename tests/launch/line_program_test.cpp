@@ -36,6 +36,17 @@ TEST(LineProgram, KeepsTheLastLinesOfItsErrors) {
   EXPECT_EQ(none.last_errors, "1993\n1994\n1995\n1996\n1997\n1998\n1999\n2000");
 }
 
+TEST(LineProgram, GivesEachLineOfItsErrors) {
+  std::vector<std::string> lines;
+  LineProgram warns(
+      {.command = "while read -r line; do printf 'a\\nb' >&2; echo 1; printf 'c\\n' >&2; done",
+       .on_error_line = [&](std::string_view line) { lines.emplace_back(line); },
+       .guard = SFTRUN_TEST_WORKER});
+  EXPECT_EQ(warns.ask(std::vector<std::string>{"x"}, kTimeoutS).end, End::kComplete);
+  EXPECT_EQ(warns.finish().end, End::kComplete);
+  EXPECT_EQ(lines, (std::vector<std::string>{"a", "bc"}));
+}
+
 TEST(LineProgram, OneThatDiesBetweenTwoBatchesHasFailed) {
   LineProgram dies = program("read -r line; echo 1; exit 4");
   EXPECT_EQ(dies.ask(std::vector<std::string>{"a"}, kTimeoutS).end, End::kComplete);

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
+import tempfile
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -94,6 +97,28 @@ class Sftrun:
         target.unlink(missing_ok=True)  # not overwritten unasked
         self.run(command, *arguments, "--input", str(source), "--output", str(target))
         return [json.loads(line) for line in target.read_text().splitlines()]
+
+
+class Served:
+    """`sftrun serve` of a model. Enters with its URL"""
+
+    def __init__(self, sftrun: Sftrun, model: Path, *arguments: str):
+        self.command = [sftrun.path, "serve", "--model", model, "--device", "cpu", "--dtype", "fp32", "--port", "0", *arguments]
+
+    def __enter__(self) -> str:
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(self.command, stderr=self.log, stdout=subprocess.DEVNULL)
+        while self.process.poll() is None:
+            self.log.seek(0)
+            if found := re.search(r"at (http://\S+/v1) ", self.log.read()):
+                return found[1]
+            time.sleep(0.05)
+        self.log.seek(0)
+        raise RuntimeError(f"sftrun serve does not start:\n{self.log.read()}")
+
+    def __exit__(self, *_) -> None:
+        self.process.terminate()
+        self.process.wait(60)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Reward models and classifiers beside transformers and PEFT, on a CPU in fp32.
 
-    python tests/parity/heads_parity.py --sftrun build/bin/sftrun [--only training packed reward fresh strategies] [--families llama] [--quick]
+    python tests/parity/heads_parity.py --sftrun build/bin/sftrun [--only training packed reward judge fresh strategies] [--families llama] [--quick]
 
 training    5 steps of a tiny Llama, Qwen 2, Gemma 2 and Gemma 3 whose files are ...ForSequenceClassification: reward (with margins and centering),
             one label, several labels; LoRA and full, by both backends: loss, gradient norm and accuracy beside a plain loop over
@@ -8,6 +8,7 @@ training    5 steps of a tiny Llama, Qwen 2, Gemma 2 and Gemma 3 whose files are
             `sftrun score` and `eval` give the loop's scores, loss, accuracy and confusion. What was saved loads by AutoModelForSequenceClassification (full) and PEFT (LoRA) and gives the loop's scores
 packed      three steps of one packed sequence: the losses of its examples one by one
 reward      the same batches through TRL's RewardTrainer: loss, accuracy, margin and mean reward
+judge       `sftrun serve` of a reward model as the reward `reward_model` of `sftrun reward` and of a GRPO run, of texts and chats: transformers' scores, in fp32 to 1e-5
 fresh       a head that begins anew, on a causal model: values normal(0, initializer_range), the same on 1 and 2 processes; class names from the data;
             labels.json and config.json
 strategies  fsdp, zero1, zero2, zero3, tensor, pipeline, QLoRA, checkpointing: the losses of one process
@@ -21,12 +22,13 @@ import argparse
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import Sftrun, Verdicts  # noqa: I001  (sets sys.path)
+from harness import Served, Sftrun, Verdicts  # noqa: I001  (sets sys.path)
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -38,7 +40,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, Gemma2Config, Gemma3TextConfig, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config
 
 STEPS, BATCH, LEARNING_RATE, FULL_LEARNING_RATE, MAX_GRAD_NORM = 5, 4, 0.01, 1e-4, 0.5
-LOSS, GRAD_NORM, METRIC, SAME, SCORE = 1e-5, 1e-4, 1e-4, 1e-6, 2e-5
+LOSS, GRAD_NORM, METRIC, SAME, SCORE, JUDGED = 1e-5, 1e-4, 1e-4, 1e-6, 2e-5, 1e-5
 LORA = {"r": 4, "alpha": 8, "target_modules": ["q_proj", "v_proj", "down_proj"]}
 SHARES = [(1, 1), (1, 2), (2, 1), (2, 2)]  # processes and accumulation
 CLASSES = ["anger", "joy", "surprise"]
@@ -283,6 +285,10 @@ def check_scores(sftrun: Sftrun, verdicts: Verdicts, name: str, directory: Path,
     inputs = [one for record in records for one in scored_records(record, case)]
     of = ["--model", str(directory / "full-fused" / "model")] if mode == "full" else ["--adapter", str(directory / "lora-fused")]
     lines = sftrun.jsonl("score", inputs, directory, *of, "--device", "cpu", "--dtype", "fp32")
+    if mode == "lora":  # vLLM reads adapters of language models
+        ended = subprocess.run([sftrun.path, "merge", "--format", "vllm", "--adapter", of[1] + "/adapter", "--output", directory / "vllm"], capture_output=True, text=True)
+        told = "models that have a head of scores" in ended.stderr and "sftrun merge --adapter" in ended.stderr
+        verdicts.expect(f"{name}, merge --format vllm refuses", ended.returncode == 2 and told, ended.stderr)
     if case.is_reward:
         ours, expected = torch.tensor([[line["score"]] for line in lines]), scores
     else:
@@ -444,10 +450,49 @@ def check_reward(sftrun: Sftrun, verdicts: Verdicts, root: Path) -> None:
             verdicts.below(f"TRL, {case.name}: {key}", largest(ours, theirs, key), max(limit, 5e-5 if key == "loss" else 0))
 
 
+# ---- A reward model as judge of sampled answers
+
+
+def check_judge(sftrun: Sftrun, verdicts: Verdicts, root: Path) -> None:
+    for case in CASES[:2]:
+        directory = root / f"judge-{'chats' if case.chats else 'texts'}"
+        directory.mkdir()
+        base, policy = make_model(directory / "base", "llama", case), make_model(directory / "policy", "llama", None)
+        model, tokenizer = AutoModelForSequenceClassification.from_pretrained(base, dtype=torch.float32), AutoTokenizer.from_pretrained(base)
+
+        def score(record: dict) -> float:
+            answer = record["generated"]
+            pair = {"prompt": record["prompt"], "chosen": [{"role": "assistant", "content": answer}] if case.chats else answer}
+            with torch.no_grad():
+                return scores_of(model, ids_of({**pair, "rejected": pair["chosen"]}, case, tokenizer)[:1]).item()
+
+        pairs = make_records(case, 12)
+        answers = [{"prompt": pair["prompt"], "generated": pair["chosen"][0]["content"] if case.chats else pair["chosen"]} for pair in pairs]
+        prompts = write_jsonl(directory / "prompts.jsonl", [{"prompt": pair["prompt"]} for pair in pairs])
+        with Served(sftrun, base) as url:
+            reward = {"name": "reward_model", "url": url, "batch_size": 3}
+            rewarded = sftrun.jsonl("reward", answers, directory, f"--reward={json.dumps(reward)}")
+            squashed = sftrun.jsonl("reward", answers[:2], directory, f"--reward={json.dumps(reward | {'activation': True})}")
+            rollouts = {"n": 2, "max_new_tokens": 12, "num_samples": 100, "chat": case.chats, "reward": [reward, {"name": "length", "target": 9, "weight": 0.1}]}
+            run = write_run(directory / "run.yaml", policy, prompts, case, "lora", train={"objective": "grpo", "max_steps": 2, "rollouts": rollouts})
+            run.write_text(run.read_text().replace("  center_rewards_coefficient: 0.05\n", ""))
+            lines = sftrun.train(run, directory / "run")
+        name = f"judge, {'chats' if case.chats else 'texts'}"
+        verdicts.below(f"{name}: sftrun reward", max(abs(line["reward"] - score(line)) for line in rewarded), JUDGED)
+        verdicts.below(f"{name}: activation", max(abs(line["reward"] - torch.tensor(score(line)).double().sigmoid().item()) for line in squashed), JUDGED)
+        for step, metrics in enumerate(lines):
+            sampled = [json.loads(line) for line in (directory / "run" / "rollouts" / f"step-{step + 1:06}.jsonl").read_text().splitlines()]
+            scores = [score(line) for line in sampled]
+            verdicts.below(f"{name}: step {step + 1}", max(abs(line["rewards"]["reward_model"] - own) for line, own in zip(sampled, scores, strict=True)), JUDGED)
+            verdicts.below(f"{name}: step {step + 1}, metrics", abs(metrics["rewards/reward_model/mean"] - sum(scores) / len(scores)), JUDGED)
+        card = (directory / "run" / "adapter" / "README.md").read_text()
+        verdicts.expect(f"{name}: the card shows the reward", f"| last reward (step 2) | {lines[-1]['reward']:.4f} |" in card)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sftrun", required=True)
-    parser.add_argument("--only", nargs="+", default=["training", "packed", "reward", "fresh", "strategies"])
+    parser.add_argument("--only", nargs="+", default=["training", "packed", "reward", "judge", "fresh", "strategies"])
     parser.add_argument("--families", nargs="+", choices=FAMILIES)
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
@@ -462,6 +507,8 @@ def main() -> int:
             check_packed(sftrun, verdicts, root)
         if "reward" in arguments.only:
             check_reward(sftrun, verdicts, root)
+        if "judge" in arguments.only:
+            check_judge(sftrun, verdicts, root)
         if "fresh" in arguments.only:
             check_fresh(sftrun, verdicts, root)
         if "strategies" in arguments.only:

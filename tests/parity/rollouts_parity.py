@@ -17,14 +17,11 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import re
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from harness import Sftrun, Verdicts, difference  # noqa: I001  (sets sys.path)
+from harness import Served, Sftrun, Verdicts, difference  # noqa: I001  (sets sys.path)
 
 import torch
 from dpo_parity import make_model, words, write_jsonl, write_run
@@ -48,27 +45,6 @@ CASES = [
     {"served": True, "beta": 0.1, "sampling_correction": "sequence_truncate"},
 ]
 QUICK_CASES = [0, 2, 4, 5]
-
-
-class Served:
-    """A server of the model. @return its URL"""
-
-    def __init__(self, sftrun: Sftrun, model: Path):
-        self.command = [sftrun.path, "serve", "--model", model, "--device", "cpu", "--dtype", "fp32", "--port", "0", "--allow-adapter-updates"]
-
-    def __enter__(self) -> str:
-        self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(self.command, stderr=self.log, stdout=subprocess.DEVNULL)
-        while self.process.poll() is None:
-            self.log.seek(0)
-            if found := re.search(r"at (http://\S+/v1) ", self.log.read()):
-                return found[1]
-            time.sleep(0.05)
-        raise RuntimeError("sftrun serve does not start")
-
-    def __exit__(self, *_) -> None:
-        self.process.terminate()
-        self.process.wait(60)
 
 
 def rollouts_of(run: Path, step: int) -> list[dict]:
@@ -145,7 +121,7 @@ def check_losses(sftrun: Sftrun, scratch: Path, config, rewards: list[dict], mod
         run = scratch / f"case-{number}"
         given = {key: value for key, value in settings.items() if DEFAULTS[key] != value and key != "has_old"} | {"sampling_correction": settings["sampling_correction"]}
         if is_served:
-            with Served(sftrun, model) as url:
+            with Served(sftrun, model, "--allow-adapter-updates") as url:
                 ours = sftrun.train(config(f"case-{number}", given, {"engine": url}), run, 2, train__batch_size=2, train__grad_accum=2)
         else:
             ours = sftrun.train(config(f"case-{number}", given, {"temperature": temperature}), run, 1, train__batch_size=4, train__grad_accum=2)

@@ -126,6 +126,8 @@ TEST(Scoring, ClassesAreThoseOfThePassOfTraining) {
   ScoringServer server(served.models);
   const Json texts = {"Hello world", "a", "The quick brown fox jumps over the lazy dog", "what is"};
   const Json of_all = server.data("/pooling", {{"input", texts}, {"use_activation", false}});
+  for (const char* older : {"activation", "softmax"})  // as vLLM called it before
+    EXPECT_EQ(server.data("/pooling", {{"input", texts}, {older, false}}), of_all);
   const Json classes = server.data("/classify", {{"input", texts}});
   ASSERT_EQ(classes.size(), 4U);
   for (size_t i = 0; i < 4; ++i) {
@@ -204,6 +206,7 @@ TEST(Scoring, RequestsThatAreRefused) {
       {{{"input", "a"}, {"messages", Json::array({message})}}, "400 messages"},
       {{{"messages", "hi"}}, "400 messages"},
       {{{"input", "a"}, {"use_activation", 1}}, "400 use_activation"},
+      {{{"input", "a"}, {"use_activation", true}, {"activation", false}}, "400 activation"},
       {{{"input", "a"}, {"truncate_prompt_tokens", 5}}, "400 truncate_prompt_tokens"},
       {{{"input", "a"}, {"temperature", 1}}, "400 temperature"},
       {{{"input", "a"}, {"model", "other"}}, "404 model"}};

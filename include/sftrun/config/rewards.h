@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "sftrun/config/problem.h"
+#include "sftrun/config/server_url.h"
 #include "sftrun/config/value.h"
 #include "sftrun/core/name_list.h"
 #include "sftrun/core/rows.h"
@@ -28,7 +30,8 @@ enum class Reward : uint8_t {
   kRepetition,
   kRougeL,
   kProgram,
-  kHttp
+  kHttp,
+  kRewardModel
 };
 
 /// A setting of one function.
@@ -52,6 +55,7 @@ struct RewardSetting {
   bool is_required = false;
   std::string_view only_with = {};  ///< another setting, without which this one has no effect
   bool may_change = false;  ///< values do not depend on it, so that a resumed run may have another
+  std::optional<UrlEnd> url_end = {};  ///< of the address of a server; nullopt: it is none
 };
 
 struct RewardInfo {
@@ -187,35 +191,77 @@ inline constexpr auto kProgramSettings = std::to_array<RewardSetting>(
       .min = 0,
       .max = 1000,
       .may_change = true}});
-inline constexpr auto kHttpSettings = std::to_array<RewardSetting>(
+/// Of requests to servers.
+inline constexpr RewardSetting kRequestTimeout = {.name = "timeout",
+                                                  .type = kNumber,
+                                                  .fallback = "60",
+                                                  .description = "seconds for one request",
+                                                  .example = "300",
+                                                  .min = 0,
+                                                  .max = 1e6,
+                                                  .above_min = true,
+                                                  .may_change = true};
+inline constexpr RewardSetting kRequestRetries = {
+    .name = "retries",
+    .type = kCount,
+    .fallback = "3",
+    .description = "further attempts where the server does not answer or is busy",
+    .example = "0",
+    .min = 0,
+    .max = 1000,
+    .may_change = true};
+inline constexpr RewardSetting kRequestToken = {
+    .name = "token_variable",
+    .type = kText,
+    .description = "environment variable whose value is sent as a bearer token",
+    .example = "JUDGE_TOKEN",
+    .may_change = true};
+
+inline constexpr auto kHttpSettings =
+    std::to_array<RewardSetting>({{.name = "url",
+                                   .type = kText,
+                                   .description = "address of a server, http or https",
+                                   .example = "http://127.0.0.1:9000/rewards",
+                                   .is_required = true,
+                                   .may_change = true,
+                                   .url_end = UrlEnd::kQuery},
+                                  kRequestTimeout,
+                                  kRequestRetries,
+                                  kRequestToken});
+inline constexpr auto kRewardModelSettings = std::to_array<RewardSetting>(
     {{.name = "url",
       .type = kText,
-      .description = "address of a server, http or https",
-      .example = "http://127.0.0.1:9000/rewards",
+      .description = "address of `sftrun serve` or `vllm serve` with a reward model",
+      .example = "http://127.0.0.1:8000",
       .is_required = true,
-      .may_change = true},
-     {.name = "timeout",
-      .type = kNumber,
-      .fallback = "60",
-      .description = "seconds for one request",
-      .example = "300",
-      .min = 0,
-      .max = 1e6,
-      .above_min = true,
-      .may_change = true},
-     {.name = "retries",
-      .type = kCount,
-      .fallback = "3",
-      .description = "further attempts where the server does not answer or is busy",
-      .example = "0",
-      .min = 0,
-      .max = 1000,
-      .may_change = true},
-     {.name = "token_variable",
+      .may_change = true,
+      .url_end = UrlEnd::kPath},
+     {.name = "model",
       .type = kText,
-      .description = "environment variable whose value is sent as a bearer token",
-      .example = "JUDGE_TOKEN",
-      .may_change = true}});
+      .description = "the server's name for the model, where it serves several",
+      .example = "judge"},
+     {.name = "chat",
+      .type = kFlag,
+      .fallback = "false",
+      .description =
+          "a prompt that is a text is a user's turn; else prompt and answer are one text",
+      .example = "true"},
+     {.name = "activation",
+      .type = kFlag,
+      .fallback = "false",
+      .description = "the sigmoid of the score, and not the score itself",
+      .example = "true"},
+     {.name = "batch_size",
+      .type = kCount,
+      .fallback = "32",
+      .description = "requests at a time",
+      .example = "8",
+      .min = 1,
+      .max = 256,
+      .may_change = true},
+     kRequestTimeout,
+     kRequestRetries,
+     kRequestToken});
 
 }  // namespace reward_rows
 
@@ -284,7 +330,13 @@ inline constexpr auto kRewards = std::to_array<RewardInfo>(
       .description = "a server that answers a request with a number for each record",
       .formula = "what the server says",
       .settings = reward_rows::kHttpSettings,
-      .other_names = {"url", "server", "endpoint", "remote"}}});
+      .other_names = {"url", "server", "endpoint", "remote"}},
+     {.reward = Reward::kRewardModel,
+      .name = "reward_model",
+      .description = "the score of a reward model that `sftrun serve` or `vllm serve` has",
+      .formula = "the model's score of prompt and answer; activation: 1 / (1 + exp(-score))",
+      .settings = reward_rows::kRewardModelSettings,
+      .other_names = {"model", "classifier", "rm", "vllm", "score"}}});
 static_assert(are_in_order(kRewards, &RewardInfo::reward));
 
 constexpr const RewardInfo& reward_info(Reward reward) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 /// A program of the user that keeps running and answers lines.
@@ -15,6 +16,8 @@ struct LineProgramOptions {
   std::map<std::string, std::string> variables = {};  ///< added to its environment
   /// Asked some times a second: true ends a call of `ask` at once. Empty: never.
   std::function<bool()> should_stop = {};
+  /// Gets each line of its standard error, without its end. Empty: nothing does.
+  std::function<void(std::string_view)> on_error_line = {};
   /// The program that becomes the guard of the command (command_guard.h): this one.
   std::string guard = "/proc/self/exe";
 };

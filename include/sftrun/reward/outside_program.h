@@ -15,6 +15,7 @@ inline constexpr const char *kEnvironmentProgram = "the program of the environme
 
 struct OutsideProgramOptions {
   std::string name;     ///< for messages: "the program of the reward judge"
+  std::string label;    ///< of its standard error in the log: "judge"
   std::string command;  ///< for `sh -c`
   std::string where;    ///< where it was named, for errors; empty: unknown
   double timeout_s = 60;

@@ -2,53 +2,36 @@
 
 #include "makers.h"
 #include "outside_value.h"
+#include "server_options.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
-#include "sftrun/core/json_depth.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
-#include "sftrun/hub/post.h"
 
 namespace sftrun::reward {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-hub::Secret token_in(const config::RewardSpec& spec) {
-  const auto& variable = spec.settings.at("token_variable");
-  if (variable.is_null()) return {};
-  return hub::token_in_variable(variable.get<std::string>(),
-                                fmt::format("the reward {}", spec.label), spec.where,
-                                "token_variable");
-}
-
 /// A server that judges whole batches.
 class HttpReward : public Function {
  public:
   HttpReward(const config::RewardSpec& spec, const Surroundings& surroundings)
-      : label_(spec.label),
+      : name_(outside_name("server", spec)),
         url_(spec.settings.at("url").get<std::string>()),
-        options_{.timeout_s = spec.settings.at("timeout").get<double>(),
-                 .max_attempts = static_cast<int>(spec.settings.at("retries").get<int64_t>()) + 1,
-                 .first_delay_s = surroundings.retry_delay_s,
-                 .token = token_in(spec),
-                 .should_stop = surroundings.should_stop} {}
+        options_(server_options(spec, surroundings)) {}
 
   std::vector<Value> values(std::span<const Answer> answers) override {
     Json records = Json::array();
     for (const Answer& answer : answers) records.push_back(judged_record(answer));
-    const std::string what = fmt::format("the server of the reward {}", label_);
     const std::string body =
-        hub::post_json(url_, to_json_text({{"records", std::move(records)}}), what, options_);
+        hub::post_json(url_, to_json_text({{"records", std::move(records)}}), name_, options_);
     return read(body, answers);
   }
 
  private:
   std::vector<Value> read(const std::string& body, std::span<const Answer> answers) const {
-    constexpr size_t kMaxDepth = 16;
-    const Json json = is_modest_json(body, kMaxDepth)
-                          ? Json::parse(body, nullptr, /*allow_exceptions=*/false)
-                          : Json(Json::value_t::discarded);
+    const Json json = parse_response(body);
     if (!json.is_object() || !json.contains("rewards") || !json["rewards"].is_array())
       refuse(fmt::format("answers `{}`, which is not {{\"rewards\": […]}}", excerpt(body)));
     const Json& rewards = json["rewards"];
@@ -64,11 +47,11 @@ class HttpReward : public Function {
 
   [[noreturn]] void refuse(const std::string& what) const {
     throw DataError(
-        fmt::format("the server of the reward {} {}", label_, what), url_,
+        fmt::format("{} {}", name_, what), url_,
         "let it answer {\"records\": […]} with {\"rewards\": […]}, a number or null for each");
   }
 
-  std::string label_, url_;
+  std::string name_, url_;
   hub::PostOptions options_;
 };
 

@@ -30,6 +30,12 @@ std::string check_finite(double number, std::string_view shown) {
 
 }  // namespace
 
+std::string outside_name(const char* kind, const config::RewardSpec& spec) {
+  return spec.label == config::reward_info(spec.reward).name
+             ? fmt::format("the judging {}", kind)
+             : fmt::format("the {} of the reward {}", kind, spec.label);
+}
+
 std::string read_outside_value(const Json& json, Value& value) {
   value = std::nullopt;
   if (json.is_null()) return {};

@@ -13,8 +13,9 @@ namespace {
 class ProgramReward : public Function {
  public:
   ProgramReward(const config::RewardSpec& spec, const Surroundings& surroundings)
-      : label_(spec.label),
-        program_({.name = fmt::format("the program of the reward {}", spec.label),
+      : name_(outside_name("program", spec)),
+        program_({.name = name_,
+                  .label = spec.label,
                   .command = spec.settings.at("command").get<std::string>(),
                   .where = spec.where,
                   .timeout_s = spec.settings.at("timeout").get<double>(),
@@ -31,8 +32,7 @@ class ProgramReward : public Function {
     std::vector<Value> values(answers.size());
     for (size_t i = 0; i < answers.size(); ++i)
       if (const std::string fault = read_outside_line(said[i], values[i]); !fault.empty())
-        throw DataError(fmt::format("the program of the reward {} answers {} with {}", label_,
-                                    answers[i].where, fault),
+        throw DataError(fmt::format("{} answers {} with {}", name_, answers[i].where, fault),
                         program_.place(), program_.advice());
     return values;
   }
@@ -40,7 +40,7 @@ class ProgramReward : public Function {
   void finish() override { program_.finish(); }
 
  private:
-  std::string label_;
+  std::string name_;
   OutsideProgram program_;
 };
 

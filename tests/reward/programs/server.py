@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A server of tests: prints its port, and answers {"records": [...]} with {"rewards": [...]}. The first argument says how it behaves.
+"""A server of tests: prints its port, and answers {"records": [...]} with {"rewards": [...]}, or as vLLM's /classify. The first argument says how it behaves.
 
 length     the number of characters of each answer; null for an empty one
 busy N     answers the first N requests with status 503
@@ -11,6 +11,11 @@ nan        NaN
 wrong      status 422 and a reason
 moved      a redirect
 token      401 without the token "secret"
+
+Of /classify: `length` is the number of characters of all texts, less 10 (half of it with an activation), and
+shows      status 422 with the request
+classes    three classes
+null       a score that is null
 """
 
 import http.server
@@ -41,7 +46,10 @@ class Judge(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         global requests
         requests += 1
-        records = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["records"]
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/classify":
+            return self.classify(body)
+        records = body["records"]
         rewards = [len(record["completion"]) or None for record in records]
         if way == "busy" and requests <= int(words[0]):
             return self.answer(503, "come back later")
@@ -62,6 +70,19 @@ class Judge(http.server.BaseHTTPRequestHandler):
         if way == "token" and self.headers.get("Authorization") != "Bearer secret":
             return self.answer(401, "who are you")
         return self.answer(200, json.dumps({"rewards": rewards}))
+
+
+    def classify(self, body):
+        if way == "busy" and requests <= int(words[0]):
+            return self.answer(503, "come back later")
+        if way == "text":
+            return self.answer(200, "fine")
+        if way == "shows":
+            return self.answer(422, json.dumps(body, separators=(",", ":")))
+        texts = [body["input"]] if "input" in body else [message["content"] for message in body["messages"]]
+        score = (sum(map(len, texts)) - 10) / (2 if body["use_activation"] else 1)
+        probs = {"classes": [0.5, 0.25, 0.25], "null": [None]}.get(way, [score])
+        return self.answer(200, json.dumps({"data": [{"index": 0, "label": "LABEL_0", "probs": probs, "num_classes": len(probs)}]}))
 
 
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge)
