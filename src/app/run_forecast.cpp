@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 
+#include "sftrun/config/answers_line.h"
 #include "sftrun/config/best_metric.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/plural.h"
@@ -292,12 +293,8 @@ std::vector<std::string> lines_of(const Forecast& forecast, const config::RunCon
       fmt::format("tokens: {}{} per epoch", about,
                   format_count(static_cast<uint64_t>(forecast.tokens_per_epoch))),
       duration_line(forecast, config)};
-  if (config.train.has_own_answers())
-    lines.push_back(
-        fmt::format("answers: the student writes those of {:g}% of the examples of a step itself, "
-                    "each of up to {} (train.rollouts.share)",
-                    100 * *config.train.rollouts.share,
-                    counted(config.train.rollouts.max_new_tokens, "token")));
+  if (std::string answers = config::answers_line(config.train); !answers.empty())
+    lines.push_back(std::move(answers));
   return lines;
 }
 

@@ -77,8 +77,8 @@ launch::Event end_event(const config::RunConfig& config, const TrainEnd& end, do
 void print_results_if_quiet(const config::RunConfig& config) {
   if (log::verbosity() != log::Verbosity::kQuiet) return;
   const std::filesystem::path run_dir = config.output.dir;
-  std::vector<std::string> lines =
-      observe::lines_of(observe::read_run_summary(run_dir / "metrics.jsonl"));
+  std::vector<std::string> lines = observe::lines_of(
+      observe::read_run_summary(run_dir / "metrics.jsonl", config.train.objective_info().shown));
   const char* kind = config.tuning.trains_adapter() ? "adapter" : "model";
   lines.push_back(fmt::format("{}: {}", kind, (run_dir / kind).string()));
   std::puts(join(lines, "\n").c_str());  // a closed pipe fails no run

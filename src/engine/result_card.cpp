@@ -39,7 +39,8 @@ std::string card_text(const TrainedResult& training) {
        .dtype = training.report.dtype,
        .world_size = training.report.world_size,
        .version = SFTRUN_VERSION},
-      observe::read_run_summary(training.result.run_dir / "metrics.jsonl"));
+      observe::read_run_summary(training.result.run_dir / "metrics.jsonl",
+                                training.trained.train.objective_info().shown));
   if (training.command.train.load_best_model_at_end && training.best != nullptr)
     card.kept = {.step = training.best->step,
                  .metric = training.best->metric,

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "report.h"
+#include "sftrun/config/answers_line.h"
 #include "sftrun/config/best_metric.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
@@ -120,6 +121,8 @@ void log_start(const config::RunConfig& config, model::Decoder& decoder, const C
                            base_record != nullptr, store.parameters().size(),
                            config::to_json(config)["tuning"]["mode"].get<std::string>()));
   log::info("{}", steps_line(config, size));
+  if (const std::string answers = config::answers_line(config.train); !answers.empty())
+    log::info("{}", answers);
   if (const auto large = large_batch_warning(config, size)) log::warn("{}", *large);
   if (config.parallel.axes.has_stages())
     log::info("{}", plan::describe_stages(decoder.arch(), config));
@@ -191,11 +194,11 @@ std::vector<std::string> lines_of_limits(const images::ImageCaps& caps,
   return lines;
 }
 
-void log_result(const exporting::RunResult& result, const config::BaseRecord* base_record,
-                model::Decoder& decoder, const SkippedRecords& skipped,
-                bool leaves_template_unused) {
+void log_result(const exporting::RunResult& result, const config::ShownMetric& shown,
+                const config::BaseRecord* base_record, model::Decoder& decoder,
+                const SkippedRecords& skipped, bool leaves_template_unused) {
   for (const std::string& line :
-       observe::lines_of(observe::read_run_summary(result.run_dir / "metrics.jsonl")))
+       observe::lines_of(observe::read_run_summary(result.run_dir / "metrics.jsonl", shown)))
     log::info("{}", line);
   if (skipped.bad > 0)
     log::info("{} left out of the training data (data.bad_records: skip)",

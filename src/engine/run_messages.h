@@ -52,9 +52,9 @@ struct SkippedRecords {
 };
 
 /// After a run that finished.
-/// @param leaves_template_unused data::leaves_template_unused
-void log_result(const exporting::RunResult& result, const config::BaseRecord* base_record,
-                model::Decoder& decoder, const SkippedRecords& skipped,
-                bool leaves_template_unused);
+/// @param shown of the run's objective   @param leaves_template_unused data::leaves_template_unused
+void log_result(const exporting::RunResult& result, const config::ShownMetric& shown,
+                const config::BaseRecord* base_record, model::Decoder& decoder,
+                const SkippedRecords& skipped, bool leaves_template_unused);
 
 }  // namespace sftrun::engine

@@ -88,9 +88,14 @@ std::string results(const RunSummary& summary, const std::optional<KeptWeights>&
   const auto row = [&](const std::string& name, const std::string& value) {
     text += fmt::format("| {} | {} |\n", name, value);
   };
-  const auto loss_row = [&](const char* name, const std::optional<StepLoss>& loss) {
+  const auto loss_row = [&](const std::string& name, const std::optional<StepLoss>& loss) {
     if (loss) row(fmt::format("{} (step {})", name, loss->step), fmt::format("{:.4f}", loss->loss));
   };
+  const ShownValues& shown = summary.shown;
+  loss_row("first " + shown.word, shown.first);
+  loss_row("last " + shown.word, shown.last);
+  loss_row("first validation " + shown.word, shown.first_eval);
+  loss_row("last validation " + shown.word, shown.last_eval);
   loss_row("first loss", summary.first);
   loss_row("last loss", summary.last);
   if (kept) {

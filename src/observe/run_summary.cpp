@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::optional<double> number(const Json& line, const char* key) {
+std::optional<double> number(const Json& line, std::string_view key) {
   const auto found = line.find(key);
   if (found == line.end() || !found->is_number()) return std::nullopt;
   return found->get<double>();
@@ -42,10 +42,26 @@ void add_evaluation(RunSummary& summary, StepLoss loss) {
   summary.evals.push_back(loss);
 }
 
+void add_value(std::optional<StepLoss>& first, std::optional<StepLoss>& last, StepLoss value) {
+  if (!first) first = value;
+  last = value;
+}
+
+/// "reward 0.1000 at step 1, 0.9000 at step 20"
+std::string ends_line(const std::string& name, const StepLoss& first, const StepLoss& last) {
+  if (first.step == last.step)
+    return fmt::format("{} {:.4f} at step {}", name, last.loss, last.step);
+  return fmt::format("{} {:.4f} at step {}, {:.4f} at step {}", name, first.loss, first.step,
+                     last.loss, last.step);
+}
+
 }  // namespace
 
-RunSummary read_run_summary(const std::filesystem::path& metrics) {
+RunSummary read_run_summary(const std::filesystem::path& metrics,
+                            const config::ShownMetric& shown) {
   RunSummary summary;
+  summary.shown.word = shown.word;
+  const std::string of_evaluations = fmt::format("eval_{}", shown.metric);
   require_no_special_file(metrics);
   std::ifstream file(metrics);
   for (std::string text; std::getline(file, text);) {
@@ -54,6 +70,12 @@ RunSummary read_run_summary(const std::filesystem::path& metrics) {
     const auto step = static_cast<int64_t>(number(line, "step").value_or(0));
     if (const auto loss = number(line, "loss")) add_step(summary, line, {step, *loss});
     if (const auto loss = number(line, "eval_loss")) add_evaluation(summary, {step, *loss});
+    if (shown.metric.empty()) continue;
+    ShownValues& values = summary.shown;
+    if (const auto value = number(line, shown.metric))
+      add_value(values.first, values.last, {step, *value});
+    if (const auto value = number(line, of_evaluations))
+      add_value(values.first_eval, values.last_eval, {step, *value});
   }
   return summary;
 }
@@ -74,19 +96,18 @@ std::vector<std::string> lines_of(const RunSummary& summary) {
                          format_count(static_cast<uint64_t>(kHour * per_second(summary.examples))));
   }
   lines.push_back(std::move(speed));
-  const StepLoss &begin = *summary.first, &end = *summary.last;
-  lines.push_back(begin.step == end.step ? fmt::format("loss {:.4f} at step {}", end.loss, end.step)
-                                         : fmt::format("loss {:.4f} at step {}, {:.4f} at step {}",
-                                                       begin.loss, begin.step, end.loss, end.step));
+  const ShownValues& shown = summary.shown;
+  if (shown.last) lines.push_back(ends_line(shown.word, *shown.first, *shown.last));
+  if (shown.last_eval)
+    lines.push_back(ends_line("validation " + shown.word, *shown.first_eval, *shown.last_eval));
+  lines.push_back(ends_line("loss", *summary.first, *summary.last));
   if (summary.last_eval) {
     const StepLoss &first = *summary.first_eval, &best = *summary.best_eval,
                    &last = *summary.last_eval;
-    lines.push_back(first.step == last.step
-                        ? fmt::format("validation loss {:.4f} at step {}", last.loss, last.step)
-                        : fmt::format("validation loss {:.4f} at step {}, {:.4f} at step {}; best "
-                                      "{:.4f} at step {}",
-                                      first.loss, first.step, last.loss, last.step, best.loss,
-                                      best.step));
+    std::string line = ends_line("validation loss", first, last);
+    if (first.step != last.step)
+      line += fmt::format("; best {:.4f} at step {}", best.loss, best.step);
+    lines.push_back(std::move(line));
   }
   lines.push_back(
       fmt::format("peak memory {} per process", format_bytes(summary.peak_memory_bytes)));

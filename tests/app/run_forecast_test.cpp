@@ -192,6 +192,15 @@ TEST(Forecasts, HaveRoomForAnswersOfTheStudent) {
   EXPECT_NE(lines_of(found, config).back().find("those of 25% of the examples"), std::string::npos);
 }
 
+TEST(Forecasts, SayWhichAnswersTheModelWrites) {
+  config::RunConfig config = config_of();
+  config.train.objective = config::Objective::kGrpo;
+  config.train.rollouts.reward = {{.label = "exact_match"}};
+  config.train.rollouts.n = 2;
+  const Forecast found = forecast(config, {trial_of(10, 10, 7)}, {});
+  EXPECT_TRUE(lines_of(found, config).back().starts_with("answers: the model writes 2 to each"));
+}
+
 TEST(Forecasts, KnowWhichRecordsAreHeldOut) {
   config::RunConfig config = config_of();
   config.data.val_split = 4;

@@ -285,6 +285,23 @@ TEST(HtmlReport, DrawsEachValidationSetAndTheAccuracy) {
     EXPECT_NE(page.find(part), std::string::npos) << part;
 }
 
+TEST(HtmlReport, TheOverviewHasTheRewardOfAnObjectiveThatIsJudgedByIt) {
+  const test::TemporaryDirectory first, second;
+  write_file_atomically(first / "metrics.jsonl",
+                        "{\"step\":1,\"loss\":0.1,\"reward\":0.25}\n"
+                        "{\"step\":2,\"loss\":0.1,\"reward\":null}\n"
+                        "{\"step\":2,\"eval_reward\":0.75,\"eval_seconds\":1}\n");
+  write_file_atomically(first / "config.resolved.yaml", "train: {objective: grpo}\n");
+  write_file_atomically(second / "metrics.jsonl",
+                        "{\"step\":1,\"loss\":0.7,\"rewards/accuracies\":0.5}\n");
+  write_file_atomically(second / "config.resolved.yaml", "train: {objective: dpo}\n");
+  const std::string html = html_report({first.path(), second.path()}).html;
+  expect_part(html, "Training reward</th><td>0.2500</td><td></td>");
+  expect_part(html, "Validation reward</th><td>0.7500</td><td></td>");
+  expect_part(html, "Training accuracy</th><td></td><td>0.5000</td>");
+  EXPECT_EQ(html.find("Training divergence"), std::string::npos);
+}
+
 TEST(HtmlReport, EscapesWhatFilesSay) {
   const test::TemporaryDirectory dir;
   write_file_atomically(dir / "metrics.jsonl", "{\"step\":1,\"loss\":2,\"</script><b>\":1}\n");

@@ -33,6 +33,22 @@ TEST(ModelCard, OfAnAdapterNamesItsBaseForTheHub) {
   EXPECT_TRUE(holds(text, "PeftModel.from_pretrained(base, \".\")")) << text;
 }
 
+TEST(ModelCard, ShowsTheRewardBeforeTheLoss) {
+  ModelCard card = card_of_an_adapter();
+  card.summary.shown = {.word = "reward",
+                        .first = StepLoss{1, 0.25},
+                        .last = StepLoss{40, 0.75},
+                        .first_eval = {},
+                        .last_eval = StepLoss{40, 0.9}};
+  const std::string text = to_markdown(card);
+  EXPECT_TRUE(
+      holds(text,
+            "|---|---|\n| first reward (step 1) | 0.2500 |\n| last reward (step 40) | 0.7500 "
+            "|\n| last validation reward (step 40) | 0.9000 |\n| first loss (step 1)"))
+      << text;
+  EXPECT_FALSE(holds(to_markdown(card_of_an_adapter()), "reward"));
+}
+
 /// The hub and transformers have other classes for models that see images.
 TEST(ModelCard, OfAModelThatSeesImagesLoadsItAsSuch) {
   ModelCard card = card_of_an_adapter();

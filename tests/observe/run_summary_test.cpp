@@ -46,6 +46,33 @@ TEST(RunSummary, AddsUpAllStepsOfARun) {
   EXPECT_TRUE(lines[0].ends_with("150 tokens, 75 tokens/s, 10.8k examples/hour")) << lines[0];
 }
 
+/// Of GRPO the loss says little.
+TEST(RunSummary, HasTheMetricThatTheObjectiveShows) {
+  const test::TemporaryDirectory dir;
+  const auto file = dir / "metrics.jsonl";
+  write_file_atomically(file, R"({"step":0,"eval_reward":0.1})"
+                              "\n"
+                              R"({"step":1,"loss":0.0,"reward":0.25})"
+                              "\n"
+                              R"({"step":2,"loss":0.1,"reward":null})"
+                              "\n"
+                              R"({"step":3,"loss":0.1,"reward":0.75})"
+                              "\n"
+                              R"({"step":3,"eval_reward":0.9})"
+                              "\n");
+  const config::ShownMetric& shown = config::objective_info(config::Objective::kGrpo).shown;
+  const RunSummary summary = read_run_summary(file, shown);
+  EXPECT_EQ(summary.shown.first->loss, 0.25);
+  EXPECT_EQ(summary.shown.last->step, 3);
+  EXPECT_EQ(summary.shown.last_eval->loss, 0.9);
+  const std::vector<std::string> lines = lines_of(summary);
+  ASSERT_GE(lines.size(), 4u);
+  EXPECT_EQ(lines[1], "reward 0.2500 at step 1, 0.7500 at step 3");
+  EXPECT_EQ(lines[2], "validation reward 0.1000 at step 0, 0.9000 at step 3");
+  EXPECT_EQ(lines[3], "loss 0.0000 at step 1, 0.1000 at step 3");
+  EXPECT_FALSE(read_run_summary(file).shown.last) << "sft shows none";
+}
+
 TEST(RunSummary, APipeIsRefused) {
   const test::TemporaryDirectory dir;
   ASSERT_EQ(::mkfifo((dir / "metrics.jsonl").c_str(), 0600), 0);

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/config/objectives.h"
+
 /// Summary of a run over all processes that worked on it.
 namespace sftrun::observe {
 
@@ -14,10 +16,18 @@ struct StepLoss {
   double loss = 0;
 };
 
+/// The metric by which an objective is judged, where the loss says little: "reward".
+struct ShownValues {
+  std::string word;  ///< empty: the objective has none
+  std::optional<StepLoss> first, last;
+  std::optional<StepLoss> first_eval, last_eval;
+};
+
 struct RunSummary {
   std::optional<StepLoss> first, last;  ///< training loss
   std::optional<StepLoss> first_eval, best_eval, last_eval;
-  std::vector<StepLoss> evals;     ///< validation loss of every evaluation
+  std::vector<StepLoss> evals;  ///< validation loss of every evaluation
+  ShownValues shown;
   int64_t tokens = 0;              ///< over all steps
   int64_t examples = 0;            ///< likewise; 0: the file does not say
   double seconds = 0;              ///< over all steps, without evaluation
@@ -25,7 +35,9 @@ struct RunSummary {
 };
 
 /// Reads metrics.jsonl; lines that are not metrics are ignored. Empty if there is no file.
-RunSummary read_run_summary(const std::filesystem::path& metrics);
+/// @param shown of the run's objective, for `RunSummary::shown`
+RunSummary read_run_summary(const std::filesystem::path& metrics,
+                            const config::ShownMetric& shown = {});
 
 /// One line each, for the console.
 std::vector<std::string> lines_of(const RunSummary& summary);

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <numeric>
 
+#include "sftrun/config/objectives.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/units.h"
@@ -148,7 +149,9 @@ class Findings {
   void loss_spikes() {
     const std::vector<double>* loss = lines_.find("loss");
     // With advantages of both signs it is near 0, and says little.
-    if (loss == nullptr || run_.setting("train.objective") == "grpo") return;
+    const config::ObjectiveInfo* objective =
+        config::find_objective(run_.setting("train.objective"));
+    if (loss == nullptr || (objective != nullptr && objective->reads_samples())) return;
     const std::vector<size_t> spikes = find_spikes(*loss);
     if (spikes.empty()) return;
     const size_t highest = *std::max_element(

@@ -13,6 +13,7 @@
 #include "findings.h"
 #include "resources.h"
 #include "run_record.h"
+#include "sftrun/config/objectives.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/html.h"
 #include "sftrun/core/plural.h"
@@ -85,6 +86,14 @@ std::string first_and_last(const std::vector<double>* column) {
                              : fmt::format("{:.4f} → {:.4f}", column->front(), column->back());
 }
 
+/// Of a metric that some lines lack.
+std::string first_and_last_finite(const std::vector<double>* column) {
+  if (column == nullptr) return {};
+  std::vector<double> values = *column;
+  std::erase_if(values, [](double value) { return !std::isfinite(value); });
+  return first_and_last(&values);
+}
+
 std::string best_validation(const MetricsColumns& evaluation) {
   const std::vector<double>* loss = evaluation.find("eval_loss");
   if (loss == nullptr) return {};
@@ -115,7 +124,7 @@ std::string percent(const std::optional<double>& share) {
   return share ? fmt::format("{:.1f}%", 100 * *share) : "";
 }
 
-using RunFact = std::pair<const char*, std::string>;
+using RunFact = std::pair<std::string, std::string>;
 
 /// The evaluation for which the run kept its weights; empty: they are those of the last step.
 std::string kept_weights(const RunRecord& run) {
@@ -126,13 +135,32 @@ std::string kept_weights(const RunRecord& run) {
                      best.value("metric", std::string("evaluation")), best["value"].get<double>());
 }
 
+/// The metrics by which objectives are judged, where the loss says little. A run has those of its objective.
+void add_shown_metrics(const RunRecord& run, std::vector<RunFact>& facts) {
+  const config::ObjectiveInfo* of_run = config::find_objective(run.setting("train.objective"));
+  const config::ShownMetric own = of_run != nullptr ? of_run->shown : config::ShownMetric{};
+  std::set<std::string_view> words;
+  for (const config::ObjectiveInfo& objective : config::kObjectives) {
+    const std::string_view word = objective.shown.word;
+    if (word.empty() || !words.insert(word).second) continue;
+    const bool is_own = own.word == word;
+    const auto values = [&](const MetricsColumns& columns, const std::string& metric) {
+      return is_own ? first_and_last_finite(columns.find(metric)) : "";
+    };
+    facts.emplace_back(fmt::format("Training {}", word),
+                       values(run.metrics.training, std::string(own.metric)));
+    facts.emplace_back(fmt::format("Validation {}", word),
+                       values(run.metrics.evaluation, fmt::format("eval_{}", own.metric)));
+  }
+}
+
 std::vector<RunFact> overview_of(const RunRecord& run) {
   const MetricsColumns& training = run.metrics.training;
   const RunReport report = run.report.value_or(RunReport{});
   const double tokens = sum_of(training.find("tokens")),
                seconds = sum_of(training.find("step_seconds"));
   const std::string r = run.setting("tuning.mode") == "full" ? "" : run.setting("tuning.lora.r");
-  return {
+  std::vector<RunFact> facts = {
       {"Status", report.status},
       {"Base model", report.base_model},
       {"Tuning", run.setting("tuning.mode") + (r.empty() ? "" : ", r " + r)},
@@ -145,15 +173,18 @@ std::vector<RunFact> overview_of(const RunRecord& run) {
       {"Packed positions in use", percent(packed_share(run))},
       {"Time of the steps", training.empty() ? "" : format_duration(seconds)},
       {"Tokens per second",
-       seconds > 0 ? format_count(static_cast<uint64_t>(tokens / seconds)) : ""},
-      {"Training loss", first_and_last(training.find("loss"))},
-      {"Validation loss", first_and_last(run.metrics.evaluation.find("eval_loss"))},
-      {"Best validation loss", best_validation(run.metrics.evaluation)},
-      {"Saved weights", kept_weights(run)},
-      {"Peak memory of a process", peak_memory(training)},
-      {"Started", time_text(report.started_at)},
-      {"Finished", report.finished_at ? time_text(*report.finished_at) : ""},
-  };
+       seconds > 0 ? format_count(static_cast<uint64_t>(tokens / seconds)) : ""}};
+  add_shown_metrics(run, facts);
+  for (RunFact& fact : std::vector<RunFact>{
+           {"Training loss", first_and_last(training.find("loss"))},
+           {"Validation loss", first_and_last(run.metrics.evaluation.find("eval_loss"))},
+           {"Best validation loss", best_validation(run.metrics.evaluation)},
+           {"Saved weights", kept_weights(run)},
+           {"Peak memory of a process", peak_memory(training)},
+           {"Started", time_text(report.started_at)},
+           {"Finished", report.finished_at ? time_text(*report.finished_at) : ""}})
+    facts.push_back(std::move(fact));
+  return facts;
 }
 
 std::vector<RunFact> identity_of(const RunRecord& run) {
