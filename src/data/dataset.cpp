@@ -112,6 +112,7 @@ std::string cache_key(const std::string& fingerprint, const TokenizedSource& sou
   }
   if (config.train.has_rollouts())
     key.add(config.train.rollouts.chat ? *config.train.rollouts.chat ? "chat" : "text" : "auto");
+  if (config.train.keeps_asked_records()) key.add("records");
   key.add(static_cast<uint64_t>(config.train.objective_info().head));
   for (const std::string& name : config.data.classes) key.add(name);
   key.add(static_cast<uint64_t>(config.train.problem_type));

@@ -151,7 +151,8 @@ void DatasetRemarks::remark_on_records() {
   }
   warn(tallies_.begins_with_answer, "conversations begin with an assistant turn",
        "the model is trained to speak first; if that is not intended, add a user turn before it");
-  warn(tallies_.empty_answers, "answers are empty", advice_on_empty_answers());
+  if (!context_.answers_all)
+    warn(tallies_.empty_answers, "answers are empty", advice_on_empty_answers());
   warn(tallies_.equal_pairs, "pairs have the same chosen and rejected answer",
        context_.form == config::ExampleForm::kJudged
            ? "the answer is judged both ways; leave them out"

@@ -22,6 +22,7 @@ CheckContext::CheckContext(const TextModel& text_model, const config::RunConfig&
       is_preference(config::format_info(format).is_pair),
       form(run.train.example_form()),
       has_scores(run.train.objective_info().head != config::HeadKind::kLanguage),
+      answers_all(run.train.has_own_answers() && *run.train.rollouts.share == 1),
       rule(length_rule),
       expects_bos(!is_text && form != config::ExampleForm::kRetrieval && model.chat_template &&
                   adds_bos(*model.tokenizer)) {}

@@ -32,6 +32,7 @@ struct CheckContext {
   const bool is_text, is_preference;  ///< of the format
   const config::ExampleForm form;     ///< of the objective
   const bool has_scores;              ///< its head predicts no tokens
+  const bool answers_all;             ///< no example is trained on with its own last answer
   const LengthRule rule;
   const bool expects_bos;  ///< conversations should begin with the BOS of the tokenizer
 };

@@ -12,7 +12,7 @@ namespace {
 /// Whether one of the first `count` tokens has a label. The very first token has none, because
 /// nothing predicts it. Where the whole sequence is to give something, or is a prompt, any token will do.
 bool has_target(const Sequence& sequence, int64_t count) {
-  const bool any_will_do = !sequence.targets.empty() || !sequence.record_text.empty();
+  const bool any_will_do = !sequence.targets.empty() || sequence.is_prompt;
   if (any_will_do) return count > 0 && !sequence.ids.empty();
   const auto end =
       sequence.mask.begin() + std::min<int64_t>(count, static_cast<int64_t>(sequence.mask.size()));

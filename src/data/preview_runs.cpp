@@ -110,7 +110,7 @@ std::string headline(const PreviewedSequence& previewed) {
   if (num_tokens == 0) return fmt::format("{}: LEFT OUT: {}", previewed.place, previewed.left_out);
   size_t trained = 0;
   for (size_t i = 0; i < num_tokens; ++i) trained += is_trained_on(previewed, i) ? 1 : 0;
-  const bool is_prompt = !previewed.sequence.record_text.empty();
+  const bool is_prompt = previewed.sequence.is_prompt;
   std::string text =
       is_prompt
           ? fmt::format("{}: a prompt of {}, which the run answers itself", previewed.place,

@@ -388,6 +388,7 @@ std::vector<Sequence> SequenceBuilder::build(const Json& given, const std::strin
                                              const std::filesystem::path& folder) const {
   if (prompts_ != nullptr) {
     Sequence sequence = prompts_->sequence_of(given, where, folder, stamps_);
+    sequence.is_prompt = true;
     sequence.record_text = to_json_text(given);
     sequence.differs_in_class = model_.tokenizer->differs_in_class(sequence.text);
     return {std::move(sequence)};
@@ -410,6 +411,7 @@ std::vector<Sequence> SequenceBuilder::build(const Json& given, const std::strin
     sequence.differs_in_class = model_.tokenizer->differs_in_class(sequence.text);
     require_one_bos(sequence.ids, sequence.spans, *model_.tokenizer, where);
     require_embedded(sequence.ids, model_, where);
+    if (options_.keeps_records) sequence.record_text = to_json_text(given);
   }
   return sequences;
 }

@@ -96,6 +96,7 @@ SequenceOptions sequence_options(const config::RunConfig& run, bool with_parts) 
           .chat_template_kwargs = data.chat_template_kwargs,
           .label_weights = LabelWeights(data.label_weights),
           .with_parts = with_parts,
+          .keeps_records = run.train.keeps_asked_records(),
           .chat = run.train.rollouts.chat};
 }
 

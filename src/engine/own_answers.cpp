@@ -12,6 +12,7 @@
 #include "rollout_samples.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/exact_json.h"
+#include "sftrun/data/json_lines.h"
 
 namespace sftrun::engine {
 
@@ -29,9 +30,9 @@ JudgedAnswer OwnAnswers::kept_of(size_t index, const Answer& answer,
   if (std::isnan(*kept.answer.entropy)) kept.answer.entropy.reset();  // of a server
   if (!is_sample) return kept;
   const std::vector<int32_t> prompt(asked.prompt.ids.begin(), asked.prompt.ids.end());
-  kept.sample = {{"prompt", in_.text.tokenizer->decode(prompt, /*skip_special_tokens=*/false)},
-                 {"place", asked.place}};
+  kept.sample = data::parse_json_text(asked.record);
   kept.sample.update(record_of(answer));
+  kept.sample["place"] = asked.place;
   const config::RolloutsConfig& rollouts = in_.config.train.rollouts;
   // A server reports the model's own distribution, whichever one it draws from.
   kept.sample.update(

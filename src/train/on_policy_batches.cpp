@@ -94,7 +94,8 @@ std::optional<AskedExample> OnPolicyBatches::asked_of(const data::ExampleStore& 
   return AskedExample{
       .prompt = data::prompt_until(examples, index, answer->begin),
       .max_new_tokens = std::min(rollouts_.max_new_tokens, max_seq_len_ - answer->begin),
-      .place = {}};
+      .place = {},
+      .record = examples.record_text_of(index)};
 }
 
 OnPolicyBatches::Asked OnPolicyBatches::asked_in(const data::StepBatch& batch, int64_t step) const {

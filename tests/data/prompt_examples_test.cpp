@@ -44,6 +44,30 @@ TEST(PromptExamples, HaveTheTokensOfGenerate) {
   EXPECT_EQ(std::count(one.mask.begin(), one.mask.end(), 1), 0) << "prompts are not trained on";
 }
 
+TEST(PromptExamples, OtherRecordsAreKeptWhereTheRunAnswersSomeOfThem) {
+  const Json record = {{"prompt", "two"}, {"completion", " 2"}};
+  const auto built = [&](bool keeps) {
+    return SequenceBuilder(RecordFormat::kPromptCompletion, test::toy_model(test::kChatMl),
+                           {.keeps_records = keeps})
+        .build(record, "a.jsonl:1")
+        .at(0);
+  };
+  const Sequence kept = built(true), plain = built(false);
+  EXPECT_EQ(parse_json_text(kept.record_text), record);
+  EXPECT_EQ(plain.record_text, "");
+  EXPECT_FALSE(kept.is_prompt);
+  EXPECT_EQ(kept.ids, plain.ids);
+  EXPECT_EQ(kept.mask, plain.mask) << "with its labels";
+  EXPECT_EQ(to_example(kept, 64, 0).record_text, kept.record_text);
+  config::RunConfig config;
+  config.train.objective = config::Objective::kDistill;
+  EXPECT_FALSE(config.train.keeps_asked_records());
+  config.train.rollouts.share = 1;
+  EXPECT_TRUE(config.train.keeps_asked_records());
+  config.train.rollouts.num_samples = 0;
+  EXPECT_FALSE(config.train.keeps_asked_records());
+}
+
 TEST(PromptExamples, ARecordWithoutAPromptIsRefused) {
   test::expect_error<DataError>(
       [] {
@@ -60,7 +84,7 @@ TEST(PromptExamples, AnAnswerMustFitBehind) {
   config.model.max_seq_len = 104;
   LengthRule rule = length_rule(config, RecordFormat::kText);
   EXPECT_EQ(rule.max_seq_len, 4);
-  Sequence sequence{.ids = {1, 2, 3, 4}, .mask = {0, 0, 0, 0}, .record_text = "{}"};
+  Sequence sequence{.ids = {1, 2, 3, 4}, .mask = {0, 0, 0, 0}, .is_prompt = true};
   EXPECT_EQ(fate_of(sequence, rule, "a"), Fate::kKept);
   sequence.ids.push_back(5);
   sequence.mask.push_back(1);

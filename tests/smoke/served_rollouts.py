@@ -147,6 +147,9 @@ def distilled_student(case) -> None:
     server.end(signal.SIGTERM)
     lines = case.lines("student")
     case.expect("a server answers for a student that is distilled", len(lines) == 4 and all(0 < len(ids) <= 6 for ids in answers_of(case, "student")) and answers_of(case, "student") != [])
+    kept = [json.loads(line) for line in (case.folder / "student" / "rollouts" / "step-000001.jsonl").read_text().splitlines()]
+    case.expect("its answers stand beside the records, as sftrun generate writes them",
+                bool(kept) and all({"prompt": line["prompt"], "completion": line["completion"]} in map(json.loads, texts.read_text().splitlines()) and "generated" in line for line in kept), str(kept))
     case.expect("and a teacher that is the same model finds nothing to teach", abs(lines[0]["loss"]) < 1e-9 and all(line["completions/mean_length"] > 0 for line in lines), str(lines))
 
 

@@ -15,7 +15,8 @@ constexpr int64_t kExamples = 8, kPrompt = 3;
 
 /// Example i has 3 + i tokens 10 + i of prompt, a turn of the model in it, and 4 labelled tokens 50 + i.
 data::Example example_of(int64_t i) {
-  data::Example example{.record = i, .line = i + 1};
+  data::Example example{
+      .record = i, .line = i + 1, .record_text = "{\"n\":" + std::to_string(i) + "}"};
   example.tokens.assign(static_cast<size_t>(kPrompt + i), static_cast<int32_t>(10 + i));
   const auto begin = static_cast<int64_t>(example.tokens.size());
   example.tokens.insert(example.tokens.end(), 4, static_cast<int32_t>(50 + i));
@@ -100,6 +101,7 @@ TEST(OnPolicyBatches, TheStudentAnswersAllExamplesWithTheShareOne) {
     tokens += example.size();
     EXPECT_EQ(std::ssize(student.asked[0][place].prompt.ids), prompt);
     EXPECT_EQ(student.asked[0][place].place, data.place_of(origin));
+    EXPECT_EQ(student.asked[0][place].record, "{\"n\":" + std::to_string(origin) + "}");
     for (int64_t i = 0; i < example.size(); ++i) {
       EXPECT_EQ(example.token(i), i < prompt ? 10 + origin : 90);
       EXPECT_EQ(example.has_label(i), i >= prompt);

@@ -322,6 +322,8 @@ struct TrainConfig {
   bool has_own_answers() const {
     return objective_info().takes_own_answers && rollouts.share.has_value();
   }
+  /// Whether records are kept beside their tokens, to be written beside such answers.
+  bool keeps_asked_records() const { return has_own_answers() && rollouts.num_samples > 0; }
   /// Whether it writes answers between steps.
   bool writes_answers() const { return has_rollouts() || has_own_answers(); }
   /// Whether the model that trains also writes text, in steps or in evaluations.

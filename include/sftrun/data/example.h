@@ -60,7 +60,7 @@ struct Example {
   ScoreKind score_kind = ScoreKind::kNone;
   uint64_t group = 0;         ///< answers to the same prompt have the same number; 0: no group
   bool is_cut_short = false;  ///< the answer reached the limit of its length when it was sampled
-  std::string record_text;    ///< of a prompt that is to be answered: its record, as JSON
+  std::string record_text;    ///< of a prompt that the run may answer: its record, as JSON
   std::vector<SequenceMedia> media;  ///< in order
 };
 

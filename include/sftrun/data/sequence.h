@@ -83,6 +83,7 @@ struct Sequence {
   ScoreKind score_kind = ScoreKind::kNone;
   uint64_t group = 0;         ///< Example::group
   bool is_cut_short = false;  ///< Example::is_cut_short
+  bool is_prompt = false;     ///< without labels, to be answered by the run
   std::string record_text;    ///< Example::record_text
   /// Log p of each token of a sampled answer (LabelColumn), NaN of others; empty: not known
   std::vector<float> old_logps, sampled_logps;
@@ -124,6 +125,7 @@ struct SequenceOptions {
   bool append_eos =
       true;  ///< after texts and string completions; conversations end as their template has it
   bool with_parts = false;
+  bool keeps_records = false;     ///< Example::record_text, also of other records than prompts
   std::optional<bool> chat = {};  ///< of prompts: RolloutsConfig::chat
 };
 

@@ -23,6 +23,7 @@ struct AskedExample {
   data::PromptTokens prompt;   ///< what comes before its last answer; not empty
   int64_t max_new_tokens = 1;  ///< what model.max_seq_len leaves room for
   std::string place;           ///< "file:line" of its record
+  std::string record;          ///< as JSON; empty: it was not kept
 };
 
 /// The batches of data, where each example of a step gets an answer of the student with the probability
