@@ -18,11 +18,13 @@
 #include "sftrun/observe/run_report.h"
 #include "sftrun/spec/feature_projectors.h"
 #include "sftrun/tokenizer/tokenizer.h"
+#include "sftrun/weights/embedding_files.h"
 #include "sftrun/weights/gguf_export.h"
 #include "sftrun/weights/gguf_lora.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/ollama_modelfile.h"
 #include "sftrun/weights/projectors.h"
+#include "sftrun/weights/score_head.h"
 #include "sftrun/weights/vllm_adapter.h"
 #include "sftrun/weights/weights_summary.h"
 
@@ -250,8 +252,24 @@ spec::ArchSpec arch_of_adapter(const std::filesystem::path& model, const MergeOp
   return arch;
 }
 
+/// Adapters for servers change models that write texts.
+/// @param reader of the adapter   @param then what reads the whole model: "vllm serve {}"
+void require_adapter_of_language_model(const MergeOptions& options, const char* reader,
+                                       const char* then) {
+  const bool embeds = weights::is_embedding_model(options.adapter);
+  if (!embeds && !weights::read_score(options.adapter)) return;
+  const std::string merged = shell_word(options.adapter + "-merged");
+  throw ConfigError(
+      fmt::format("{} reads no adapters of models that {}", reader,
+                  embeds ? "embed texts (this one has a modules.json)" : "have a head of scores"),
+      options.adapter,
+      fmt::format("write the whole model: sftrun merge --adapter {} --output {}; then {}",
+                  shell_word(options.adapter), merged, fmt::format(fmt::runtime(then), merged)));
+}
+
 /// Only the model's configuration is read.
 int write_for_vllm(const MergeOptions& options, const CLI::App& command) {
+  require_adapter_of_language_model(options, "vLLM", "vllm serve {}");
   const std::filesystem::path model = model_of(options, command, hub::ModelParts::kText);
   write_output(options, [&](const std::filesystem::path& directory) {
     weights::write_vllm_adapter(options.adapter, directory, arch_of_adapter(model, options));
@@ -278,6 +296,7 @@ void write_modelfile(const std::filesystem::path& model, const MergeOptions& opt
 /// --output names a file, only that file is written.
 int write_for_llama_cpp(const MergeOptions& options, const CLI::App& command) {
   namespace fs = std::filesystem;
+  require_adapter_of_language_model(options, "llama.cpp", "transformers and vLLM read {}");
   const fs::path model = model_of(options, command, hub::ModelParts::kText);
   const std::string dtype = options.dtype == "auto" ? "f32" : options.dtype;
   const auto write = [&](const fs::path& file) {

@@ -20,6 +20,7 @@
 #include "sftrun/plan/refusals.h"
 #include "sftrun/plan/stages.h"
 #include "sftrun/plan/tensor_division.h"
+#include "sftrun/weights/embedding_files.h"
 
 namespace sftrun::app {
 
@@ -233,6 +234,24 @@ void require_negatives(const config::LoadedConfig& loaded) {
       "raise train.batch_size or train.grad_accum, or use records with \"negative\"");
 }
 
+/// As commands that write texts refuse it.
+void require_model_of_objective(const config::LoadedConfig& loaded,
+                                const std::filesystem::path& model_path) {
+  const config::ObjectiveInfo& objective = loaded.config.train.objective_info();
+  if (objective.head != config::HeadKind::kLanguage || !weights::is_embedding_model(model_path))
+    return;
+  throw ConfigError(fmt::format("the model {} embeds texts (it has a modules.json), and "
+                                "train.objective {} trains a model that writes them",
+                                loaded.config.model.name, objective.name),
+                    loaded.place_of("model.name"),
+                    fmt::format("name a language model, or an objective that begins with such "
+                                "models: {}",
+                                joined(config::objective_names([](const auto& row) {
+                                         return row.head != config::HeadKind::kLanguage;
+                                       }),
+                                       " or ")));
+}
+
 }  // namespace
 
 RunPlace place_here(const config::RunConfig& config, int world_size, int local_world_size,
@@ -252,6 +271,7 @@ Run resolve_run(config::LoadedConfig loaded, const std::filesystem::path& model_
     resolve_classes(loaded.config, model_path);
   if (loaded.config.train.objective_info().embeds())
     loaded.config.train.negatives = data::find_negatives(loaded.config);
+  require_model_of_objective(loaded, model_path);
   Run run{.model_path = model_path, .batches = batch_request(loaded.config.train)};
   if (place.device == "cpu" && world_size > 1 &&
       loaded.config.parallel.backend == config::CommBackend::kNccl) {

@@ -165,9 +165,18 @@ std::optional<ImageSide> image_side_of(const MergeOptions& options, const Source
   return std::nullopt;
 }
 
-/// GGUF files of decoders have no such head.
+/// GGUF files of decoders have no such head, and no pooling.
 void require_language_head(const MergeOptions& options, const Sources& sources) {
-  if (options.format != "gguf" || !sources.base.checkpoint->arch().score) return;
+  if (options.format != "gguf") return;
+  const auto& trained = options.adapter ? options.adapter : options.checkpoint;
+  if (weights::is_embedding_model(trained.value_or(options.base)))
+    throw ConfigError(
+        "the model embeds texts (it has a modules.json), and the GGUF files that sftrun writes "
+        "have no pooling",
+        options.output.string(),
+        "write a directory: sentence-transformers and vLLM read it, and llama.cpp's "
+        "convert_hf_to_gguf.py converts it");
+  if (!sources.base.checkpoint->arch().score) return;
   throw ConfigError("the model has a head of scores, and a GGUF file has a language-model head",
                     options.output.string(),
                     "write a directory: transformers and vLLM read its head");

@@ -7,6 +7,7 @@
 #include "sftrun/core/plural.h"
 #include "sftrun/images/caps_file.h"
 #include "sftrun/model/adapter_io.h"
+#include "sftrun/weights/embedding_files.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "sftrun/weights/projectors.h"
 #include "stored_dtype.h"
@@ -31,6 +32,7 @@ void refuse_quantised(const weights::Checkpoint& base, const fs::path& path) {
 void quantize(const QuantizeOptions& options) {
   const auto base = weights::Checkpoint::open(options.model);
   refuse_quantised(*base, options.model);
+  const auto embedding = weights::read_embedding_files(options.model);
   const QuantizedModules modules = choose_modules(base->arch(), options.skip_modules);
   modules.require_used();
   const DType dtype = dtype_to_store(options.dtype, *base);
@@ -55,6 +57,7 @@ void quantize(const QuantizeOptions& options) {
     weights::write_template_variables(directory, weights::read_template_variables(options.model));
     images::write_caps(directory, images::read_caps(options.model));  // its other files have them
     weights::write_projectors(directory, base->arch().projectors);
+    if (embedding) weights::write_embedding_files(directory, *embedding, base->arch().hidden_size);
   };
   write_new_directory(options.output, "the quantised model", write,
                       existing_with(options.overwrite));

@@ -376,6 +376,21 @@ def check_use(sftrun: Sftrun, verdicts: Verdicts, root: Path) -> None:
     for command in (["generate", *adapter, "--prompt", "a"], ["chat", *adapter], ["serve", *adapter, "--port", "0"]):
         ended = subprocess.run([sftrun.path, *command, "--device", "cpu"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
         verdicts.expect(f"use: {command[0]} refuses", ended.returncode == 2 and "the model embeds texts" in ended.stderr and "sftrun score" in ended.stderr)
+    merged, quantised = directory / "merged", directory / "quantised"
+    sftrun.run("merge", *adapter, "--output", str(merged))
+    texts = write_jsonl(directory / "sft.jsonl", [{"prompt": "a", "completion": " b"}])
+    (directory / "sft.yaml").write_text(yaml.safe_dump({"model": {"name": str(merged)}, "data": {"train": str(texts)}, "output": {"dir": str(directory / "sft")}}))
+    for name, words, command in (("merge --format gguf", "have no pooling", ["merge", *adapter, "--format", "gguf", "--output", directory / "merged.gguf"]),
+                                 ("merge --format vllm", "vLLM reads no adapters of models that embed texts", ["merge", *adapter, "--format", "vllm", "--output", directory / "vllm"]),
+                                 ("merge --format lora-gguf", "llama.cpp reads no adapters", ["merge", *adapter, "--format", "lora-gguf", "--output", directory / "lora"]),
+                                 ("train of sft", "trains a model that writes them", ["train", "--config", directory / "sft.yaml", "--device", "cpu"])):
+        ended = subprocess.run([sftrun.path, *command], capture_output=True, text=True, timeout=60)
+        verdicts.expect(f"use: {name} refuses", ended.returncode == 2 and words in ended.stderr, ended.stderr)
+    sftrun.run("quantize", "--model", str(merged), "--method", "int8", "--output", str(quantised))
+    embeddings = [torch.tensor([line["embedding"] for line in sftrun.jsonl("score", [{"text": "one two"}, {"text": "three"}], directory, "--model", str(model), "--device", "cpu")])
+                  for model in (merged, quantised)]
+    likeness = torch.nn.functional.cosine_similarity(*embeddings)
+    verdicts.expect("use: a quantised model embeds", bool((likeness > 0.99).all()) and not torch.equal(*embeddings), str(likeness))
 
 
 def main() -> int:
