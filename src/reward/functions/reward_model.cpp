@@ -111,7 +111,7 @@ class RewardModelReward : public Function {
     else
       add_conversation(request, std::move(prompt), answer);
     request["use_activation"] = use_activation_;
-    request["activation"] = use_activation_;  // its name in vLLM up to 0.11
+    request["activation"] = use_activation_;  // its older name in vLLM, which ignores unknown keys
     return request;
   }
 
