@@ -6,6 +6,7 @@ reads     a LoRA adapter, a merged reward model, a classifier and an embedding m
           those of `sftrun score` to 1e-4
 writes    GRPO (`train.rollouts.engine: URL`) and on-policy distillation with answers of vLLM's server: its log-probabilities are those of training, each step has
           its own adapter, and none stays at the server, also when the run is stopped
+judges    the reward model that vLLM serves gives rewards (`reward_model`): of texts and conversations those that vLLM itself computes of their tokens
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 HERE = Path(__file__).resolve().parent
 CLOSE = 1e-4
 STEPS = 6
+JUDGED = [("123", "odd"), ("7 4", "even"), ("9 0 1", "odd odd")]
+TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"  # so that a conversation has the tokens of its text
 TEXTS = ["123 odd", "7 4 4 even", "9 0 1", "odd 5 5 even 2", "6", "8 8 8 8 8 odd odd"]
 ENVIRONMENT = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "WARNING"}
 
@@ -115,10 +118,12 @@ def reads(case: Case) -> None:
         {"task": "logprobs", "model": case.folder / "model", "adapter": case.folder / "sft" / "adapter", "prompts": [tokens for tokens in ids if len(tokens) > 1]},
         {"task": "scores", "model": case.folder / "reward-merged", "prompts": [[*tokens, case.tokenizer.eos_token_id] for tokens in ids]},
         {"task": "scores", "model": case.folder / "classify" / "model", "prompts": ids},
+        {"task": "scores", "model": case.folder / "reward-merged", "prompts": [case.tokenizer(f"{question} {answer}")["input_ids"] for question, answer in JUDGED]},
         {"task": "embeddings", "model": case.folder / "embed" / "model", "prompts": ids},
     ]
-    logprobs, rewards, classes, embeddings = case.read_by_vllm([{key: str(value) if isinstance(value, Path) else value for key, value in task.items()} for task in tasks])
+    logprobs, rewards, classes, judged, embeddings = case.read_by_vllm([{key: str(value) if isinstance(value, Path) else value for key, value in task.items()} for task in tasks])
 
+    case.judged = [score for [score] in judged]
     own = [record["logprob"] for record, tokens in zip(case.scored("--adapter", case.folder / "sft" / "adapter"), ids) if len(tokens) > 1]
     base = [record["logprob"] for record, tokens in zip(case.scored("--model", case.folder / "model"), ids) if len(tokens) > 1]
     error = largest((a, sum(b)) for a, b in zip(own, logprobs))
@@ -134,14 +139,13 @@ def reads(case: Case) -> None:
 
 
 class Server:
-    """vLLM's server of the base model."""
+    """vLLM's server of a model."""
 
-    def __init__(self, case: Case):
+    def __init__(self, case: Case, model: Path, *options: str):
         port = free_port()
         self.url = f"http://127.0.0.1:{port}/v1"
         self.log = tempfile.TemporaryFile("w+")
-        words = ["-m", "vllm.entrypoints.openai.api_server", "--model", case.folder / "model", "--served-model-name", "base", "--dtype", "float32", "--enable-lora", "--max-lora-rank", "16",
-                 "--enforce-eager", "--max-model-len", "64", "--gpu-memory-utilization", "0.1", "--host", "127.0.0.1", "--port", str(port)]
+        words = ["-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "base", "--dtype", "float32", *options, "--enforce-eager", "--max-model-len", "64", "--gpu-memory-utilization", "0.1", "--host", "127.0.0.1", "--port", str(port)]
         self.process = subprocess.Popen([case.vllm, *words], stdout=self.log, stderr=subprocess.STDOUT, env=os.environ | ENVIRONMENT | {"VLLM_LOGGING_LEVEL": "INFO"},
                                         start_new_session=True)  # it starts processes of its own
         until = time.monotonic() + 900
@@ -169,7 +173,7 @@ class Server:
 
 
 def writes(case: Case) -> None:
-    server = Server(case)
+    server = Server(case, case.folder / "model", "--enable-lora", "--max-lora-rank", "16")
     rollouts = {"engine": server.url, "engine_model": "base", "max_new_tokens": 4, "num_samples": 2}
     rewards = [{"name": "exact_match", "label": "right"}, {"name": "length", "target": 2, "weight": 0.1}]
     questions = [{"prompt": str(n), "answer": ["even", "odd"][n % 2]} for n in range(100, 164)]
@@ -206,6 +210,21 @@ def writes(case: Case) -> None:
         server.end(signal.SIGTERM)
 
 
+def judges(case: Case) -> None:
+    model = case.folder / "reward-merged"
+    (model / "chat_template.jinja").write_text(TEMPLATE)
+    server = Server(case, model, "--runner", "pooling")
+    rewarded = case.folder / "rewarded.jsonl"
+    try:
+        for form, of in (("texts", lambda text: {"prompt": text + " "}), ("conversations", lambda text: {"messages": [{"role": "user", "content": text}]})):
+            write_jsonl(case.folder / "answers.jsonl", [of(question) | {"generated": answer} for question, answer in JUDGED])
+            case.command("reward", "--input", case.folder / "answers.jsonl", "--output", rewarded, "--reward", json.dumps({"name": "reward_model", "url": server.url}))
+            error = largest((json.loads(line)["reward"], score) for line, score in zip(rewarded.read_text().splitlines(), case.judged))
+            case.expect(f"a reward model that vLLM serves judges {form}", error < CLOSE, f"{error:.1e}")
+    finally:
+        server.end(signal.SIGTERM)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sftrun", type=Path, required=True)
@@ -214,6 +233,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         case = Case(args.sftrun.resolve(), args.vllm.absolute(), Path(directory))
         reads(case)
+        judges(case)
         writes(case)
     print(f"{len(case.failures)} failed" if case.failures else "all held")
     sys.exit(1 if case.failures else 0)
