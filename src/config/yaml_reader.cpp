@@ -103,12 +103,12 @@ class Converter {
       value.keys.push_back({key, mark});
       value.items.push_back(convert(entry.second, depth + 1));
     }
-    if (!merged.empty()) value = with_merged(merged, std::move(value));
+    if (!merged.empty()) value = with_merged(merged, value);
   }
 
   /// YAML 1.1's merge key: a map, or a list of maps. Earlier maps take precedence over later ones, and the map's own keys over all
   /// of them. The order of the keys is PyYAML's: those of the last map first, the map's own at the end.
-  static Value with_merged(const std::vector<Value>& sources, Value own) {
+  static Value with_merged(const std::vector<Value>& sources, const Value& own) {
     Value all;
     all.kind = own.kind;
     all.mark = own.mark;

@@ -51,6 +51,7 @@ int look_at(dl_phdr_info* info, size_t, void* data) {
     const auto& header = info->dlpi_phdr[i];
     if (header.p_type != PT_NOTE) continue;
     search.found =
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): the addresses of the linker are integers
         note_in(reinterpret_cast<const char*>(info->dlpi_addr + header.p_vaddr), header.p_memsz);
   }
   return 1;

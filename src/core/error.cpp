@@ -29,6 +29,7 @@ std::string bounded(std::string text) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): as the other constructors have them; errors are rare
 Error::Error(ExitCode code, std::string message, std::string where, std::string fix)
     : Error(Bounded{}, code, bounded(with_short_quotes(with_visible_controls(message))),
             bounded(with_short_quotes_after_path(with_visible_controls(where))),

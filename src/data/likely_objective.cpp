@@ -9,6 +9,7 @@
 
 #include "class_labels.h"
 #include "field_map.h"
+#include "formats/readers.h"
 #include "nulls.h"
 #include "record.h"
 #include "retrieval_record.h"
