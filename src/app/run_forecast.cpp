@@ -229,7 +229,7 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
   std::optional<data::BatchPlan> plan;
   if (known.is_exact) plan.emplace(trial_plan(config, train, result.bin_tokens, global_batch_size));
   const auto steps_of_epoch = [&](int64_t number) {
-    return plan ? plan->steps_per_epoch(number) : estimated;
+    return (plan ? plan->steps_per_epoch(number) : estimated) * config.train.steps_of_batch();
   };
   result.steps_per_epoch = steps_of_epoch(0);
   if (!config.data.streaming)

@@ -45,7 +45,7 @@ struct Words<DTypeChoice> {
       {"f16", kFp16, WordKind::kAlias},
       {"half", kFp16, WordKind::kAlias},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -57,7 +57,7 @@ struct Words<TuningMode> {
       {"partial", kPartial},
       {"qlora", kQlora},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -68,7 +68,7 @@ struct Words<TuningBackend> {
       {"bnb", kBnb},
       {"unsloth", kFused, WordKind::kAlias},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -78,7 +78,7 @@ struct Words<LoraInit> {
       {"default", kDefault},
       {"pissa", kPissa},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -133,7 +133,7 @@ struct Words<RecordFormat> {
     }
     return words;
   }();
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -146,7 +146,7 @@ struct Words<LossOnChoice> {
       {"all", kAll},
       {"responses", kAssistant, WordKind::kAlias},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -157,7 +157,7 @@ struct Words<Thinking> {
       {"keep", kKeep},
       {"split", kSplit},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -168,7 +168,7 @@ struct Words<EmptyThinking> {
       {"drop", kDrop},
       {"keep", kKeep},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -180,7 +180,7 @@ struct Words<TooLong> {
       {"truncate", kTruncate},
       {"error", kError},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -190,7 +190,7 @@ struct Words<BadRecords> {
       {"error", kError},
       {"skip", kSkip},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -203,7 +203,7 @@ struct Words<Objective> {
       *end++ = {name, Objective{}, WordKind::kUnsupported};
     return words;
   }();
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -215,7 +215,7 @@ struct Words<FDivergence> {
       {"js_divergence", kJs},
       {"alpha_divergence", kAlpha},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -230,7 +230,7 @@ struct Words<Scheduler> {
       {"polynomial", kPolynomial},
       {"inverse_sqrt", kInverseSqrt},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -245,7 +245,7 @@ struct Words<Optimizer> {
     }
     return words;
   }();
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -255,7 +255,7 @@ struct Words<MuonLearningRate> {
       {"match_rms_adamw", kMatchRmsAdamW},
       {"original", kOriginal},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -266,7 +266,7 @@ struct Words<WarmupFrom> {
       {"zero", kZero},
       {"first_step", kFirstStep},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -274,7 +274,7 @@ struct Words<ImportanceLevel> {
   using enum ImportanceLevel;
   static constexpr auto all =
       std::to_array<Word<ImportanceLevel>>({{"token", kToken}, {"sequence", kSequence}});
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 template <>
 struct Words<ScaleRewards> {
@@ -284,7 +284,7 @@ struct Words<ScaleRewards> {
       {"batch", kBatch},
       {"none", kNone},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -297,7 +297,7 @@ struct Words<SamplingCorrection> {
       {"sequence_truncate", kSequenceTruncate},
       {"sequence_mask", kSequenceMask},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -307,7 +307,7 @@ struct Words<ReferenceLogps> {
       {"online", kOnline},
       {"precomputed", kPrecomputed},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -322,7 +322,7 @@ struct Words<Pooling> {
       {"max", Pooling{}, WordKind::kUnsupported},
       {"weightedmean", Pooling{}, WordKind::kUnsupported},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -334,7 +334,7 @@ struct Words<ProblemType> {
       {"multi_label_classification", kMultiLabel},
       {"regression", ProblemType{}, WordKind::kUnsupported},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -365,7 +365,7 @@ struct Words<EvalStrategy> {
       {"false", kNo, WordKind::kAlias},
       {"none", kNo, WordKind::kAlias},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 template <>
@@ -505,7 +505,7 @@ struct Words<CommBackend> {
       {"nccl", kNccl},
       {"gloo", kGloo},
   });
-  static constexpr std::string_view instead;
+  static constexpr std::string_view instead{};
 };
 
 /// Whether the word is known, but not supported in this version.

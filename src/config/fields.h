@@ -735,6 +735,11 @@ void visit_fields(RolloutsConfig& rollouts, Visitor&& field) {
         "Answers to each prompt, whose rewards are compared. train.global_batch_size counts "
         "answers, and is a multiple of it.",
         "16");
+  field(rollouts.num_iterations, "num_iterations", between(1, 1000), kSame,
+        "Optimizer steps on each batch of answers, of which train.epochs and train.max_steps count "
+        "each: GRPO's mu. Above 1, ratios are to the model that wrote the answers, which costs one "
+        "more forward pass of them.",
+        "2");
   field(rollouts.max_new_tokens, "max_new_tokens", between(1, kMaxTokens), kSame,
         "The most tokens that an answer has. `loss_type: dr_grpo` divides by it.", "1024");
   field(rollouts.temperature, "temperature", between(0.01, 100), kSame,

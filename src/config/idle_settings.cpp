@@ -274,12 +274,13 @@ IdleRules rules_of_objectives() {
                                 : std::string();
                    }});
   rules.push_back(
-      {{"train.rollouts.n", "train.rollouts.max_new_tokens", "train.rollouts.temperature",
-        "train.rollouts.top_p", "train.rollouts.top_k", "train.rollouts.min_p",
-        "train.rollouts.batch_size", "train.rollouts.chat", "train.rollouts.environment",
-        "train.rollouts.max_turns", "train.rollouts.environment_timeout",
-        "train.rollouts.num_samples", "train.rollouts.engine", "train.rollouts.engine_model",
-        "train.rollouts.engine_token_variable", "train.rollouts.engine_timeout"},
+      {{"train.rollouts.n", "train.rollouts.num_iterations", "train.rollouts.max_new_tokens",
+        "train.rollouts.temperature", "train.rollouts.top_p", "train.rollouts.top_k",
+        "train.rollouts.min_p", "train.rollouts.batch_size", "train.rollouts.chat",
+        "train.rollouts.environment", "train.rollouts.max_turns",
+        "train.rollouts.environment_timeout", "train.rollouts.num_samples", "train.rollouts.engine",
+        "train.rollouts.engine_model", "train.rollouts.engine_token_variable",
+        "train.rollouts.engine_timeout"},
        [](const RunConfig& run, const RunFacts&) {
          if (run.train.writes_answers()) return std::string();
          return std::string(

@@ -15,17 +15,6 @@ namespace sftrun::engine {
 namespace {
 
 using JudgedJson = nlohmann::ordered_json;
-using Optionals = std::vector<std::optional<double>>;
-
-JudgedJson json_of_all(const Optionals& values) {
-  JudgedJson list = JudgedJson::array();
-  for (const std::optional<double>& value : values) list.push_back(json_of(value));
-  return list;
-}
-
-std::optional<double> optional_of(const JudgedJson& value) {
-  return value.is_null() ? std::nullopt : std::optional(value.get<double>());
-}
 
 /// What is kept of an answer in the run directory.
 JudgedJson sample_of_conversation(const PromptTask& task, size_t index,
@@ -64,33 +53,6 @@ JudgedAnswer judged_of(const PromptTask& task, size_t index, const Conversation&
   return judged;
 }
 
-JudgedJson json_of_answer(const train::RolloutAnswer& answer, bool has_logps) {
-  JudgedJson json = {{"tokens", answer.tokens},
-                     {"is_own", answer.is_own},
-                     {"entropy", json_of(answer.entropy)},
-                     {"turns", answer.turns},
-                     {"is_cut_short", answer.is_cut_short},
-                     {"reward", json_of(answer.reward)},
-                     {"values", json_of_all(answer.values)}};
-  if (has_logps) json["drawn_logps"] = answer.drawn_logps;
-  return json;
-}
-
-train::RolloutAnswer answer_of_json(const JudgedJson& json) {
-  train::RolloutAnswer answer{.tokens = json.at("tokens").get<std::vector<int32_t>>(),
-                              .is_own = json.at("is_own").get<std::vector<uint8_t>>(),
-                              .drawn_logps = {},
-                              .entropy = optional_of(json.at("entropy")),
-                              .turns = json.at("turns").get<int64_t>(),
-                              .is_cut_short = json.at("is_cut_short").get<bool>(),
-                              .reward = optional_of(json.at("reward")),
-                              .values = {}};
-  if (json.contains("drawn_logps"))
-    answer.drawn_logps = json["drawn_logps"].get<std::vector<float>>();
-  for (const JudgedJson& value : json.at("values")) answer.values.push_back(optional_of(value));
-  return answer;
-}
-
 /// What functions judge.   @param has_turns whether they get the turns of conversations, too
 /// @param lines records with turns, which must outlive the result
 std::vector<reward::Answer> asked_of(PromptTask& task, const Conversations& own,
@@ -117,10 +79,6 @@ std::vector<reward::Answer> asked_of(PromptTask& task, const Conversations& own,
 }
 
 }  // namespace
-
-JudgedJson json_of(const std::optional<double>& value) {
-  return value ? JudgedJson(*value) : JudgedJson();
-}
 
 std::vector<JudgedAnswer> judge_conversations(const config::RolloutsConfig& rollouts,
                                               reward::Rewards& rewards, PromptTask& task,
@@ -151,7 +109,7 @@ JudgedByAll judged_by_all(parallel::Communicator& comm, int code,
   JudgedJson message = {{"stop", code}, {"answers", JudgedJson::array()}};
   if (code == 0)
     for (const JudgedAnswer& one : own)
-      message["answers"].push_back({one.index, json_of_answer(one.answer, has_logps), one.sample});
+      message["answers"].push_back({one.index, train::to_json(one.answer, has_logps), one.sample});
   const std::vector<uint8_t> packed = JudgedJson::to_msgpack(message);
   JudgedByAll all{.stop_exit_code = 0, .answers = std::vector<JudgedAnswer>(num_answers)};
   for (const std::string& text : comm.all_gather_texts({packed.begin(), packed.end()})) {
@@ -159,7 +117,7 @@ JudgedByAll judged_by_all(parallel::Communicator& comm, int code,
     all.stop_exit_code = std::max(all.stop_exit_code, of_rank["stop"].get<int>());
     for (const JudgedJson& one : of_rank["answers"]) {
       const auto index = one[0].get<size_t>();
-      all.answers.at(index) = {index, answer_of_json(one[1]), one[2]};
+      all.answers.at(index) = {index, train::rollout_answer_of(one[1]), one[2]};
     }
   }
   if (all.stop_exit_code != 0) all.answers.clear();

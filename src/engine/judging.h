@@ -34,7 +34,4 @@ struct JudgedByAll {
 JudgedByAll judged_by_all(parallel::Communicator& comm, int code,
                           const std::vector<JudgedAnswer>& own, size_t num_answers, bool has_logps);
 
-/// null: it has none.
-nlohmann::ordered_json json_of(const std::optional<double>& value);
-
 }  // namespace sftrun::engine

@@ -138,9 +138,10 @@ void prepare_data(PreparedRun& run, const train::TrainState* saved,
       *run.checkpoint, run.model_path, configured, data::image_caps(run.config.data)));
   if (!configured.empty()) run.chat_template = text.chat_template->source();
   text.render_defaults.now_unix_s = run.rendered_at_unix_s;
+  if (saved != nullptr) run.data_position = saved->data_position;
   data::warn_of_idle_template_variables(text, run.config.data.chat_template_kwargs);
-  run.data = train::load_run_data(run.config, text, data_threads(run.config.train),
-                                  saved != nullptr ? saved->data_position : nullptr);
+  run.data =
+      train::load_run_data(run.config, text, data_threads(run.config.train), run.data_position);
   const bool may_have_media = text.images != nullptr || text.features != nullptr;
   const data::MediaKinds in_train =
       may_have_media ? kinds_in(run.data.train_or_null()) : data::MediaKinds();

@@ -45,6 +45,7 @@ struct PreparedRun {
   bool leaves_template_unused = false;       ///< on rank 0, which tells users of the result
   int64_t rendered_at_unix_s = 0;
   std::optional<std::filesystem::path> resume_from;
+  nlohmann::ordered_json data_position;  ///< of the checkpoint; null: it has none
   StepRange profiled_steps;
   train::RunData data;
   bool has_images = false;     ///< its records have images

@@ -9,8 +9,8 @@
 namespace sftrun::engine {
 
 bool keeps_rollout_samples(const config::TrainConfig& train, int64_t step) {
-  return train.rollouts.num_samples > 0 &&
-         (step + 1) % std::max<int64_t>(1, train.logging_steps) == 0;
+  const int64_t every = std::max<int64_t>(1, train.logging_steps);
+  return train.rollouts.num_samples > 0 && (step + train.steps_of_batch()) / every > step / every;
 }
 
 void write_rollout_samples(const std::filesystem::path& run_dir, int64_t step,

@@ -94,9 +94,9 @@ void Rollouts::keep_samples(PromptTask& task, const std::vector<JudgedAnswer>& a
     nlohmann::ordered_json line = task.record_of(one.index);
     line.update(one.sample);
     line["group"] = task.group_of(one.index);
-    line["reward"] = json_of(one.answer.reward);
+    line["reward"] = train::json_of(one.answer.reward);
     for (size_t f = 0; f < specs.size(); ++f)
-      line["rewards"][specs[f].label] = json_of(one.answer.values[f]);
+      line["rewards"][specs[f].label] = train::json_of(one.answer.values[f]);
     lines += to_json_text(line) + "\n";
   }
   write_rollout_samples(in_.run.run_dir, task.step, lines);

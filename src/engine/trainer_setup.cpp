@@ -144,7 +144,8 @@ std::unique_ptr<Rollouts> rollouts_of(PreparedRun& run, Rank& rank) {
       run.config, *run.data.train,
       [&rollouts = *rollouts](int64_t step, const std::vector<int64_t>& prompts) {
         return rollouts.write(step, prompts);
-      });
+      },
+      run.data_position);
   return rollouts;
 }
 

@@ -9,12 +9,14 @@
 
 namespace sftrun::train {
 
-StepPlan::StepPlan(const data::BatchPlan& plan, double epochs, std::optional<int64_t> max_steps) {
+StepPlan::StepPlan(const data::BatchPlan& plan, const config::TrainConfig& config) {
+  const double epochs = config.epochs;
+  const std::optional<int64_t> max_steps = config.max_steps;
   int64_t steps = 0;
   for (int64_t epoch = 0;; ++epoch) {
     const double left = epochs - static_cast<double>(epoch);
     if (max_steps ? steps >= *max_steps : left <= 0) break;
-    const int64_t in_epoch = plan.steps_per_epoch(epoch);
+    const int64_t in_epoch = plan.steps_per_epoch(epoch) * config.steps_of_batch();
     SFTRUN_CHECK(in_epoch > 0);
     steps_in_epoch_.push_back(in_epoch);
     const bool whole = max_steps || left >= 1;
@@ -74,9 +76,7 @@ data::BatchPlan plan_of_steps(const config::RunConfig& config, const data::Datas
 }
 
 PlannedBatches::PlannedBatches(const config::RunConfig& config, const data::Dataset& dataset)
-    : dataset_(dataset),
-      plan_(plan_of_steps(config, dataset)),
-      steps_(plan_, config.train.epochs, config.train.max_steps) {}
+    : dataset_(dataset), plan_(plan_of_steps(config, dataset)), steps_(plan_, config.train) {}
 
 data::StepBatch PlannedBatches::batch_of(std::vector<data::Bin> bins) const {
   data::StepBatch batch{.examples = dataset_.examples(), .bins = std::move(bins)};

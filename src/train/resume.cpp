@@ -105,8 +105,7 @@ void require_resumable(const fs::path& checkpoint, const TrainState& saved,
 
 int64_t num_steps(const config::RunConfig& config, const data::Dataset* train) {
   if (config.data.streaming) return config.train.max_steps.value();
-  return StepPlan(plan_of_steps(config, *train), config.train.epochs, config.train.max_steps)
-      .total_steps();
+  return StepPlan(plan_of_steps(config, *train), config.train).total_steps();
 }
 
 void require_length(const fs::path& checkpoint, const TrainState& saved,

@@ -26,12 +26,50 @@ std::vector<double> values_of(std::span<const RolloutAnswer> answers, size_t fun
   return values;
 }
 
+std::optional<double> optional_of(const nlohmann::ordered_json& value) {
+  return value.is_null() ? std::nullopt : std::optional(value.get<double>());
+}
+
 /// nullopt: there is no value.
 std::optional<double> mean_of_any(const std::vector<double>& values) {
   return values.empty() ? std::nullopt : std::optional(mean_of(values));
 }
 
 }  // namespace
+
+nlohmann::ordered_json json_of(const std::optional<double>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+}
+
+nlohmann::ordered_json to_json(const RolloutAnswer& answer, bool has_logps) {
+  nlohmann::ordered_json values = nlohmann::ordered_json::array();
+  for (const std::optional<double>& value : answer.values) values.push_back(json_of(value));
+  nlohmann::ordered_json json = {{"tokens", answer.tokens},
+                                 {"is_own", answer.is_own},
+                                 {"entropy", json_of(answer.entropy)},
+                                 {"turns", answer.turns},
+                                 {"is_cut_short", answer.is_cut_short},
+                                 {"reward", json_of(answer.reward)},
+                                 {"values", std::move(values)}};
+  if (has_logps) json["drawn_logps"] = answer.drawn_logps;
+  return json;
+}
+
+RolloutAnswer rollout_answer_of(const nlohmann::ordered_json& json) {
+  RolloutAnswer answer{.tokens = json.at("tokens").get<std::vector<int32_t>>(),
+                       .is_own = json.at("is_own").get<std::vector<uint8_t>>(),
+                       .drawn_logps = {},
+                       .entropy = optional_of(json.at("entropy")),
+                       .turns = json.at("turns").get<int64_t>(),
+                       .is_cut_short = json.at("is_cut_short").get<bool>(),
+                       .reward = optional_of(json.at("reward")),
+                       .values = {}};
+  if (json.contains("drawn_logps"))
+    answer.drawn_logps = json["drawn_logps"].get<std::vector<float>>();
+  for (const nlohmann::ordered_json& value : json.at("values"))
+    answer.values.push_back(optional_of(value));
+  return answer;
+}
 
 int64_t RolloutAnswer::num_own() const {
   if (is_own.empty()) return std::ssize(tokens);

@@ -1,5 +1,6 @@
 #include "sftrun/train/rollout_batches.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "sftrun/core/error.h"
@@ -7,20 +8,43 @@
 #include "sftrun/data/advantages.h"
 
 namespace sftrun::train {
+
 RolloutBatches::RolloutBatches(const config::RunConfig& config, const data::Dataset& prompts,
-                               Write write)
+                               Write write, const nlohmann::ordered_json& position)
     : rollouts_(config.train.rollouts),
       scale_rewards_(config.train.scale_rewards),
       prompts_(prompts),
       plan_(plan_of_steps(config, prompts)),
-      steps_(plan_, config.train.epochs, config.train.max_steps),
+      steps_(plan_, config.train),
       write_(std::move(write)),
-      longest_prompt_(longest_example(prompts)) {}
+      longest_prompt_(longest_example(prompts)) {
+  if (!position.is_object()) return;
+  next_step_ = position.at("next_step").get<int64_t>();
+  sampled_.first_step = first_step_of(next_step_);
+  for (const nlohmann::ordered_json& answer : position.at("answers"))
+    sampled_.rollout.answers.push_back(rollout_answer_of(answer));
+  sampled_.logps = position.at("logps").get<std::vector<float>>();
+}
+
+nlohmann::ordered_json RolloutBatches::position() const {
+  const bool goes_on = sampled_.first_step >= 0 && next_step_ > sampled_.first_step &&
+                       first_step_of(next_step_) == sampled_.first_step;
+  if (!goes_on) return nullptr;
+  nlohmann::ordered_json answers = nlohmann::ordered_json::array();
+  for (const RolloutAnswer& answer : sampled_.rollout.answers)
+    answers.push_back(to_json(answer, rollouts_.keeps_sampled_logps()));
+  return {{"next_step", next_step_}, {"answers", std::move(answers)}, {"logps", sampled_.logps}};
+}
+
+bool RolloutBatches::wants_label_logps(int64_t step) const {
+  return rollouts_.num_iterations > 1 && step == first_step_of(step);
+}
 
 std::vector<int64_t> RolloutBatches::prompts_of(int64_t step) const {
   const StepPosition position = steps_.position(step);
   std::vector<int64_t> prompts;
-  for (const data::Bin& bin : plan_.global_batch(position.epoch, position.step_in_epoch))
+  for (const data::Bin& bin :
+       plan_.global_batch(position.epoch, position.step_in_epoch / rollouts_.num_iterations))
     prompts.insert(prompts.end(), bin.begin(), bin.end());
   return prompts;
 }
@@ -50,51 +74,78 @@ data::Example RolloutBatches::example_of(const RolloutAnswer& answer, double rew
   return example;
 }
 
-data::StepBatch RolloutBatches::batch_of(const Rollout& rollout,
-                                         const std::vector<int64_t>& prompts) const {
+/// Of the answers that have a reward.
+std::vector<data::Example> RolloutBatches::examples_of(const std::vector<int64_t>& prompts) const {
   const auto n = static_cast<size_t>(rollouts_.n);
-  SFTRUN_CHECK_EQ(rollout.answers.size(), prompts.size() * n);
-  data::StepBatch batch;
+  const std::vector<RolloutAnswer>& answers = sampled_.rollout.answers;
+  SFTRUN_CHECK_EQ(answers.size(), prompts.size() * n);
   std::vector<data::Example> examples;
-  for (size_t i = 0; i < rollout.answers.size(); ++i)
-    if (rollout.answers[i].reward)
-      examples.push_back(
-          example_of(rollout.answers[i], *rollout.answers[i].reward, prompts[i / n], i / n));
-  if (examples.empty()) {  // equal rewards teach nothing
-    log::warn(
-        "no reward function has a value for any answer to {}{}: nothing is learnt in this step",
-        prompts_.place_of(prompts.front()),
-        prompts.size() > 1 ? " and the step's other prompts" : "");
-    for (size_t i = 0; i < rollout.answers.size(); ++i)
-      examples.push_back(example_of(rollout.answers[i], /*reward=*/0, prompts[i / n], i / n));
-  }
+  for (size_t i = 0; i < answers.size(); ++i)
+    if (answers[i].reward)
+      examples.push_back(example_of(answers[i], *answers[i].reward, prompts[i / n], i / n));
+  if (examples.empty())  // equal rewards teach nothing
+    for (size_t i = 0; i < answers.size(); ++i)
+      examples.push_back(example_of(answers[i], /*reward=*/0, prompts[i / n], i / n));
+  return examples;
+}
+
+data::StepBatch RolloutBatches::batch_of(const std::vector<int64_t>& prompts) const {
+  data::StepBatch batch;
+  std::vector<data::Example> examples = examples_of(prompts);
   for (const int64_t prompt : prompts) batch.files.push_back(prompts_.file_of(prompt));
+  auto logps = sampled_.logps.begin();
   for (size_t i = 0; i < examples.size(); ++i) {
     batch.bins.push_back({static_cast<int64_t>(i)});
     batch.tokens += std::ssize(examples[i].tokens);
     batch.label_tokens += examples[i].label_tokens;
+    if (sampled_.logps.empty()) continue;
+    SFTRUN_CHECK(sampled_.logps.end() - logps >= examples[i].label_tokens);
+    const auto end = logps + examples[i].label_tokens;
+    examples[i].values.of(data::LabelColumn::kOldLogp).assign(logps, end);
+    logps = end;
   }
   batch.examples = data::ExampleStore::in_memory(examples);
   batch.examples.set_advantages(data::advantages_of(batch.examples, scale_rewards_).of_examples);
   return batch;
 }
 
-int RolloutBatches::prepare(int64_t step) {
+/// New answers.   @return 0, or the exit code of a stop
+int RolloutBatches::sample(int64_t step) {
   const std::vector<int64_t> prompts = prompts_of(step);
-  const Rollout rollout = write_(step, prompts);
+  Rollout rollout = write_(step, prompts);
   if (rollout.stop_exit_code != 0) return rollout.stop_exit_code;
-  prepared_ = batch_of(rollout, prompts);
-  prepared_.deal = dealer().deal(prepared_.examples, prepared_.bins);
-  const AnswerStatistics all = statistics_of(rollout.answers);
-  const GroupStatistics groups = statistics_of_groups(rollout.answers, rollouts_.n);
-  observe::NamedValues& metrics = prepared_.metrics;
-  metrics = metrics_of(groups);
-  for (auto& metric : metrics_of(all, rollout.answers, rollouts_.reward))
-    metrics.push_back(std::move(metric));
-  metrics.emplace_back("rollouts/seconds", rollout.seconds);
-  metrics.emplace_back("rollouts/reward_seconds", rollout.reward_seconds);
-  for (const std::string& warning : faults_.add(all, groups))
+  sampled_ = {.first_step = step, .rollout = std::move(rollout), .logps = {}};
+  const std::vector<RolloutAnswer>& answers = sampled_.rollout.answers;
+  if (std::ranges::none_of(answers,
+                           [](const RolloutAnswer& one) { return one.reward.has_value(); }))
+    log::warn(
+        "no reward function has a value for any answer to {}{}: nothing is learnt in this step",
+        prompts_.place_of(prompts.front()),
+        prompts.size() > 1 ? " and the step's other prompts" : "");
+  for (const std::string& warning :
+       faults_.add(statistics_of(answers), statistics_of_groups(answers, rollouts_.n)))
     log::warn("step {}: {}", step + 1, warning);
+  return 0;
+}
+
+/// Further steps on the same answers spend no time on them.
+observe::NamedValues RolloutBatches::metrics_of_step(int64_t step) const {
+  const Rollout& rollout = sampled_.rollout;
+  observe::NamedValues metrics = metrics_of(statistics_of_groups(rollout.answers, rollouts_.n));
+  for (auto& metric : metrics_of(statistics_of(rollout.answers), rollout.answers, rollouts_.reward))
+    metrics.push_back(std::move(metric));
+  const bool is_first = step == sampled_.first_step;
+  metrics.emplace_back("rollouts/seconds", is_first ? rollout.seconds : 0);
+  metrics.emplace_back("rollouts/reward_seconds", is_first ? rollout.reward_seconds : 0);
+  return metrics;
+}
+
+int RolloutBatches::prepare(int64_t step) {
+  if (sampled_.first_step != first_step_of(step))
+    if (const int code = sample(step)) return code;
+  prepared_ = batch_of(prompts_of(step));
+  prepared_.deal = dealer().deal(prepared_.examples, prepared_.bins);
+  prepared_.metrics = metrics_of_step(step);
   prepared_step_ = step;
   return 0;
 }
@@ -102,6 +153,7 @@ int RolloutBatches::prepare(int64_t step) {
 data::StepBatch RolloutBatches::at(int64_t step) {
   SFTRUN_CHECK_EQ(prepared_step_, step);
   prepared_step_ = -1;
+  next_step_ = step + 1;
   return std::exchange(prepared_, {});
 }
 

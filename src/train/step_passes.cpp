@@ -8,6 +8,7 @@
 #include "sftrun/kernels/profile_range.h"
 #include "sftrun/train/divergence.h"
 #include "sftrun/train/embeddings.h"
+#include "sftrun/train/label_logps.h"
 #include "sftrun/train/micro_batch.h"
 
 namespace sftrun::train {
@@ -64,6 +65,18 @@ at::Tensor StepPasses::embed(const data::StepBatch& batch, StepWork& work) {
   return texts;
 }
 
+void StepPasses::keep_label_logps(const data::StepBatch& batch, int64_t step,
+                                  const StepWork& work) {
+  if (!in_.batches->wants_label_logps(step)) return;
+  const LabelledMicroBatches batches{.num_micro_batches = work.num_micro_batches,
+                                     .micro_batch = work.micro_batch,
+                                     .examples = batch.examples,
+                                     .bins = batch.bins};
+  in_.batches->keep_label_logps(label_logps_of(stage_, objective_, batches, work.randomness,
+                                               in_.config.train.dataloader_pin_memory, *in_.comm,
+                                               in_.strategy->mesh()));
+}
+
 void StepPasses::note_alike(const at::Tensor& texts, int64_t step) {
   if (!texts.defined()) return;
   const bool is_lasting = alike_.add(tells_nothing_apart(texts, in_.config.train.sequences()));
@@ -109,6 +122,7 @@ StepSums StepPasses::run(data::StepBatch& global_batch, int64_t step, double los
   return run_noting(global_batch, [&] {
     estimate_divergence_of(global_batch, deal_of, work);
     note_alike(embed(global_batch, work), step);
+    keep_label_logps(global_batch, step, work);
     return schedule_->run(work);
   });
 }

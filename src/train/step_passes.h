@@ -52,6 +52,8 @@ class StepPasses {
   /// The embeddings of the global batch, and the gradients of its loss by them.
   /// @return text_numbers; undefined: the objective has no embeddings
   at::Tensor embed(const data::StepBatch& batch, StepWork& work);
+  /// For later steps on the same examples.
+  void keep_label_logps(const data::StepBatch& batch, int64_t step, const StepWork& work);
   /// Warns of batches from which nothing is learnt.   @param texts of `embed`
   void note_alike(const at::Tensor& texts, int64_t step);
   template <class Run>

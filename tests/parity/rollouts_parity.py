@@ -6,6 +6,7 @@ losses     `train.rollouts` of a tiny random model keeps all its answers. A loop
            `GRPOTrainer._compute_loss` (scripts/fixtures/make_grpo.py): its losses and gradient norms are the same, and in each of 5 steps its model
            gives the answers the log-probabilities and the entropy that were reported when they were sampled, so they are of the weights of that step;
            also where `sftrun serve` writes the answers with the adapter of each step (`rollouts.engine`), with the correction of its log-probabilities
+           and with several steps on the same answers (`rollouts.num_iterations`), whose ratios are to the model that wrote them
 divisions  1 and 2 processes x accumulation, fsdp, tensor, pipeline: the same answers, and losses to 1e-6
 rewards    rewards of metrics.jsonl are those of `sftrun reward` on the answers
 
@@ -42,12 +43,16 @@ CASES = [
     {"loss_type": "dr_grpo", "mask_truncated_completions": True},
     {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.01, "beta": 0.1},
     {"temperature": 0.7, "sampling_correction": "token_truncate", "sampling_correction_max": 1.5},
-    {"served": True, "beta": 0.1, "sampling_correction": "sequence_truncate"},
+    {"served": True, "beta": 0.1, "sampling_correction": "sequence_truncate", "num_iterations": 2},
+    {"num_iterations": 3, "beta": 0.1, "epsilon": 0.02},
+    {"num_iterations": 2, "loss_type": "cispo"},
 ]
-QUICK_CASES = [0, 2, 4, 5]
+QUICK_CASES = [0, 2, 4, 5, 6]
 
 
-def rollouts_of(run: Path, step: int) -> list[dict]:
+def rollouts_of(run: Path, step: int, iterations: int = 1) -> list[dict]:
+    """The answers of a step, which an earlier one may have had."""
+    step -= step % iterations
     lines = (run / "rollouts" / f"step-{step + 1:06}.jsonl").read_text().splitlines()
     return [json.loads(line) | {"group": 100 * step + json.loads(line)["group"]} for line in lines]
 
@@ -69,14 +74,14 @@ def answers_in(records: list[dict], advantages: list[float]) -> dict:
     }
 
 
-def reference(settings: dict, temperature: float, model: Path, adapter: Path, run: Path) -> list[dict]:
+def reference(settings: dict, temperature: float, iterations: int, model: Path, adapter: Path, run: Path) -> list[dict]:
     """Trains on the answers of the run. @return losses, and how its model sees the answers of each step before it"""
     trained = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), adapter, is_trainable=True)
     start = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), adapter)
     documents = []
     for step in range(STEPS):
-        documents += documents_of(settings, rollouts_of(run, step))
-    seen = []
+        documents += documents_of(settings, rollouts_of(run, step, iterations))
+    seen, own = [], []  # own: what the model gave the answers of a server before the first step on them
 
     def logps(of_model, records: list[dict]) -> torch.Tensor:
         rows = [answer_logits(of_model, record).log_softmax(-1).gather(1, torch.tensor(record["completion_ids"])[:, None])[:, 0] for record in records]
@@ -86,9 +91,11 @@ def reference(settings: dict, temperature: float, model: Path, adapter: Path, ru
         records = [document.inputs["record"] for document in batch]
         with torch.no_grad():
             at_start = logps(start, records)
-            seen.append(how_it_sees(of_model, records, temperature))
+            is_first = len(seen) % iterations == 0
+            seen.append(how_it_sees(of_model, records, temperature) if is_first else seen[-1])
             if "logprobs" not in records[0]:  # a server does not say what the model itself gives: it is that of the step
-                own = logps(of_model, records).tolist()
+                if is_first:
+                    own[:] = logps(of_model, records).tolist()
                 records = [record | {"logprobs": row[: len(record["completion_ids"])]} for record, row in zip(records, own)]
         answers = answers_in(records, [document.inputs["advantage"] for document in batch])
         return loss_by_trl(settings, answers, logps(of_model, records), at_start, MAX_NEW_TOKENS)[0]
@@ -115,17 +122,17 @@ def check_losses(sftrun: Sftrun, scratch: Path, config, rewards: list[dict], mod
     for number, change in enumerate(CASES):
         if quick and number not in QUICK_CASES:
             continue
-        temperature, is_served = change.get("temperature", 1), change.get("served", False)
-        settings = DEFAULTS | {"has_old": False} | {key: value for key, value in change.items() if key not in ("temperature", "served")}
+        temperature, is_served, iterations = change.get("temperature", 1), change.get("served", False), change.get("num_iterations", 1)
+        settings = DEFAULTS | {"has_old": iterations > 1} | {key: value for key, value in change.items() if key not in ("temperature", "served", "num_iterations")}
         name = " ".join(f"{key}={value}" for key, value in change.items())
         run = scratch / f"case-{number}"
         given = {key: value for key, value in settings.items() if DEFAULTS[key] != value and key != "has_old"} | {"sampling_correction": settings["sampling_correction"]}
         if is_served:
             with Served(sftrun, model, "--allow-adapter-updates") as url:
-                ours = sftrun.train(config(f"case-{number}", given, {"engine": url}), run, 2, train__batch_size=2, train__grad_accum=2)
+                ours = sftrun.train(config(f"case-{number}", given, {"engine": url, "num_iterations": iterations}), run, 2, train__batch_size=2, train__grad_accum=2)
         else:
-            ours = sftrun.train(config(f"case-{number}", given, {"temperature": temperature}), run, 1, train__batch_size=4, train__grad_accum=2)
-        theirs = reference(settings, temperature, model, adapter, run)
+            ours = sftrun.train(config(f"case-{number}", given, {"temperature": temperature, "num_iterations": iterations}), run, 1, train__batch_size=4, train__grad_accum=2)
+        theirs = reference(settings, temperature, iterations, model, adapter, run)
         verdicts.below(f"{name}: log-probabilities of {STEPS} steps' answers", max(line["logprobs"] for line in theirs), SAMPLED)
         verdicts.below(f"{name}: loss", close(ours, theirs, "loss"), LOSS)
         verdicts.below(f"{name}: gradient norm", difference(ours, theirs, "grad_norm"), GRAD_NORM)
@@ -134,17 +141,17 @@ def check_losses(sftrun: Sftrun, scratch: Path, config, rewards: list[dict], mod
             verdicts.below(f"{name}: log-probabilities of the server", max(line["sampling/sampling_logp_difference/mean"] for line in ours), SAMPLED)
         else:
             verdicts.below(f"{name}: entropy", difference(ours, theirs, "entropy"), LOSS)
-        judged = sftrun.jsonl("reward", [line for step in range(STEPS) for line in rollouts_of(run, step)], scratch, *(f"--reward={json.dumps(reward)}" for reward in rewards))
+        judged = sftrun.jsonl("reward", [line for step in range(STEPS) for line in rollouts_of(run, step, iterations)], scratch, *(f"--reward={json.dumps(reward)}" for reward in rewards))
         verdicts.expect(f"{name}: rewards as of sftrun reward", all(line["reward"] == again["reward"] for line, again in
-                                                                   zip((line for step in range(STEPS) for line in rollouts_of(run, step)), judged)))
-        means = [sum(line["reward"] for line in rollouts_of(run, step)) / GLOBAL_BATCH for step in range(STEPS)]
+                                                                   zip((line for step in range(STEPS) for line in rollouts_of(run, step, iterations)), judged)))
+        means = [sum(line["reward"] for line in rollouts_of(run, step, iterations)) / GLOBAL_BATCH for step in range(STEPS)]
         verdicts.below(f"{name}: mean reward", max(abs(mean - line["reward"]) for mean, line in zip(means, ours)), 1e-9)
 
 
 def check_divisions(sftrun: Sftrun, scratch: Path, config, quick: bool, verdicts: Verdicts) -> None:
     ways = [(1, 1, {}), (1, 4, {}), (2, 1, {}), (2, 2, {}), (2, 1, {"parallel__strategy": "fsdp"}), (2, 1, {"parallel__strategy": "tensor"}),
             (2, 2, {"parallel__strategy": "pipeline"}), (2, 1, {"parallel__strategy": "zero2"}), (1, 2, {"train__gradient_checkpointing": True})]
-    path = config("divisions", {"beta": 0.2}, {"batch_size": 3})
+    path = config("divisions", {"beta": 0.2}, {"batch_size": 3, "num_iterations": 2})
     first, texts = None, None
     for processes, accumulation, change in [ways[0], ways[3], ways[4], ways[5]] if quick else ways:
         parts = 1 if change.get("parallel__strategy") in ("tensor", "pipeline") else processes
@@ -152,7 +159,7 @@ def check_divisions(sftrun: Sftrun, scratch: Path, config, quick: bool, verdicts
         name = f"{processes} x {accumulation} {how}".rstrip()
         run = scratch / f"division-{name.replace(' ', '-')}"
         ours = sftrun.train(path, run, processes, train__batch_size=GLOBAL_BATCH // (parts * accumulation), train__grad_accum=accumulation, **change)
-        answers = [[line["completion_ids"] for line in rollouts_of(run, step)] for step in range(STEPS)]
+        answers = [[line["completion_ids"] for line in rollouts_of(run, step, 2)] for step in range(STEPS)]
         if first is None:
             first, texts = ours, answers
             continue

@@ -99,6 +99,76 @@ TEST(RolloutBatches, AStepHasTheAnswersToItsPrompts) {
   EXPECT_NEAR(metrics.at("completions/mean_terminated_length"), 4.0 / 3, 1e-12);
 }
 
+/// Of a batch's examples.
+std::vector<std::vector<float>> old_logps_of(const data::StepBatch& batch) {
+  std::vector<std::vector<float>> logps;
+  for (int64_t i = 0; i < batch.examples.size(); ++i)
+    logps.push_back(batch.examples.values_of(i).of(data::LabelColumn::kOldLogp));
+  return logps;
+}
+
+/// Two steps on the same answers, the second in another process.
+TEST(RolloutBatches, StepsShareAnswersAcrossACheckpoint) {
+  const data::Dataset prompts = prompts_of_lengths();
+  config::RunConfig config = rollout_config();
+  config.train.rollouts.num_iterations = 2;
+  std::vector<int64_t> sampled;
+  const auto write = [&](int64_t step, const std::vector<int64_t>&) {
+    sampled.push_back(step);
+    Rollout rollout;
+    rollout.seconds = 3;
+    rollout.answers = {answer_of({7, 8}, 1), answer_of({7}, 0), answer_of({9}, std::nullopt),
+                       answer_of({9, 9, 9}, 0.5)};
+    return rollout;
+  };
+  RolloutBatches batches(config, prompts, write);
+  EXPECT_EQ(batches.total_steps(), 12) << "two epochs of three batches";
+  EXPECT_DOUBLE_EQ(batches.epochs_after(5), 1);
+  EXPECT_TRUE(batches.ends_epoch(5) && !batches.ends_epoch(4));
+  EXPECT_TRUE(batches.wants_label_logps(0) && !batches.wants_label_logps(1));
+  EXPECT_TRUE(batches.position().is_null());
+  ASSERT_EQ(batches.prepare(0), 0);
+  const data::StepBatch first = batches.at(0);
+  EXPECT_EQ(first.examples.size(), 3) << "the answer without a reward does not count";
+  EXPECT_TRUE(first.examples.values_of(0).empty()) << "the model still is the one that sampled";
+  EXPECT_DOUBLE_EQ(by_name(first.metrics).at("rollouts/seconds"), 3);
+  batches.keep_label_logps({-1, -2, -3, -4, -5, -6});
+  const auto position = nlohmann::ordered_json::parse(batches.position().dump());
+
+  RolloutBatches again(config, prompts, write, position);
+  for (RolloutBatches* one : {&batches, &again}) {
+    ASSERT_EQ(one->prepare(1), 0);
+    const data::StepBatch second = one->at(1);
+    EXPECT_EQ(old_logps_of(second),
+              (std::vector<std::vector<float>>{{-1, -2}, {-3}, {-4, -5, -6}}));
+    EXPECT_EQ(second.examples[0].token(3), first.examples[0].token(3));
+    EXPECT_EQ(*second.examples.advantages(), *first.examples.advantages());
+    EXPECT_DOUBLE_EQ(by_name(second.metrics).at("rollouts/seconds"), 0);
+    EXPECT_TRUE(one->position().is_null()) << "the next step has other answers";
+    ASSERT_EQ(one->prepare(2), 0);
+    EXPECT_TRUE(one->at(2).examples.values_of(0).empty());
+  }
+  EXPECT_EQ(sampled, (std::vector<int64_t>{0, 2, 2}));
+}
+
+TEST(RolloutBatches, AStopBeforeNewAnswersLeavesNoPosition) {
+  const data::Dataset prompts = prompts_of_lengths();
+  config::RunConfig config = rollout_config();
+  config.train.rollouts.num_iterations = 2;
+  RolloutBatches batches(config, prompts, [&](int64_t step, const std::vector<int64_t>&) {
+    Rollout rollout;
+    rollout.stop_exit_code = step == 2 ? 75 : 0;
+    if (step == 0) rollout.answers.assign(4, answer_of({7}, 1));
+    return rollout;
+  });
+  for (const int64_t step : {0, 1}) {
+    ASSERT_EQ(batches.prepare(step), 0);
+    batches.at(step);
+  }
+  EXPECT_EQ(batches.prepare(2), 75);
+  EXPECT_TRUE(batches.position().is_null());
+}
+
 TEST(RolloutBatches, AnEpochAsksEachPromptOnce) {
   const data::Dataset prompts = prompts_of_lengths();
   std::vector<int64_t> asked;

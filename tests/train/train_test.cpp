@@ -178,10 +178,13 @@ TEST(PlannedBatches, KnowTheLargestMicroBatchThatIsDealt) {
 
 TEST(StepPlan, EpochsFractionsAndMaxSteps) {
   const data::BatchPlan plan = plan_of(10, 4);  // 3 steps an epoch
-  EXPECT_EQ(StepPlan(plan, 2, {}).total_steps(), 6);
-  EXPECT_EQ(StepPlan(plan, 1.5, {}).total_steps(), 5);
-  EXPECT_EQ(StepPlan(plan, 0.1, {}).total_steps(), 1);
-  const StepPlan by_steps(plan, 1, 7);
+  const auto steps_of = [&](double epochs) {
+    return StepPlan(plan, config::TrainConfig{.epochs = epochs}).total_steps();
+  };
+  EXPECT_EQ(steps_of(2), 6);
+  EXPECT_EQ(steps_of(1.5), 5);
+  EXPECT_EQ(steps_of(0.1), 1);
+  const StepPlan by_steps(plan, config::TrainConfig{.max_steps = 7});
   EXPECT_EQ(by_steps.total_steps(), 7);
   const StepPosition last = by_steps.position(6);
   EXPECT_EQ(last.epoch, 2);

@@ -184,6 +184,7 @@ inline constexpr auto kGrpoSettings =
                                      "train.sampling_correction_max",
                                      "train.rollouts.reward",
                                      "train.rollouts.n",
+                                     "train.rollouts.num_iterations",
                                      "train.rollouts.max_new_tokens",
                                      "train.rollouts.temperature",
                                      "train.rollouts.top_p",

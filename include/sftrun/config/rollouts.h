@@ -17,7 +17,8 @@ struct RolloutsConfig {
   RewardSpecs reward;  ///< what judges answers; empty: nothing does
   /// Of the examples that get an answer of the model's own; unset: none does.
   std::optional<double> share;
-  int64_t n = 8;  ///< answers to each prompt: a group
+  int64_t n = 8;               ///< answers to each prompt: a group
+  int64_t num_iterations = 1;  ///< optimizer steps on the same answers
   int64_t max_new_tokens = 256;
   double temperature = 1, top_p = 1, min_p = 0;
   std::optional<int64_t> top_k;

@@ -332,6 +332,8 @@ struct TrainConfig {
   }
   /// Examples that one example of the data becomes: the answers to a prompt.
   int64_t examples_of_record() const { return has_rollouts() ? rollouts.n : 1; }
+  /// Consecutive optimizer steps on the same examples.
+  int64_t steps_of_batch() const { return has_rollouts() ? rollouts.num_iterations : 1; }
   /// `loss_type` or the objective's default; empty: it has one loss of its own.
   LossMixture losses() const;
   double resolved_smoothing(PreferenceLoss loss) const {

@@ -18,7 +18,7 @@
 /// The source of a run's batches.
 namespace sftrun::train {
 
-/// Position of an optimizer step in the data.
+/// Position of an optimizer step in the data. Each batch may have several consecutive steps.
 struct StepPosition {
   int64_t epoch = 0, step_in_epoch = 0, steps_in_epoch = 0;
 };
@@ -26,7 +26,8 @@ struct StepPosition {
 /// Optimizer steps of a run: from epochs (the last one may be partial) or max_steps.
 class StepPlan {
  public:
-  StepPlan(const data::BatchPlan& plan, double epochs, std::optional<int64_t> max_steps);
+  /// @param config says how long the run is, and how many steps a batch of the plan gets
+  StepPlan(const data::BatchPlan& plan, const config::TrainConfig& config);
   int64_t total_steps() const { return total_steps_; }
   StepPosition position(int64_t step) const;
   double epochs_after(int64_t step) const;
@@ -49,6 +50,10 @@ class Batches {
   virtual data::StepBatch at(int64_t step) = 0;
   /// From now on steps are dealt by cost.
   void deal_with(data::Dealer dealer) { dealer_ = std::move(dealer); }
+  /// Whether later steps have the same examples, and are to know log p of their labels before this one.
+  virtual bool wants_label_logps(int64_t /*step*/) const { return false; }
+  /// @param logps of all labels of the batch, in its order
+  virtual void keep_label_logps(std::vector<float> /*logps*/) {}
   /// The longest bins of the data, at most `num_bins`, as the batch of a step that never comes.
   virtual data::StepBatch longest(int64_t num_bins) const = 0;
   /// The largest micro-batches that may come: `longest`, and for each of `by` the `num_bins` bins of the

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <vector>
@@ -28,6 +29,13 @@ struct RolloutAnswer {
   bool owns(size_t token) const { return is_own.empty() || is_own[token] != 0; }
   int64_t num_own() const;
 };
+
+/// null: there is no value.
+nlohmann::ordered_json json_of(const std::optional<double>& value);
+/// As other ranks and checkpoints get it.   @param has_logps with its `drawn_logps`
+nlohmann::ordered_json to_json(const RolloutAnswer& answer, bool has_logps);
+/// @throws nlohmann::json::exception for anything else than `to_json` gave
+RolloutAnswer rollout_answer_of(const nlohmann::ordered_json& json);
 
 /// The answers to some prompts, prompt by prompt, the same on every rank.
 struct Rollout {
