@@ -216,6 +216,11 @@ bool is_tokenised(const Json& record) {
 std::string advise_fields(const Json& record) {
   if (const std::string advice = advise_delimiter(record); !advice.empty()) return advice;
   const LikelyColumns likely = likely_columns(record);
+  if (likely.turns.column == "prompt" && !likely.turns.are_renamed())
+    return fmt::format(
+        "add the answer as \"completion\" (\"\" where the student writes all answers: "
+        "train.rollouts.share 1); {}",
+        known_keys());
   std::string fields = fields_of_pair("COLUMN", "COLUMN");
   if (likely.turns.are_renamed())
     fields = fmt::format("{{messages: {}, role: {}, content: {}}}", likely.turns.column,

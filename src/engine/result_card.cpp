@@ -40,7 +40,7 @@ std::string card_text(const TrainedResult& training) {
        .world_size = training.report.world_size,
        .version = SFTRUN_VERSION},
       observe::read_run_summary(training.result.run_dir / "metrics.jsonl",
-                                training.trained.train.objective_info().shown));
+                                training.trained.train.shown_metric()));
   if (training.command.train.load_best_model_at_end && training.best != nullptr)
     card.kept = {.step = training.best->step,
                  .metric = training.best->metric,

@@ -22,9 +22,11 @@ namespace {
 /// The number of evaluations among those of steps.
 constexpr uint64_t kOfEvaluations = std::numeric_limits<uint64_t>::max();
 
-reward::Surroundings surroundings_of(Rank& rank) {
+reward::Surroundings surroundings_of(const TurnWriterInputs& run) {
   reward::Surroundings surroundings;
-  surroundings.should_stop = [&rank] { return rank.stop_exit_code() != 0; };
+  surroundings.should_stop = [&rank = run.model.rank] { return rank.stop_exit_code() != 0; };
+  surroundings.has_user_turns =
+      run.config.train.rollouts.chat.value_or(run.text.chat_template != nullptr);
   return surroundings;
 }
 
@@ -41,10 +43,10 @@ Rollouts::Rollouts(const Inputs& inputs)
     : in_(inputs),
       failure_(inputs.run.model.rank),
       writer_(make_turn_writer(inputs.run, failure_)),
-      rewards_(inputs.run.config.train.rollouts.reward, surroundings_of(inputs.run.model.rank)) {
+      rewards_(inputs.run.config.train.rollouts.reward, surroundings_of(inputs.run)) {
   if (!in_.run.config.train.rollouts.environment.empty())
     environment_.emplace(in_.run.config, in_.run.text,
-                         surroundings_of(in_.run.model.rank).should_stop);
+                         surroundings_of(in_.run).should_stop);
 }
 
 void Rollouts::finish() {

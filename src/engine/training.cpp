@@ -307,7 +307,7 @@ void Training::say_end(const train::TrainOutcome& outcome) const {
               outcome.last_step, total_steps);
   } else {
     if (outcome.was_complete) log::info("this run was already complete: nothing was trained");
-    log_result(*result_, run_.config.train.objective_info().shown, held(), *run_.decoder,
+    log_result(*result_, run_.config.train.shown_metric(), held(), *run_.decoder,
                {.bad = run_.data.batches->num_bad_records(), .lost = trainer_->num_lost_records()},
                run_.leaves_template_unused);
   }

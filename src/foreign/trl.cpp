@@ -205,6 +205,7 @@ constexpr auto kTrlConverters = std::to_array<Converter>({
     {"sampling", trl_sampling},
     {"beta", trl_beta},
     {"temperature", trl_temperature},
+    {"top_k", trl_top_k},
     {"share", trl_share},
     {"new_tokens", trl_new_tokens},
     {"completion_length", trl_completion_length},

@@ -296,6 +296,14 @@ void trl_temperature(Conversion& conversion, const SourceKey& key) {
   set_of_answers(conversion, key, "train.rollouts.temperature");
 }
 
+/// vLLM and transformers write 0 or -1 for all tokens.
+void trl_top_k(Conversion& conversion, const SourceKey& key) {
+  const auto value = parse_double(key.value.text);
+  if (is_off(key.value) || (value && *value <= 0))
+    return conversion.note_no_meaning(key, "answers are drawn from all tokens");
+  set_of_answers(conversion, key, "train.rollouts.top_k");
+}
+
 void trl_new_tokens(Conversion& conversion, const SourceKey& key) {
   set_of_answers(conversion, key, "train.rollouts.max_new_tokens");
 }

@@ -21,6 +21,7 @@ void trl_smoothing(Conversion& conversion, const SourceKey& key);
 void trl_beta(Conversion& conversion, const SourceKey& key);
 /// `temperature`, `lmbda` and `max_new_tokens`: of answers that the model writes itself.
 void trl_temperature(Conversion& conversion, const SourceKey& key);
+void trl_top_k(Conversion& conversion, const SourceKey& key);
 void trl_share(Conversion& conversion, const SourceKey& key);
 void trl_new_tokens(Conversion& conversion, const SourceKey& key);
 /// `max_completion_length`, of answers that GRPO judges, or of pairs.

@@ -77,11 +77,11 @@ void RunLog::warn_of_server(int64_t done, const observe::NamedValues& objective)
 
 void RunLog::add_step(const QueuedStep& queued, const StepReport& report) {
   const kernels::WorkRange writing(in_.hooks.activity, Work::kMetrics);
-  const config::ObjectiveInfo& objective = in_.config.train.objective_info();
+  const config::ShownMetric shown = in_.config.train.shown_metric();
   const int64_t done = queued.step + 1;
   progress_.add({done, report.loss, report.grad_norm, queued.learning_rate, queued.batch.tokens,
-                 report.seconds, report.aux_loss, objective.shown.word,
-                 value_of(report.objective, objective.shown.metric)});
+                 report.seconds, report.aux_loss, shown.word,
+                 value_of(report.objective, shown.metric)});
   event_.loss = report.loss;
   event_.tokens_per_second = progress_.tokens_per_second();
   event_.eta_s = progress_.seconds_left();
@@ -228,7 +228,7 @@ std::string RunLog::line_of(const observe::EvalMetrics& m, const EvalResult& res
   std::string line =
       fmt::format("step {}/{} eval_loss {:.4f}", m.step, in_.batches->total_steps(), m.eval_loss);
   if (m.eval_perplexity) line += fmt::format(" perplexity {:.3f}", *m.eval_perplexity);
-  if (const auto& [metric, word] = objective.shown; !metric.empty())
+  if (const auto [metric, word] = in_.config.train.shown_metric(); !metric.empty())
     line += fmt::format(" {} {:.3f}", word, value_of(m.objective, metric).value_or(0));
   line += fmt::format(" ({}, {})", terms_text(result, objective), format_duration(result.seconds));
   if (const auto accuracy = value_of(m.objective, "token_accuracy"))

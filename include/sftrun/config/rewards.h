@@ -242,9 +242,10 @@ inline constexpr auto kRewardModelSettings = std::to_array<RewardSetting>(
       .example = "judge"},
      {.name = "chat",
       .type = kFlag,
-      .fallback = "false",
+      .fallback = {},
       .description =
-          "a prompt that is a text is a user's turn; else prompt and answer are one text",
+          "a prompt that is a text is a user's turn, else prompt and answer are one text; without it "
+          "as the run writes its prompts (`train.rollouts.chat`), and in `sftrun reward` false",
       .example = "true"},
      {.name = "activation",
       .type = kFlag,

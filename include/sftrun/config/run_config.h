@@ -332,6 +332,11 @@ struct TrainConfig {
   }
   /// Examples that one example of the data becomes: the answers to a prompt.
   int64_t examples_of_record() const { return has_rollouts() ? rollouts.n : 1; }
+  /// What a run is judged by in logs and reports. Rewards of answers that were sampled before do not tell what the model does.
+  ShownMetric shown_metric() const {
+    const ObjectiveInfo& info = objective_info();
+    return info.takes_rollouts && !has_rollouts() ? ShownMetric{} : info.shown;
+  }
   /// Consecutive optimizer steps on the same examples.
   int64_t steps_of_batch() const { return has_rollouts() ? rollouts.num_iterations : 1; }
   /// `loss_type` or the objective's default; empty: it has one loss of its own.

@@ -34,6 +34,7 @@ using Value = std::optional<double>;
 struct Surroundings {
   /// Asked some times a second while a program or a server is waited for; true ends the wait.
   std::function<bool()> should_stop = {};
+  bool has_user_turns = false;  ///< whether prompts that are texts are turns of a user, unless told
   /// The program that becomes the guard of programs (launch/command_guard.h): this one.
   std::string guard = "/proc/self/exe";
   double retry_delay_s = 1;  ///< before the second request to a server

@@ -190,7 +190,7 @@ class Findings {
   }
 
   void rising_validation() {
-    constexpr double kRise = 1.02;
+    constexpr double kRise = 0.02;  // of its size: losses of rewards may be below 0
     const std::vector<double>* loss = run_.metrics.evaluation.find("eval_loss");
     if (loss == nullptr) return;
     std::vector<size_t> missing;
@@ -202,7 +202,7 @@ class Findings {
     const std::vector<double> finite = finite_values(*loss);
     if (finite.empty() || !missing.empty()) return;
     const auto best = std::min_element(finite.begin(), finite.end());
-    if (finite.back() <= kRise * *best) return;
+    if (finite.back() - *best <= kRise * std::abs(*best)) return;
     add(Severity::kWarning,
         "the validation loss was lowest at step {} ({:.4f}) and is {:.4f} at the end: the model "
         "overfits; train for fewer epochs or keep the checkpoint of that step",

@@ -138,7 +138,11 @@ std::string kept_weights(const RunRecord& run) {
 /// The metrics by which objectives are judged, where the loss says little. A run has those of its objective.
 void add_shown_metrics(const RunRecord& run, std::vector<RunFact>& facts) {
   const config::ObjectiveInfo* of_run = config::find_objective(run.setting("train.objective"));
-  const config::ShownMetric own = of_run != nullptr ? of_run->shown : config::ShownMetric{};
+  // Rewards of answers that were sampled before the run do not tell what its model does.
+  const bool is_of_others = of_run != nullptr && of_run->takes_rollouts &&
+                            run.metrics.training.find("rollouts/seconds") == nullptr;
+  const config::ShownMetric own =
+      of_run != nullptr && !is_of_others ? of_run->shown : config::ShownMetric{};
   std::set<std::string_view> words;
   for (const config::ObjectiveInfo& objective : config::kObjectives) {
     const std::string_view word = objective.shown.word;

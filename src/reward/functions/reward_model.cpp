@@ -61,7 +61,8 @@ class RewardModelReward : public Function {
         name_(outside_name("server", spec)),
         url_(classify_url(spec.settings.at("url").get<std::string>())),
         model_(spec.settings.at("model")),
-        has_user_turns_(spec.settings.at("chat").get<bool>()),
+        has_user_turns_(spec.settings.at("chat").is_null() ? surroundings.has_user_turns
+                                                           : spec.settings.at("chat").get<bool>()),
         use_activation_(spec.settings.at("activation").get<bool>()),
         batch_size_(spec.settings.at("batch_size").get<size_t>()),
         options_(server_options(spec, surroundings)) {
