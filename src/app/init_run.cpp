@@ -162,7 +162,11 @@ DataUse use_of(const std::string& data, const InitOptions& options) {
   const bool has_prompts = use.record && !is_rewarded(*use.record);
   use.answers_prompts = use.info().takes_rollouts && (options.reward || has_prompts);
   if (!use.record) return use;
-  if (use.answers_prompts || use.info().reads_answers() || use.info().reads_judgements())
+  const config::ObjectiveInfo& info = use.info();
+  if (info.embeds())
+    use.fields = data::likely_fields_of_texts(*use.record);
+  else if (use.answers_prompts || info.reads_answers() || info.reads_judgements() ||
+           info.reads_pairs())
     use.fields = data::likely_fields(*use.record, use.answers_prompts);
   if (options.objective || options.reward)
     data::require_fit(*use.record, use.fields, use.objective, use.answers_prompts,

@@ -82,6 +82,16 @@ Json fields_of(std::initializer_list<std::pair<const char*, std::string>> ours_a
   return fields;
 }
 
+/// Of two answers that are texts, to a question of a usual name.
+Json fields_of_preference(const Json& record) {
+  const Json* chosen = value_of(record, "chosen");
+  if (chosen == nullptr || !chosen->is_string()) return Json::object();
+  for (const char* read : {"messages", "conversations", "prompt"})
+    if (value_of(record, read) != nullptr) return Json::object();
+  const std::string question = text_column(record, kQuestions);
+  return question.empty() ? Json::object() : fields_of({{"prompt", question}});
+}
+
 }  // namespace
 
 config::Objective likely_objective(const Json& record) {
@@ -112,7 +122,8 @@ bool has_question(const Json& record) {
 }
 
 Json likely_fields(const Json& record, bool of_prompts) {
-  if (is_preference(record) || is_read_as_answer(record)) return Json::object();
+  if (is_preference(record)) return fields_of_preference(record);
+  if (is_read_as_answer(record)) return Json::object();
   const std::string question = text_column(record, kQuestions),
                     answer = text_column(record, kAnswers);
   if (!of_prompts) {
@@ -122,6 +133,14 @@ Json likely_fields(const Json& record, bool of_prompts) {
   for (const char* read : {"messages", "conversations", "prompt", "instruction"})
     if (value_of(record, read) != nullptr) return Json::object();
   return question.empty() ? Json::object() : fields_of({{"prompt", question}});
+}
+
+Json likely_fields_of_texts(const Json& record) {
+  if (has_retrieval(record)) return Json::object();
+  const std::string question = text_column(record, kQuestions),
+                    answer = text_column(record, kAnswers);
+  if (question.empty() || answer.empty()) return Json::object();
+  return fields_of({{"anchor", question}, {"positive", answer}});
 }
 
 void require_fit(const Json& record, const Json& fields, config::Objective objective,

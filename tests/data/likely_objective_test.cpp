@@ -55,9 +55,15 @@ TEST(LikelyObjective, ColumnsOfUsualNamesAreMapped) {
         std::pair(R"({"instruction": "a", "response": "b"})", R"({"output":"response"})"),
         std::pair(R"({"prompt": "a", "completion": "b"})", "{}"),
         std::pair(R"({"text": "a", "question": "b", "answer": "c"})", "{}"),
-        std::pair(R"({"question": "a", "chosen": "b", "rejected": "c"})", "{}"),
+        std::pair(R"({"system": "s", "question": "a", "chosen": "b", "rejected": "c"})",
+                  R"({"prompt":"question"})"),
+        std::pair(R"({"question": "a", "chosen": [{"role": "user"}], "rejected": []})", "{}"),
+        std::pair(R"({"prompt": "p", "question": "a", "chosen": "b", "rejected": "c"})", "{}"),
         std::pair(R"({"question": "a", "answer": 3})", "{}"), std::pair(R"({"id": 3})", "{}")})
     EXPECT_EQ(likely_fields(Json::parse(record), false).dump(), fields) << record;
+  EXPECT_EQ(likely_fields_of_texts(Json::parse(R"({"query": "a", "answer": "b"})")).dump(),
+            R"({"anchor":"query","positive":"answer"})");
+  EXPECT_EQ(likely_fields_of_texts(Json::parse(R"({"query": "a", "positive": "b"})")).dump(), "{}");
   const Json gsm8k = Json::parse(R"({"question": "a", "answer": "#### 3"})");
   EXPECT_EQ(likely_fields(gsm8k, true).dump(), R"({"prompt":"question"})");
   EXPECT_EQ(likely_fields(Json::parse(R"({"prompt": "a", "question": "b"})"), true).dump(), "{}");

@@ -22,10 +22,12 @@ bool has_question(const Json& record);
 bool is_prompt_alone(const Json& record);
 
 /// What `data.fields` may map, where the record has columns of usual names that no format has:
-/// {"instruction": "question", "output": "answer"} of GSM8K, or of prompts alone {"prompt": "question"}.
+/// {"instruction": "question", "output": "answer"} of GSM8K, {"prompt": "question"} of pairs, or of prompts alone {"prompt": "question"}.
 /// Empty: the record is read as it is, or nothing is known of it.
 /// @param of_prompts the run answers them, and the answer is what a reward compares with
 Json likely_fields(const Json& record, bool of_prompts);
+/// The same for embedding models: {"anchor": "question", "positive": "answer"}.
+Json likely_fields_of_texts(const Json& record);
 
 /// @param fields as `data.fields` has them   @param of_prompts the run answers them
 /// @throws DataError that says what such a record lacks for the objective
