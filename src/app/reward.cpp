@@ -187,6 +187,7 @@ int run_reward(const RewardOptions& options) {
   const std::vector<JudgedRecord> records = judged_records(inputs, options);
   for (const JudgedRecord& judged : records)
     rewards.check_record(judged.input->record, judged.input->where);
+  rewards.rehearse();
   Summary summary(rewards.specs());
   std::string lines;
   const auto batch_size = static_cast<size_t>(options.batch_size);

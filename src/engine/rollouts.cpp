@@ -56,6 +56,7 @@ void Rollouts::finish() {
 }
 
 void Rollouts::rehearse() {
+  if (in_.run.model.rank.is_main()) rewards_.rehearse();
   const int64_t of_val = in_.val != nullptr ? train::longest_example(*in_.val) : 0;
   writer_->rehearse(std::max(train::longest_example(in_.train), of_val) +
                     in_.run.config.train.rollouts.max_new_tokens);

@@ -65,6 +65,10 @@ void Rewards::check_record(const nlohmann::ordered_json& record, const std::stri
   for (const auto& function : functions_) function->check_record(record, where);
 }
 
+void Rewards::rehearse() {
+  for (const auto& function : functions_) function->rehearse();
+}
+
 void Rewards::finish() {
   for (const auto& function : functions_) function->finish();
 }

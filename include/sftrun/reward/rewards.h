@@ -53,6 +53,8 @@ class Function {
   virtual void check_record(const nlohmann::ordered_json& record, const std::string& where) const {
     (void)record, (void)where;
   }
+  /// Before the first answer is written: asks whether what judges is there.   @throws CommError
+  virtual void rehearse() {}
   /// Ends what the function runs.   @throws DataError for output beside the answers
   virtual void finish() {}
 };
@@ -77,6 +79,7 @@ class Rewards {
   /// @throws as Function::values; DataError for a weighted sum beyond 1e12
   Judgement judge(std::span<const Answer> answers);
   void check_record(const nlohmann::ordered_json& record, const std::string& where) const;
+  void rehearse();
   void finish();
 
  private:

@@ -17,9 +17,11 @@ namespace {
 
 using ModelJson = nlohmann::ordered_json;
 
+constexpr std::string_view kPath = "/classify", kHealth = "/health";
+
 /// "http://host:8000", also with /v1 or the path itself behind it.
 std::string classify_url(std::string url) {
-  constexpr std::string_view kPath = "/classify", kVersion = "/v1";
+  constexpr std::string_view kVersion = "/v1";
   const auto remove = [&](std::string_view end) {
     if (url.ends_with(end)) url.resize(url.size() - end.size());
   };
@@ -77,6 +79,17 @@ class RewardModelReward : public Function {
     for_each_together(answers.size(), batch_size_, has_failed_,
                       [&](size_t i) { values[i] = score_of(answers[i]); });
     return values;
+  }
+
+  /// A server without such a path is there, too.
+  void rehearse() override {
+    const std::string base = url_.substr(0, url_.size() - kPath.size());
+    has_failed_ = false;
+    try {
+      hub::get_json(base + std::string(kHealth), name_, options_);
+    } catch (const CommError& error) {
+      if (error.message().find("answers with status") == std::string::npos) throw;
+    }
   }
 
   void check_record(const ModelJson& record, const std::string& where) const override {
