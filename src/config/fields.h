@@ -725,7 +725,7 @@ void visit_fields(RolloutsConfig& rollouts, Visitor&& field) {
           ": what judges the answers, and with it the run writes its own: data.train has prompts. "
           "The functions are those of `sftrun reward` (docs/rewards.md).",
       "[number, {name: length, maximum: 512, unit: tokens, weight: 0.2}]");
-  field(rollouts.share, "share", above_up_to(0, 1).otherwise("none"), kSame,
+  field(rollouts.share, "share", between(0.001, 1).otherwise("none"), kSame,
         readers_of_setting("train.rollouts.share") +
             ": with a model as train.teacher, the share of the examples of each step that get an "
             "answer that the student writes itself, in place of their last one; the teacher scores "

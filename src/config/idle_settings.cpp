@@ -289,6 +289,24 @@ IdleRules rules_of_objectives() {
                    "answer of the student's own"
                  : " without train.rollouts.reward, which says how answers are judged");
        }});
+  rules.push_back(
+      {{"train.epsilon", "train.epsilon_high", "train.delta", "train.importance_sampling_level"},
+       [](const RunConfig& run, const RunFacts&) {
+         return run.train.has_rollouts() && run.train.rollouts.num_iterations == 1
+                    ? std::string(
+                          " with train.rollouts and one step on each batch of answers, where every "
+                          "ratio is 1 (train.rollouts.num_iterations)")
+                    : std::string();
+       }});
+  rules.push_back(
+      {{"train.sampling_correction", "train.sampling_correction_max"},
+       [](const RunConfig& run, const RunFacts&) {
+         return run.train.has_rollouts() && !run.train.rollouts.keeps_sampled_logps()
+                    ? std::string(
+                          " with train.rollouts whose answers are drawn from the model itself, at "
+                          "temperature 1 without cuts: there is nothing to correct")
+                    : std::string();
+       }});
   rules.push_back({{"train.eval_batch_size"}, [](const RunConfig& run, const RunFacts&) {
                      return run.train.has_rollouts()
                                 ? std::string(

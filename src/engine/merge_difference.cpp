@@ -48,6 +48,7 @@ constexpr const char* kReport = "merge_report.json";
 struct Training {
   config::RunConfig config;
   bool is_known = false;  ///< how the base was held: by the run around the adapter, or by itself
+  bool writes_text = true;  // it has a head for tokens
   std::shared_ptr<const weights::Checkpoint> base;
   std::string base_name;
   std::string format;   ///< "nf4", "Q4_1", …; empty: not quantised
@@ -97,6 +98,8 @@ Training training_of(const MergedModel& model, const app::MergeRequest& request)
     training.config = foreign::load_config(run / "config.resolved.yaml", {}).config;
     training.base = base_of_run(report, model);
     training.base_name = report.base_model;
+    const config::ObjectiveInfo& objective = training.config.train.objective_info();
+    training.writes_text = !objective.has_scores() && !objective.embeds();
   } else if (const auto held = config::read_base_record(model.adapter)) {
     training.is_known = true;
     training.held_in = held->words();
@@ -379,6 +382,12 @@ ordered_json report_difference(const MergedModel& model, const app::MergeRequest
             "the adapter is not in its run directory, so the base precision is unknown; the effect "
             "of merging was not measured");
       }
+      return nullptr;
+    }
+    if (!training.writes_text) {
+      log::info(
+          "the effect of merging is measured of models that write text; of this one compare what "
+          "`sftrun score` gives with --adapter and with the merged model");
       return nullptr;
     }
     return measure(model, training, request);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdlib>
 #include <span>
 #include <string_view>
@@ -86,6 +87,22 @@ class Poster {
   HttpClient client_;
 };
 
+/// @param message of a request that failed
+std::string advice_on(const std::string& message) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kAdvice = {
+      {{"status 401", "give the server's token: name the variable of the environment that holds it"},
+       {"status 403", "give a token that may do this: name the variable that holds it"},
+       {"status 404", "check the address, and the name of the model if one is given"},
+       {"status 413", "the request is too large for the server: let it take larger ones"},
+       {"status 429", "the server is busy: ask it for fewer at a time, or raise its limits"},
+       {"redirects to", "give the address that it redirects to"}}};
+  for (const auto& [sign, advice] : kAdvice)
+    if (message.find(sign) != std::string::npos) return std::string(advice);
+  if (message.find("status 4") != std::string::npos)
+    return "the server refuses the request: do what it says, or correct the request";
+  return "check that the server runs at this address and what it logs";
+}
+
 /// @param json null: GET
 std::string answered(const std::string& url, const std::string* json, const std::string& what,
                      const PostOptions& options) {
@@ -96,8 +113,7 @@ std::string answered(const std::string& url, const std::string* json, const std:
   try {
     return with_retries(Retries(policy, place, options.should_stop), [&] { return poster.send(); });
   } catch (const CommError& error) {
-    throw CommError(error.message(), place,
-                    "check that the server runs at this address and what it logs");
+    throw CommError(error.message(), place, advice_on(error.message()));
   } catch (const Error& error) {
     if (error.code() != ExitCode::kInterrupted) throw;
     throw Error(ExitCode::kInterrupted, "the request was interrupted", place);

@@ -136,8 +136,13 @@ class RewardModelReward : public Function {
     for (ModelJson& turn : turns) messages.push_back(std::move(turn));
     request["messages"] = std::move(messages);
     for (const char* key : {"tools", "chat_template_kwargs"}) {
-      const auto value = answer.record->find(key);
-      if (value != answer.record->end() && value->is_structured()) request[key] = *value;
+      const auto found = answer.record->find(key);
+      if (found == answer.record->end()) continue;
+      // Tables have them as text.
+      const ModelJson value = found->is_string()
+                                  ? parse_response(found->get_ref<const std::string&>())
+                                  : *found;
+      if (value.is_structured()) request[key] = value;
     }
   }
 
