@@ -90,7 +90,8 @@ class Poster {
 /// @param message of a request that failed
 std::string advice_on(const std::string& message) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kAdvice = {
-      {{"status 401", "give the server's token: name the variable of the environment that holds it"},
+      {{"status 401",
+        "give the server's token: name the variable of the environment that holds it"},
        {"status 403", "give a token that may do this: name the variable that holds it"},
        {"status 404", "check the address, and the name of the model if one is given"},
        {"status 413", "the request is too large for the server: let it take larger ones"},

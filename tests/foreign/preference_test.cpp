@@ -259,8 +259,8 @@ TEST_F(PreferenceTest, GrpoOfTrl) {
           "2.5\nscale_rewards: false\n"
           "importance_sampling_level: sequence\nmask_truncated_completions: true\n"
           "max_completion_length: 300\nvllm_importance_sampling_mode: token_truncate\n"
-          "vllm_importance_sampling_cap: 2.0\ntemperature: 0.7\ntop_p: 0.95\nnum_generations: "
-          "8\nsteps_per_generation: 4\n");
+          "vllm_importance_sampling_cap: 2.0\ntemperature: 0.7\ntop_p: 0.95\ntop_k: 40\n"
+          "num_generations: 8\nnum_iterations: 2\nsteps_per_generation: 4\n");
   expect_values(run, {{"train.objective", R"("grpo")"},
                       {"train.loss_type", R"("dr_grpo")"},
                       {"train.beta", "0.04"},
@@ -274,6 +274,8 @@ TEST_F(PreferenceTest, GrpoOfTrl) {
                       {"train.rollouts.n", "8"},
                       {"train.rollouts.temperature", "0.7"},
                       {"train.rollouts.top_p", "0.95"},
+                      {"train.rollouts.top_k", "40"},
+                      {"train.rollouts.num_iterations", "2"},
                       {"train.sampling_correction", R"("token_truncate")"},
                       {"train.sampling_correction_max", "2.0"}});
   EXPECT_FALSE(has_key(run.not_carried, "num_generations")) << "it is train.rollouts.n";
@@ -282,6 +284,7 @@ TEST_F(PreferenceTest, GrpoOfTrl) {
                 [](const std::string& one) { return one.starts_with("train.rollouts.reward"); }),
             1);
   EXPECT_TRUE(has_key(run.no_meaning, "steps_per_generation"));
+  EXPECT_TRUE(has_key(trl("num_generations: 8\ntop_k: 0\n").no_meaning, "top_k"));
   expect_values(trl("scale_rewards: true\nvllm_importance_sampling_correction: false\n"
                     "vllm_importance_sampling_mode: token_mask\n"),
                 {{"train.scale_rewards", R"("group")"}, {"train.sampling_correction", R"("off")"}});

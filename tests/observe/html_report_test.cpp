@@ -179,6 +179,17 @@ TEST(Findings, NameWhatIsUnusual) {
     expect_part(text, part);
 }
 
+TEST(Findings, ALossBelowZeroThatIsAtItsBestIsNoOverfit) {
+  const auto with = [](const char* last) {
+    return findings_of(
+        metrics_lines(30, ",\"step_seconds\":1") +
+            "{\"step\":10,\"eval_loss\":-0.005}\n{\"step\":30,\"eval_loss\":" + last + "}\n",
+        R"({"status":"done"})", "", "");
+  };
+  EXPECT_EQ(with("-0.0077").find("overfits"), std::string::npos);
+  expect_part(with("-0.0040"), "lowest at step 10 (-0.0050) and is -0.0040 at the end");
+}
+
 TEST(Findings, NamesLongerSequencesThatAreAllowed) {
   expect_part(
       findings_of(metrics_lines(30, ",\"step_seconds\":1,\"tokens\":300"), R"({"status":"done"})",
@@ -288,7 +299,7 @@ TEST(HtmlReport, DrawsEachValidationSetAndTheAccuracy) {
 TEST(HtmlReport, TheOverviewHasTheRewardOfAnObjectiveThatIsJudgedByIt) {
   const test::TemporaryDirectory first, second;
   write_file_atomically(first / "metrics.jsonl",
-                        "{\"step\":1,\"loss\":0.1,\"reward\":0.25}\n"
+                        "{\"step\":1,\"loss\":0.1,\"reward\":0.25,\"rollouts/seconds\":1}\n"
                         "{\"step\":2,\"loss\":0.1,\"reward\":null}\n"
                         "{\"step\":2,\"eval_reward\":0.75,\"eval_seconds\":1}\n");
   write_file_atomically(first / "config.resolved.yaml", "train: {objective: grpo}\n");
@@ -300,6 +311,9 @@ TEST(HtmlReport, TheOverviewHasTheRewardOfAnObjectiveThatIsJudgedByIt) {
   expect_part(html, "Validation reward</th><td>0.7500</td><td></td>");
   expect_part(html, "Training accuracy</th><td></td><td>0.5000</td>");
   EXPECT_EQ(html.find("Training divergence"), std::string::npos);
+  write_file_atomically(first / "metrics.jsonl", "{\"step\":1,\"loss\":0.1,\"reward\":0.25}\n");
+  EXPECT_EQ(html_report({first.path()}).html.find("Training reward"), std::string::npos)
+      << "of answers that were sampled before";
 }
 
 TEST(HtmlReport, EscapesWhatFilesSay) {

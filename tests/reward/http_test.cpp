@@ -87,7 +87,7 @@ TEST_F(HttpRewardTest, TheTokenComesFromTheEnvironment) {
   EXPECT_EQ(values(*judge(server.url(), settings), {"a"}), (std::vector<Value>{1}));
   ::setenv("SFTRUN_TEST_JUDGE_TOKEN", "other", 1);
   test::expect_error<CommError>([&] { values(*judge(server.url(), settings), {"a"}); },
-                                {"status 401: who are you"});
+                                {"status 401: who are you", "give the server's token"});
   ::unsetenv("SFTRUN_TEST_JUDGE_TOKEN");
 }
 

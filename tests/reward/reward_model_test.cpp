@@ -72,6 +72,37 @@ TEST_F(RewardModelTest, TextsAndConversationsAreSentAsTheyAre) {
       "chat: true");
 }
 
+/// A run says how it writes prompts that are texts.
+TEST_F(RewardModelTest, PromptsAreSentAsTheRunWritesThem) {
+  const JudgeServer server("shows");
+  for (const auto& [settings, part] :
+       {std::pair("", R"("messages":[{"role":"user","content":"q"})"),
+        std::pair(", chat: false", R"({"input":"qa")")}) {
+    Rewards rewards(
+        test::specs_of("{name: reward_model, url: '" + server.url("") + "'" + settings + "}"),
+        Surroundings{.retry_delay_s = 0.05, .has_user_turns = true});
+    test::expect_error<CommError>(
+        [&] {
+          values(rewards, {{{"prompt", "q"}, {"generated", "a"}}});
+        },
+        {part});
+  }
+}
+
+TEST_F(RewardModelTest, ToolsThatAreTextReachTheServer) {
+  expect_request({{"prompt", RewardRecord::parse(R"([{"role": "user", "content": "q"}])")},
+                  {"tools", R"([{"type": "function"}])"},
+                  {"generated", "a"}},
+                 {R"("tools":[{"type":"function"}])"});
+}
+
+TEST_F(RewardModelTest, AServerThatIsNotThereIsNamedBeforeTheFirstAnswer) {
+  judge(JudgeServer("length").url(""))->rehearse();
+  const auto gone = judge("http://127.0.0.1:1", "retries: 0");
+  test::expect_error<CommError>([&] { gone->rehearse(); },
+                                {"127.0.0.1:1", "check that the server runs"});
+}
+
 TEST_F(RewardModelTest, TurnsOfToolsBelongToTheConversation) {
   RewardRecord record = kChat;
   record["turns"] = RewardRecord::parse(
