@@ -80,7 +80,7 @@ TEST_F(RewardModelTest, PromptsAreSentAsTheRunWritesThem) {
         std::pair(", chat: false", R"({"input":"qa")")}) {
     Rewards rewards(
         test::specs_of("{name: reward_model, url: '" + server.url("") + "'" + settings + "}"),
-        Surroundings{.retry_delay_s = 0.05, .has_user_turns = true});
+        Surroundings{.has_user_turns = true, .retry_delay_s = 0.05});
     test::expect_error<CommError>(
         [&] {
           values(rewards, {{{"prompt", "q"}, {"generated", "a"}}});

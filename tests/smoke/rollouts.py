@@ -99,13 +99,21 @@ def learns(case: Case) -> None:
 
 
 def same_after_stops(case: Case, quick: bool) -> None:
+    """Checkpoints of every second step are between steps on the same answers, where three have them."""
+    for iterations in (3,) if quick else (1, 3):
+        stop_and_resume(case, iterations, runs=1 if quick else 4)
+
+
+def stop_and_resume(case: Case, iterations: int, runs: int) -> None:
     rewards = [{"name": "program", "label": "slow", "command": SLOW}, {"name": "exact_match", "label": "right"}]
-    settings = {"max_steps": 12, "save_steps": 2, "beta": 0.05, "logging_steps": 1, "rollouts": {"num_samples": 2, "batch_size": 4}}
-    case.train(case.config("whole", rewards, **settings), processes=2)
-    whole = case.lines("whole")
+    settings = {"max_steps": 12, "save_steps": 2, "beta": 0.05, "logging_steps": 1, "rollouts": {"num_samples": 2, "batch_size": 4, "num_iterations": iterations}}
+    all_of_it = f"whole-{iterations}"
+    case.train(case.config(all_of_it, rewards, **settings), processes=2)
+    whole = case.lines(all_of_it)
+    last = f"step-{12 - iterations + 1:06}.jsonl"  # of the last answers
     rng = random.Random(3)
-    for number in range(1 if quick else 6):
-        name = f"stopped-{number}"
+    for number in range(runs):
+        name = f"stopped-{iterations}-{number}"
         config, signals = case.config(name, rewards, **settings), [signal.SIGTERM, signal.SIGKILL]
         while True:
             run = case.start(config, processes=2)
@@ -125,7 +133,7 @@ def same_after_stops(case: Case, quick: bool) -> None:
                 return
         again = case.lines(name)
         case.expect(f"{name}: the same lines", [[line[key] for key in COMPARED] for line in again] == [[line[key] for key in COMPARED] for line in whole])
-        kept = [(case.folder / folder / "rollouts" / "step-000012.jsonl").read_text() for folder in ("whole", name)]
+        kept = [(case.folder / folder / "rollouts" / last).read_text() for folder in (all_of_it, name)]
         case.expect(f"{name}: the same answers", kept[0] == kept[1])
 
 
