@@ -166,7 +166,7 @@ DataUse use_of(const std::string& data, const InitOptions& options) {
   if (info.embeds())
     use.fields = data::likely_fields_of_texts(*use.record);
   else if (use.answers_prompts || info.reads_answers() || info.reads_judgements() ||
-           info.reads_pairs())
+           data::likely_objective(*use.record) == config::Objective::kDpo)
     use.fields = data::likely_fields(*use.record, use.answers_prompts);
   if (options.objective || options.reward)
     data::require_fit(*use.record, use.fields, use.objective, use.answers_prompts,
