@@ -18,7 +18,7 @@ struct JudgedAnswers {
       reward::Answer answer{.text = record.at("generated").get_ref<const std::string&>(),
                             .record = &record,
                             .where = "answers.jsonl:" + std::to_string(answers.size() + 1)};
-      if (record.contains("prompt")) answer.prompt = record["prompt"];
+      answer.prompt = reward::prompt_of(record);
       answers.push_back(std::move(answer));
     }
   }

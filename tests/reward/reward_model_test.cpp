@@ -72,6 +72,20 @@ TEST_F(RewardModelTest, TextsAndConversationsAreSentAsTheyAre) {
       "chat: true");
 }
 
+TEST_F(RewardModelTest, AllFormsOfPromptsAreSent) {
+  expect_request({{"instruction", "add"}, {"input", "1 2"}, {"output", "x"}, {"generated", "3"}},
+                 {R"({"input":"add\n\n1 23",)"});
+  expect_request(
+      {{"instruction", "add"}, {"system", "s"}, {"generated", "3"}},
+      {R"("messages":[{"role":"system","content":"s"},{"role":"user","content":"add"},)"});
+  expect_request(
+      {{"conversations",
+        RewardRecord::parse(
+            R"([{"from": "human", "value": "q"}, {"from": "gpt", "value": "old"}])")},
+       {"generated", "a"}},
+      {R"("messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}])"});
+}
+
 /// A run says how it writes prompts that are texts.
 TEST_F(RewardModelTest, PromptsAreSentAsTheRunWritesThem) {
   const JudgeServer server("shows");

@@ -92,7 +92,8 @@ class Rewards {
 /// be used here
 void require_programs(const config::RolloutsConfig& rollouts);
 
-/// What was asked: "prompt", or the messages before the last answer; null: the record has neither.
+/// What was asked: "prompt", the messages before the last answer (of "messages", or of ShareGPT's "conversations"), or Alpaca's
+/// "instruction" with its "input"; null: the record has none.
 nlohmann::ordered_json prompt_of(const nlohmann::ordered_json& record);
 /// What programs and servers get of an answer: {"prompt", "completion", the other keys of the
 /// record}. A record's own `completion` is the reference: it becomes `reference_completion`.

@@ -99,12 +99,14 @@ class RewardModelReward : public Function {
  private:
   void require_prompt(const ModelJson& prompt, const std::string& where) const {
     if (!prompt.is_null()) return;
-    throw DataError(fmt::format("the reward {} reads the answer with its prompt, and the record "
-                                "has no \"prompt\", \"messages\" or \"text\"",
-                                label_),
-                    where,
-                    "write the prompt as a text or a list of messages: {\"prompt\": [{\"role\": "
-                    "\"user\", \"content\": \"…\"}]}");
+    throw DataError(
+        fmt::format(
+            "the reward {} reads the answer with its prompt, and the record "
+            "has no \"prompt\", \"messages\", \"conversations\", \"instruction\" or \"text\"",
+            label_),
+        where,
+        "write the prompt as a text or a list of messages: {\"prompt\": [{\"role\": "
+        "\"user\", \"content\": \"…\"}]}");
   }
 
   double score_of(const Answer& answer) const {
@@ -139,9 +141,8 @@ class RewardModelReward : public Function {
       const auto found = answer.record->find(key);
       if (found == answer.record->end()) continue;
       // Tables have them as text.
-      const ModelJson value = found->is_string()
-                                  ? parse_response(found->get_ref<const std::string&>())
-                                  : *found;
+      const ModelJson value =
+          found->is_string() ? parse_response(found->get_ref<const std::string&>()) : *found;
       if (value.is_structured()) request[key] = value;
     }
   }
