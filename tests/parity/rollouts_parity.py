@@ -45,7 +45,7 @@ CASES = [
     {"temperature": 0.7, "sampling_correction": "token_truncate", "sampling_correction_max": 1.5},
     {"served": True, "beta": 0.1, "sampling_correction": "sequence_truncate", "num_iterations": 2},
     {"num_iterations": 3, "beta": 0.1, "epsilon": 0.02},
-    {"num_iterations": 2, "loss_type": "cispo"},
+    {"num_iterations": 2, "loss_type": "cispo", "epsilon_high": 1.01},
 ]
 QUICK_CASES = [0, 2, 4, 5, 6]
 
