@@ -78,10 +78,6 @@ std::string read_logprobs(const ServerJson& choice, size_t count, std::vector<fl
 
 constexpr int kUnauthorized = 401, kNotFound = 404;
 
-bool has_status(const CommError& error, int status) {
-  return error.message().find(fmt::format("status {}", status)) != std::string::npos;
-}
-
 std::string_view last_part_of(std::string_view name) {
   while (name.ends_with('/')) name.remove_suffix(1);
   return name.substr(name.rfind('/') + 1);
@@ -180,12 +176,13 @@ std::string CompletionServer::sent(const char* path, const std::string* body,
   try {
     return body != nullptr ? hub::post_json(url, *body, kWhat, options)
                            : hub::get_json(url, kWhat, options);
-  } catch (const CommError& error) {
-    throw CommError(error.message(), error.where(),
-                    has_status(error, kUnauthorized)
-                        ? "name the variable of the environment that holds the server's token: "
-                          "train.rollouts.engine_token_variable"
-                        : advice);
+  } catch (const hub::RequestError& error) {
+    throw hub::RequestError(
+        error.status, error.message(), error.where(),
+        error.status == kUnauthorized
+            ? "name the variable of the environment that holds the server's token: "
+              "train.rollouts.engine_token_variable"
+            : advice);
   }
 }
 
@@ -217,9 +214,9 @@ void CompletionServer::load_adapter(const std::string& name, const std::string& 
 }
 
 void CompletionServer::unload_adapter(const std::string& name) const {
-  const std::string body = ServerJson({{"lora_name", name}}).dump();
-  sent(kUnloadPath, &body,
-       "start the server again if it has ended, and run the same command: it resumes");
+  unload_adapter(name,
+                 "start the server again if it has ended, and run the same command: it resumes",
+                 options_);
 }
 
 void CompletionServer::unload_adapter_at_end(const std::string& name) const {
@@ -228,12 +225,17 @@ void CompletionServer::unload_adapter_at_end(const std::string& name) const {
   options.timeout_s = std::min(options.timeout_s, kLongestS);
   options.max_attempts = 1;
   options.should_stop = {};
-  const std::string body = ServerJson({{"lora_name", name}}).dump();
   try {
-    sent(kUnloadPath, &body, {}, options);
-  } catch (const CommError& error) {
-    if (!has_status(error, kNotFound)) throw;
+    unload_adapter(name, {}, options);
+  } catch (const hub::RequestError& error) {
+    if (error.status != kNotFound) throw;
   }
+}
+
+void CompletionServer::unload_adapter(const std::string& name, const std::string& advice,
+                                      const hub::PostOptions& options) const {
+  const std::string body = ServerJson({{"lora_name", name}}).dump();
+  sent(kUnloadPath, &body, advice, options);
 }
 
 /// All parameters of the distribution are sent: a server may have others for the model (vLLM reads its

@@ -76,6 +76,8 @@ class CompletionServer {
   }
   std::string sent(const char* path, const std::string* body, const std::string& advice,
                    const hub::PostOptions& options) const;
+  void unload_adapter(const std::string& name, const std::string& advice,
+                      const hub::PostOptions& options) const;
   [[noreturn]] void refuse(const char* path, const std::string& fault) const;
 
   std::string url_;  // without a slash at its end

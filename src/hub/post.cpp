@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -45,6 +46,7 @@ class Poster {
 
   /// One attempt.   @throws TransientFailure, CommError
   std::string send() {
+    status_.reset();
     std::string body;
     Request request{
         .url = url_, .headers = {"Accept: application/json"}, .max_s = options_.timeout_s};
@@ -58,8 +60,12 @@ class Poster {
                       .write = [&](std::span<const char> bytes) { take(bytes, body); }},
                      /*stop_at=*/[](const Response&) { return true; });
     if (response.ok()) return body;
+    status_ = static_cast<int>(response.status);
     refuse(response);
   }
+
+  /// With which the server refused the last attempt; nullopt: it did not.
+  std::optional<int> status() const { return status_; }
 
  private:
   void take(std::span<const char> bytes, std::string& body) const {
@@ -85,23 +91,28 @@ class Poster {
   const PostOptions& options_;
   Settings settings_;
   HttpClient client_;
+  std::optional<int> status_;
 };
 
-/// @param message of a request that failed
-std::string advice_on(const std::string& message) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kAdvice = {
-      {{"status 401",
-        "give the server's token: name the variable of the environment that holds it"},
-       {"status 403", "give a token that may do this: name the variable that holds it"},
-       {"status 404", "check the address, and the name of the model if one is given"},
-       {"status 413", "the request is too large for the server: let it take larger ones"},
-       {"status 429", "the server is busy: ask it for fewer at a time, or raise its limits"},
-       {"redirects to", "give the address that it redirects to"}}};
-  for (const auto& [sign, advice] : kAdvice)
-    if (message.find(sign) != std::string::npos) return std::string(advice);
-  if (message.find("status 4") != std::string::npos)
-    return "the server refuses the request: do what it says, or correct the request";
-  return "check that the server runs at this address and what it logs";
+/// @param status of a request that failed
+std::string advice_on(std::optional<int> status) {
+  constexpr std::array<std::pair<int, std::string_view>, 5> kAdvice = {
+      {{401, "give the server's token: name the variable of the environment that holds it"},
+       {403, "give a token that may do this: name the variable that holds it"},
+       {404, "check the address, and the name of the model if one is given"},
+       {413, "the request is too large for the server: let it take larger ones"},
+       {429, "the server is busy: ask it for fewer at a time, or raise its limits"}}};
+  constexpr int kHundred = 100, kRedirects = 3, kRefuses = 4;
+  for (const auto& [refused, advice] : kAdvice)
+    if (status == refused) return std::string(advice);
+  switch (status.value_or(0) / kHundred) {
+    case kRedirects:
+      return "give the address that it redirects to";
+    case kRefuses:
+      return "the server refuses the request: do what it says, or correct the request";
+    default:
+      return "check that the server runs at this address and what it logs";
+  }
 }
 
 /// @param json null: GET
@@ -114,7 +125,7 @@ std::string answered(const std::string& url, const std::string* json, const std:
   try {
     return with_retries(Retries(policy, place, options.should_stop), [&] { return poster.send(); });
   } catch (const CommError& error) {
-    throw CommError(error.message(), place, advice_on(error.message()));
+    throw RequestError(poster.status(), error.message(), place, advice_on(poster.status()));
   } catch (const Error& error) {
     if (error.code() != ExitCode::kInterrupted) throw;
     throw Error(ExitCode::kInterrupted, "the request was interrupted", place);

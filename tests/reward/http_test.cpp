@@ -6,6 +6,7 @@
 #include "reward/judge_server.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/core/log.h"
+#include "sftrun/hub/post.h"
 #include "support/expect_error.h"
 
 namespace sftrun::reward {
@@ -73,7 +74,23 @@ TEST_F(HttpRewardTest, WrongAnswersAreNamed) {
   expect_refused<DataError>("text", {"answers `fine`, which is not {\"rewards\": […]}"});
   expect_refused<DataError>("nan", {"rewards"});
   expect_refused<CommError>("wrong", {"status 422: unknown key \"colour\""}, "retries: 5");
-  expect_refused<CommError>("moved", {"redirects to http://127.0.0.1", "/other"});
+  expect_refused<CommError>("moved", {"redirects to http://127.0.0.1", "/other",
+                                      "give the address that it redirects to"});
+}
+
+TEST_F(HttpRewardTest, AdviceGoesByTheStatusAndNotByTheText) {
+  expect_refused<hub::RequestError>("quotes", {"status 401", "check that the server runs"});
+  const JudgeServer server("wrong");
+  const auto status_of = [](const std::string& url) -> std::optional<int> {
+    try {
+      hub::post_json(url, R"({"records": []})", "the server", {.max_attempts = 1});
+    } catch (const hub::RequestError& error) {
+      return error.status;
+    }
+    return 200;
+  };
+  EXPECT_EQ(status_of(server.url()), 422);
+  EXPECT_EQ(status_of("http://127.0.0.1:1"), std::nullopt);
 }
 
 TEST_F(HttpRewardTest, TheTokenComesFromTheEnvironment) {

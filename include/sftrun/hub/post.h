@@ -2,8 +2,11 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
+#include <utility>
 
+#include "sftrun/core/error.h"
 #include "sftrun/hub/settings.h"
 
 /// Requests to a user's own server: JSON in, JSON out.
@@ -18,6 +21,14 @@ struct PostOptions {
   std::function<bool()> should_stop = {};  ///< asked often; true ends the request. Empty: never
 };
 
+/// A request that failed.
+struct RequestError : CommError {
+  RequestError(std::optional<int> status, std::string message, std::string where, std::string fix)
+      : CommError(std::move(message), std::move(where), std::move(fix)), status(status) {}
+  /// HTTP's, with which the server refused; nullopt: no response, or one that cannot be read.
+  std::optional<int> status;
+};
+
 /// The token of a server, in a variable of the environment.
 /// @param whose for errors: "the reward judge"   @param where the variable was named   @param key that
 /// names it
@@ -30,7 +41,7 @@ Secret token_in_variable(const std::string& variable, const std::string& whose,
 /// states 408, 425, 429 and 5xx are tried again; what the server asks for (Retry-After) is kept.
 /// Redirects are not followed.
 /// @param what that the user asked for, for errors: "reward `judge`"
-/// @throws CommError naming `what` and the URL   @throws Error (130) if `should_stop` returns true
+/// @throws RequestError naming `what` and the URL   @throws Error (130) if `should_stop` returns true
 std::string post_json(const std::string& url, const std::string& json, const std::string& what,
                       const PostOptions& options);
 /// The same by GET, without a body.

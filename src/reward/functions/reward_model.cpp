@@ -87,8 +87,9 @@ class RewardModelReward : public Function {
     has_failed_ = false;
     try {
       hub::get_json(base + std::string(kHealth), name_, options_);
-    } catch (const CommError& error) {
-      if (error.message().find("answers with status") == std::string::npos) throw;
+    } catch (const hub::RequestError& error) {
+      constexpr int kFirstRefusal = 400;
+      if (error.status.value_or(0) < kFirstRefusal) throw;
     }
   }
 

@@ -9,6 +9,7 @@ short      one reward too few
 text       a text in place of JSON
 nan        NaN
 wrong      status 422 and a reason
+quotes     status 500 and a reason that quotes another status
 moved      a redirect
 token      401 without the token "secret"
 
@@ -65,6 +66,8 @@ class Judge(http.server.BaseHTTPRequestHandler):
             rewards[0] = float("nan")
         if way == "wrong":
             return self.answer(422, "unknown key \"colour\"")
+        if way == "quotes":
+            return self.answer(500, "the model behind it answers with status 401")
         if way == "moved":
             return self.answer(307, "", [("Location", "/other")])
         if way == "token" and self.headers.get("Authorization") != "Bearer secret":
