@@ -309,17 +309,25 @@ setup_cuda() {
 
 # ---- The reference implementation, for parity tests
 
-reference_is_there() {  # every pin of the requirements files is installed, there or beside the torch it uses
-  local line name pattern
-  [ -x .venv-ref/bin/python ] || return 1
+pins_are_there() (  # pins_are_there FILE FOLDER...: every pin of a requirements file is installed in one of the folders
   shopt -s nocaseglob nullglob
+  local file=$1 folder line name found
+  shift
   while IFS= read -r line; do
     name=${line%%==*}
-    name=${name//-/_}-${line##*==}.dist-info
-    pattern=(.venv-ref/lib/python3*/site-packages/"$name"* "${torch_root%/torch}/$name"*)
-    [ ${#pattern[@]} -gt 0 ] || { shopt -u nocaseglob nullglob && return 1; }
-  done < <(sed -E 's/[ ]*#.*//;/^$/d' scripts/requirements-reference*.txt)
-  shopt -u nocaseglob nullglob
+    name=${name//[-.]/_}  # installers write names in several ways
+    found=()
+    for folder; do found+=("$folder"/${name//_/[-_.]}-${line##*==}.dist-inf[o]); done
+    [ ${#found[@]} -gt 0 ] || return 1
+  done < <(sed -E 's/[ ]*#.*//;/^$/d' "$file")
+)
+
+reference_is_there() {  # some of it may be beside the torch that it uses
+  local file
+  [ -x .venv-ref/bin/python ] || return 1
+  for file in scripts/requirements-reference*.txt; do
+    pins_are_there "$file" .venv-ref/lib/python3*/site-packages "${torch_root%/torch}" || return 1
+  done
 }
 setup_reference() {
   if reference_is_there; then
@@ -339,15 +347,8 @@ setup_reference() {
     fail 5 "pip could not install the reference stack (its message is above)" "check the network, then run this again"
 }
 
-deepspeed_is_there() {  # every pin is installed
-  local line name
-  while IFS= read -r line; do
-    name=${line%%==*}
-    [ -d ".venv-ref/deepspeed/${name//-/_}-${line##*==}.dist-info" ] || return 1
-  done < <(sed -E 's/[ ]*#.*//;/^$/d' scripts/requirements-deepspeed.txt)
-}
 setup_deepspeed() {
-  if deepspeed_is_there; then
+  if pins_are_there scripts/requirements-deepspeed.txt .venv-ref/deepspeed; then
     say "DeepSpeed: there (.venv-ref/deepspeed)"
     return
   fi
@@ -362,20 +363,8 @@ setup_deepspeed() {
 
 # ---- vLLM, which reads what sftrun writes
 
-vllm_is_there() {  # every pin is installed
-  local line name pattern
-  [ -x .venv-vllm/bin/python ] || return 1
-  shopt -s nocaseglob nullglob
-  while IFS= read -r line; do
-    name=${line%%==*}
-    name=${name//[-.]/_}
-    pattern=(.venv-vllm/lib/python3*/site-packages/${name//_/[-_.]}-${line##*==}.dist-inf[o])
-    [ ${#pattern[@]} -gt 0 ] || { shopt -u nocaseglob nullglob && return 1; }
-  done < <(sed -E 's/[ ]*#.*//;/^$/d' scripts/requirements-vllm.txt)
-  shopt -u nocaseglob nullglob
-}
 setup_vllm() {
-  if vllm_is_there; then
+  if [ -x .venv-vllm/bin/python ] && pins_are_there scripts/requirements-vllm.txt .venv-vllm/lib/python3*/site-packages; then
     say "vLLM: there (.venv-vllm)"
     return
   fi
