@@ -238,18 +238,17 @@ void require_negatives(const config::LoadedConfig& loaded) {
 void require_model_of_objective(const config::LoadedConfig& loaded,
                                 const std::filesystem::path& model_path) {
   const config::ObjectiveInfo& objective = loaded.config.train.objective_info();
-  if (objective.head != config::HeadKind::kLanguage || !weights::is_embedding_model(model_path))
-    return;
-  throw ConfigError(fmt::format("the model {} embeds texts (it has a modules.json), and "
-                                "train.objective {} trains a model that writes them",
-                                loaded.config.model.name, objective.name),
-                    loaded.place_of("model.name"),
-                    fmt::format("name a language model, or an objective that begins with such "
-                                "models: {}",
-                                joined(config::objective_names([](const auto& row) {
-                                         return row.head != config::HeadKind::kLanguage;
-                                       }),
-                                       " or ")));
+  if (objective.head != config::HeadKind::kLanguage) return;
+  weights::refuse_embedding_model(
+      model_path,
+      {.model = "the model " + loaded.config.model.name,
+       .why = fmt::format("train.objective {} trains a model that writes them", objective.name),
+       .where = loaded.place_of("model.name"),
+       .fix = fmt::format("name a language model, or an objective that begins with such models: {}",
+                          joined(config::objective_names([](const auto& row) {
+                                   return row.head != config::HeadKind::kLanguage;
+                                 }),
+                                 " or "))});
 }
 
 }  // namespace

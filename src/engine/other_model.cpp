@@ -36,10 +36,9 @@ OtherModel::OtherModel(const PreparedRun& run, OtherModelAsked asked, std::strin
 }
 
 std::shared_ptr<const weights::Checkpoint> OtherModel::open() const {
-  if (weights::is_embedding_model(request_.adapter.value_or(request_.model)))
-    throw ConfigError(
-        fmt::format("{} embeds texts (it has a modules.json), and gives no tokens", asked_.word),
-        asked_.setting, "name a language model");
+  weights::refuse_embedding_model(
+      request_.adapter.value_or(request_.model),
+      {.model = asked_.word, .where = asked_.setting, .fix = "name a language model"});
   const bool is_of_run = request_.adapter && request_.model == run_.model_path.string();
   return is_of_run ? run_.checkpoint : weights::Checkpoint::open(request_.model);
 }

@@ -152,9 +152,11 @@ class AdapterLoader {
                          is_run ? excerpt((path / "adapter").string())
                                 : "the folder of a PEFT adapter on the server's machine"));
     }
-    if (weights::is_embedding_model(path))
-      refuse(fmt::format("the adapter {} embeds texts (it has a modules.json), and gives no tokens",
-                         shown));
+    try {
+      weights::refuse_embedding_model(path, {.model = "the adapter " + shown});
+    } catch (const ConfigError& error) {
+      refuse(error.message());
+    }
   }
   [[noreturn]] static void refuse(const std::string& what) {
     throw serve::ApiError(serve::kBadRequest, what, "lora_path");

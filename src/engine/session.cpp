@@ -379,7 +379,7 @@ OpenedModel open_model(const app::ModelRequest& request, const Compute& compute)
   loaded.text = request.read_as ? text_of_run(request, *loaded.checkpoint)
                                 : text_as_trained(request, *loaded.checkpoint);
   opened.options.with_vision = request.takes_images && reads_images(loaded.text);
-  loaded.embeds = weights::is_embedding_model(request.adapter.value_or(request.model));
+  loaded.trained = request.adapter.value_or(request.model);
   loaded.dtype = compute.dtype;
   opened.options.dtype = compute.dtype;
   opened.options.device = compute.device;
@@ -432,10 +432,10 @@ void tell_of(const Compute& compute) {
 }  // namespace
 
 void refuse_embedder(const LoadedModel& model) {
-  if (!model.embeds) return;
-  throw ConfigError("the model embeds texts (it has a modules.json), and gives no tokens",
-                    "--model or --adapter",
-                    "use sftrun score, which writes embeddings, or sentence-transformers");
+  weights::refuse_embedding_model(
+      model.trained,
+      {.where = "--model or --adapter",
+       .fix = "use sftrun score, which writes embeddings, or sentence-transformers"});
 }
 
 void require_language_head(const LoadedModel& model) {

@@ -62,8 +62,8 @@ struct LoadedModel {
   data::TextModel text;
   std::unique_ptr<ModelDivision> division;  ///< null: this process has the whole model
   std::unique_ptr<model::Decoder> decoder;  ///< with its adapter, if one was named
-  bool embeds = false;                      ///< it, or its adapter, was trained to embed texts
-  at::ScalarType dtype = at::kFloat;        ///< it computes in
+  std::filesystem::path trained;  ///< folder of the adapter, or else folder or file of the model
+  at::ScalarType dtype = at::kFloat;  ///< it computes in
   // Null without a division.
   std::unique_ptr<parallel::Strategy> strategy;
   std::unique_ptr<parallel::MeshCopy> copy;

@@ -200,11 +200,11 @@ void require_same_teacher(const TeacherDescription& earlier, const TeacherDescri
 
 /// @throws ConfigError for a classifier, a reward model or one that embeds texts
 void require_tokens_of_model(const LoadedModel& teacher) {
-  if (teacher.embeds)
-    throw ConfigError("the model embeds texts (it has a modules.json), and gives no tokens",
-                      "--model or --adapter",
-                      "name a language model as the teacher; sftrun score without --topk writes "
-                      "the embeddings of this one");
+  weights::refuse_embedding_model(
+      teacher.trained,
+      {.where = "--model or --adapter",
+       .fix = "name a language model as the teacher; sftrun score without --topk writes the "
+              "embeddings of this one"});
   if (!teacher.checkpoint->arch().score) return;
   throw ConfigError("the model has a head of scores, and gives no tokens", "--model or --adapter",
                     "name a language model as the teacher; sftrun score without --topk writes the "

@@ -169,13 +169,12 @@ std::optional<ImageSide> image_side_of(const MergeOptions& options, const Source
 void require_language_head(const MergeOptions& options, const Sources& sources) {
   if (options.format != "gguf") return;
   const auto& trained = options.adapter ? options.adapter : options.checkpoint;
-  if (weights::is_embedding_model(trained.value_or(options.base)))
-    throw ConfigError(
-        "the model embeds texts (it has a modules.json), and the GGUF files that sftrun writes "
-        "have no pooling",
-        options.output.string(),
-        "write a directory: sentence-transformers and vLLM read it, and llama.cpp's "
-        "convert_hf_to_gguf.py converts it");
+  weights::refuse_embedding_model(
+      trained.value_or(options.base),
+      {.why = "the GGUF files that sftrun writes have no pooling",
+       .where = options.output.string(),
+       .fix = "write a directory: sentence-transformers and vLLM read it, and llama.cpp's "
+              "convert_hf_to_gguf.py converts it"});
   if (!sources.base.checkpoint->arch().score) return;
   throw ConfigError("the model has a head of scores, and a GGUF file has a language-model head",
                     options.output.string(),

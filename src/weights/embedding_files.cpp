@@ -118,6 +118,13 @@ bool is_embedding_model(const fs::path& folder) {
   return is_folder(folder) && has_optional_file(folder / kModules);
 }
 
+void refuse_embedding_model(const fs::path& folder, const EmbedderRefusal& refusal) {
+  if (!is_embedding_model(folder)) return;
+  throw ConfigError(
+      fmt::format("{} embeds texts (it has a {}), and {}", refusal.model, kModules, refusal.why),
+      refusal.where, refusal.fix);
+}
+
 std::optional<EmbeddingSettings> read_embedding_files(const fs::path& folder) {
   if (!is_embedding_model(folder)) return std::nullopt;
   const fs::path path = folder / kModules;

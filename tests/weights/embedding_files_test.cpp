@@ -40,6 +40,20 @@ TEST(EmbeddingFiles, AreReadAsTheyWereWritten) {
   }
 }
 
+TEST(EmbeddingFiles, AModelThatHasThemIsRefusedInTheWordsOfTheCaller) {
+  const test::TemporaryDirectory directory;
+  const fs::path folder = directory.path();
+  refuse_embedding_model(folder, {.where = "here", .fix = "name another"});
+  write_embedding_files(folder, {}, 32);
+  test::expect_error<ConfigError>(
+      [&] { refuse_embedding_model(folder, {.where = "here", .fix = "name another"}); },
+      {"the model embeds texts (it has a modules.json), and gives no tokens", "here",
+       "name another"});
+  test::expect_error<ConfigError>(
+      [&] { refuse_embedding_model(folder, {.model = "the teacher", .why = "has no head"}); },
+      {"the teacher embeds texts (it has a modules.json), and has no head"});
+}
+
 /// As version 6 of the library writes them, without the files that older ones lack.
 void write_modules(const fs::path& folder, const std::string& type, const std::string& pooling) {
   fs::create_directories(folder / "1_Pooling");

@@ -28,6 +28,14 @@ void write_embedding_files(const std::filesystem::path& folder, const EmbeddingS
 /// kind than `read_embedding_files` reads.
 bool is_embedding_model(const std::filesystem::path& folder);
 
+/// Why an embedding model is refused: "{model} embeds texts (it has a modules.json), and {why}".
+struct EmbedderRefusal {
+  std::string model = "the model", why = "gives no tokens";
+  std::string where = {}, fix = {};
+};
+/// @param folder as `is_embedding_model`   @throws ConfigError if it is one
+void refuse_embedding_model(const std::filesystem::path& folder, const EmbedderRefusal& refusal);
+
 /// nullopt: the folder is no embedding model.
 /// @throws DataError for modules and pooling of other kinds
 std::optional<EmbeddingSettings> read_embedding_files(const std::filesystem::path& folder);
