@@ -47,7 +47,7 @@ void require_local_files(const config::LoadedConfig& loaded) {
   if (has_adapter_on_hub(here.config)) here.config.tuning.lora.init_from.clear();
   config::require_files(here);
   data::require_chat_template(here);
-  if (here.config.train.has_rollouts()) reward::require_programs(here.config.train.rollouts);
+  reward::require_programs(here.config.train);
 }
 
 /// For `config show`, which may be called before the data exist.

@@ -155,7 +155,7 @@ void warn_and_announce(const config::RunConfig& asked, const Run& run,
 void print_dry_run(const TrainOptions& options, const config::RunConfig& asked, const Run& run,
                    const ModelHeaders& headers, bool on_gpu, const std::string& launch) {
   config::RunConfig shown = shown_config(run, headers, on_gpu);
-  if (shown.train.has_rollouts()) reward::require_programs(shown.train.rollouts);
+  reward::require_programs(shown.train);
   const RunCheck found =
       check_run(shown, run.model_path, headers, sizes_follow_data(shown, run.batches));
   const Forecast steps = forecast(shown, found.train, run.batches);

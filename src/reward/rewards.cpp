@@ -76,7 +76,9 @@ void Rewards::finish() {
   for (const auto& function : functions_) function->finish();
 }
 
-void require_programs(const config::RolloutsConfig& rollouts) {
+void require_programs(const config::TrainConfig& train) {
+  if (!train.has_rollouts()) return;
+  const config::RolloutsConfig& rollouts = train.rollouts;
   const Rewards judges(rollouts.reward, {});
   if (!rollouts.environment.empty())
     const OutsideProgram answers({.name = kEnvironmentProgram,

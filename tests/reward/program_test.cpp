@@ -114,17 +114,22 @@ TEST_F(ProgramRewardTest, OneThatKeepsDyingIsNamed) {
 }
 
 TEST(RequirePrograms, OfTheRewardsAndTheEnvironment) {
-  config::RolloutsConfig rollouts;
-  require_programs(rollouts);
+  config::TrainConfig train;
+  config::RolloutsConfig& rollouts = train.rollouts;
+  train.objective = config::Objective::kGrpo;
+  rollouts.reward = test::specs_of("{name: length}");
+  require_programs(train);
   rollouts.environment = "./no-such-tools.py";
-  test::expect_error<ConfigError>([&] { require_programs(rollouts); },
+  test::expect_error<ConfigError>([&] { require_programs(train); },
                                   {"the program of the environment cannot run: "
                                    "./no-such-tools.py does not exist",
                                    "(train.rollouts.environment)"});
   rollouts.environment = "cat";
   rollouts.reward = test::specs_of("{name: program, command: no-such-judge}");
-  test::expect_error<ConfigError>([&] { require_programs(rollouts); },
+  test::expect_error<ConfigError>([&] { require_programs(train); },
                                   {"there is no no-such-judge", "(rewards.yaml:1:"});
+  train.objective = config::Objective::kSft;  // which writes no answers
+  require_programs(train);
 }
 
 /// Before the first answer.

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "sftrun/config/rewards.h"
-#include "sftrun/config/rollouts.h"
+#include "sftrun/config/run_config.h"
 
 /// Judges answers. config/rewards.h has a row for each function; an entry of src/reward/functions/
 /// computes it.
@@ -87,10 +87,10 @@ class Rewards {
   std::vector<std::unique_ptr<Function>> functions_;
 };
 
-/// Before anything is loaded: of the rewards and the environment of a run.
+/// Before anything is loaded: of the rewards and the environment of a run that judges its own answers.
 /// @throws ConfigError for a program that is missing or may not be executed, as for a setting that cannot
 /// be used here
-void require_programs(const config::RolloutsConfig& rollouts);
+void require_programs(const config::TrainConfig& train);
 
 /// What was asked: "prompt", the messages before the last answer (of "messages", or of ShareGPT's "conversations"), or Alpaca's
 /// "instruction" with its "input"; null: the record has none.
