@@ -69,9 +69,9 @@ void RunLog::warn_of_server(int64_t done, const observe::NamedValues& objective)
   if (!is_server_far_ || was_far) return;
   log::warn(
       "step {}: the server's log-probabilities of its answers are {:.2g} from those of the model, "
-      "mean over tokens: the answers are hardly the model's own, and little is learnt from them. "
-      "Does {} serve the base model of the run, with its adapter, and in a similar dtype? "
-      "(train.rollouts.engine, docs/grpo.md)",
+      "mean over tokens: the answers are hardly the model's own, so that their rewards say little "
+      "of what the model itself writes. Does {} serve the base model of the run, with its adapter, "
+      "and in a similar dtype? (train.rollouts.engine, docs/grpo.md)",
       done, *difference, rollouts.engine);
 }
 
