@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "from_all_ranks.h"
 #include "judged_together.h"
 #include "sftrun/core/error.h"
 #include "sftrun/reward/rewards.h"
@@ -17,22 +18,13 @@ namespace {
 
 using ConversationJson = nlohmann::ordered_json;
 
-/// What each rank says when its conversations have gone on by a turn.
-struct Progress {
-  int stop_exit_code = 0;    // the largest of all ranks
-  std::vector<size_t> open;  // conversations that go on, of all ranks
-};
-
-Progress progress_of_all(parallel::Communicator& comm, const Progress& own) {
-  Progress all;
-  const ConversationJson message = {{"stop", own.stop_exit_code}, {"open", own.open}};
-  for (const std::string& text : comm.all_gather_texts(message.dump())) {
-    const ConversationJson of_rank = ConversationJson::parse(text);
-    all.stop_exit_code = std::max(all.stop_exit_code, of_rank["stop"].get<int>());
-    for (const ConversationJson& index : of_rank["open"]) all.open.push_back(index.get<size_t>());
-  }
-  std::sort(all.open.begin(), all.open.end());
-  return all;
+/// The conversations of all ranks that go on, in their order.
+std::vector<size_t> open_of_all(const FromAllRanks& ranks) {
+  std::vector<size_t> open;
+  for (const nlohmann::ordered_json& of_rank : ranks.messages)
+    for (const auto& index : of_rank) open.push_back(index.get<size_t>());
+  std::sort(open.begin(), open.end());
+  return open;
 }
 
 /// Turns of an answer have other random numbers than the first one.
@@ -71,13 +63,13 @@ int ConversationWriter::write(PromptTask& task, Conversations& own) {
   for (int64_t turn = 0; !open.empty(); ++turn) {
     if (const int code = write_turns(task, turn, open, own)) return code;
     if (environment_ == nullptr) return 0;
-    Progress progress;
-    progress.stop_exit_code = failure_.guard([&] { hear(task, own); });
+    const int code = failure_.guard([&] { hear(task, own); });
+    std::vector<size_t> goes_on;
     for (const auto& [index, conversation] : own)
-      if (!conversation.has_ended) progress.open.push_back(index);
-    progress = progress_of_all(rank_.comm(), progress);
-    if (progress.stop_exit_code != 0) return progress.stop_exit_code;
-    open = std::move(progress.open);
+      if (!conversation.has_ended) goes_on.push_back(index);
+    const FromAllRanks ranks = from_all_ranks(rank_.comm(), code, goes_on);
+    if (ranks.exit_code != 0) return ranks.exit_code;
+    open = open_of_all(ranks);
   }
   return 0;
 }

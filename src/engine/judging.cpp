@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "answer_record.h"
+#include "from_all_ranks.h"
 #include "judged_together.h"
 #include "sftrun/core/error.h"
 
@@ -106,21 +107,18 @@ std::vector<JudgedAnswer> judge_conversations(const config::RolloutsConfig& roll
 JudgedByAll judged_by_all(parallel::Communicator& comm, int code,
                           const std::vector<JudgedAnswer>& own, size_t num_answers,
                           bool has_logps) {
-  JudgedJson message = {{"stop", code}, {"answers", JudgedJson::array()}};
-  if (code == 0)
-    for (const JudgedAnswer& one : own)
-      message["answers"].push_back({one.index, train::to_json(one.answer, has_logps), one.sample});
-  const std::vector<uint8_t> packed = JudgedJson::to_msgpack(message);
-  JudgedByAll all{.stop_exit_code = 0, .answers = std::vector<JudgedAnswer>(num_answers)};
-  for (const std::string& text : comm.all_gather_texts({packed.begin(), packed.end()})) {
-    const JudgedJson of_rank = JudgedJson::from_msgpack(text.begin(), text.end());
-    all.stop_exit_code = std::max(all.stop_exit_code, of_rank["stop"].get<int>());
-    for (const JudgedJson& one : of_rank["answers"]) {
+  JudgedJson message = JudgedJson::array();
+  for (const JudgedAnswer& one : own)
+    message.push_back({one.index, train::to_json(one.answer, has_logps), one.sample});
+  const FromAllRanks ranks = from_all_ranks(comm, code, std::move(message));
+  JudgedByAll all{.stop_exit_code = ranks.exit_code, .answers = {}};
+  if (all.stop_exit_code != 0) return all;
+  all.answers.resize(num_answers);
+  for (const JudgedJson& of_rank : ranks.messages)
+    for (const JudgedJson& one : of_rank) {
       const auto index = one[0].get<size_t>();
       all.answers.at(index) = {index, train::rollout_answer_of(one[1]), one[2]};
     }
-  }
-  if (all.stop_exit_code != 0) all.answers.clear();
   return all;
 }
 

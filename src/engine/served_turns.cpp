@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "from_all_ranks.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/for_each_together.h"
 #include "sftrun/core/log.h"
@@ -89,9 +90,7 @@ int ServedTurns::write(const Turns& turns) {
   if (code != 0) return code;
   rank.activity().set_work(Work::kGenerating);
   code = failure_.guard([&] { ask_for_all(turns); });
-  for (const std::vector<double>& of_rank : rank.comm().all_gather({static_cast<double>(code)}))
-    code = std::max(code, static_cast<int>(of_rank.at(0)));
-  return code;
+  return from_all_ranks(rank.comm(), code).exit_code;
 }
 
 /// Of the answers that are dealt to this rank's copy of the model.
