@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "sftrun/core/error.h"
-#include "sftrun/core/json_depth.h"
+#include "sftrun/core/outside_json.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 
@@ -29,19 +29,13 @@ constexpr const char* kReadsIds =
 /// @return discarded: not JSON, or too much of it
 ServerJson parsed(const std::string& body) {
   constexpr size_t kMaxDepth = 32;
-  if (!is_modest_json(body, kMaxDepth)) return ServerJson::value_t::discarded;
-  return ServerJson::parse(body, nullptr, /*allow_exceptions=*/false);
+  return parse_outside_json(body, kMaxDepth);
 }
 
 const ServerJson* find_in(const ServerJson& object, const char* key) {
   if (!object.is_object()) return nullptr;
   const auto found = object.find(key);
   return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
-std::string text_in(const ServerJson& object, const char* key) {
-  const ServerJson* value = find_in(object, key);
-  return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
 }
 
 /// @return what is wrong with a list of token ids; empty: nothing
@@ -128,7 +122,7 @@ std::string read_completion(const std::string& body, const AskedCompletion& aske
   if (!std::ranges::equal(read_prompt, asked.prompt))
     return fmt::format("another prompt, of {} instead of {}", counted(read_prompt.size(), "token"),
                        asked.prompt.size());
-  const std::string finish = text_in(choice, "finish_reason");
+  const std::string finish = text_under(choice, "finish_reason");
   if (finish != "stop" && finish != "length")
     return fmt::format("with the finish_reason {}, which is neither \"stop\" nor \"length\"",
                        excerpt(choice.value("finish_reason", ServerJson()).dump()));
@@ -142,7 +136,8 @@ std::string read_models(const std::string& body, std::vector<ListedModel>& model
   if (data == nullptr || !data->is_array())
     return fmt::format("`{}`, which has no list \"data\" of models", excerpt(body));
   for (const ServerJson& entry : *data) {
-    ListedModel model{.id = text_in(entry, "id"), .root = text_in(entry, "root"), .max_length = {}};
+    ListedModel model{
+        .id = text_under(entry, "id"), .root = text_under(entry, "root"), .max_length = {}};
     if (model.id.empty()) return "with a model that has no id";
     if (const ServerJson* length = find_in(entry, "max_model_len");
         length != nullptr && length->is_number_integer())

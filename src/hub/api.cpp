@@ -6,6 +6,7 @@
 
 #include "refusal.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/outside_json.h"
 #include "sftrun/core/strings.h"
 #include "url.h"
 
@@ -18,11 +19,6 @@ constexpr size_t kMaxPageBytes = size_t{64} << 20, kMaxFiles = 1'000'000, kMaxPa
 constexpr double kMaxPageS = 300;
 /// The largest size that every JSON reader represents exactly.
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 53;
-
-std::string text_of(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
-}
 
 std::optional<uint64_t> size_of(const json& object) {
   const auto found = object.find("size");
@@ -42,15 +38,15 @@ std::optional<uint64_t> size_of(const json& object) {
 std::optional<RemoteFile> file_of(const json& entry, const std::string& url,
                                   const Settings& settings) {
   if (!entry.is_object()) malformed("an entry that is not an object", url, settings);
-  if (text_of(entry, "type") != "file") return std::nullopt;
-  RemoteFile file{.path = text_of(entry, "path")};
+  if (text_under(entry, "type") != "file") return std::nullopt;
+  RemoteFile file{.path = text_under(entry, "path")};
   if (!is_relative_path(file.path)) malformed("a file name outside its folder", url, settings);
   const auto lfs = entry.find("lfs");
   const bool is_large = lfs != entry.end() && lfs->is_object();
   const std::optional<uint64_t> size = size_of(is_large ? *lfs : entry);
   if (!size) malformed("an invalid file size: " + file.path, url, settings);
   file.size = *size;
-  file.checksum = checksum_of_etag(text_of(is_large ? *lfs : entry, "oid"));
+  file.checksum = checksum_of_etag(text_under(is_large ? *lfs : entry, "oid"));
   return file;
 }
 
@@ -134,7 +130,7 @@ std::string HubApi::commit_of(const RepoName& name) {
   const std::string url = fmt::format("{}/revision/{}", api_url(name),
                                       quoted(name.revision_or_main(), /*keep_slashes=*/false));
   const Page page = get_page(name, url);
-  const std::string commit = page.content.is_object() ? text_of(page.content, "sha") : "";
+  const std::string commit = page.content.is_object() ? text_under(page.content, "sha") : "";
   if (!is_commit(commit)) malformed("it names no commit", url, settings_);
   return commit;
 }

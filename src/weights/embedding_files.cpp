@@ -9,6 +9,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/optional_file.h"
+#include "sftrun/core/outside_json.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/spec/trained_names.h"
 
@@ -73,10 +74,7 @@ bool is_mean_pooling(const fs::path& path) {
 }
 
 std::string prompt_in(const ordered_json& config, const char* name) {
-  if (!config.contains("prompts") || !config["prompts"].is_object()) return {};
-  const ordered_json& prompts = config["prompts"];
-  const auto found = prompts.find(name);
-  return found != prompts.end() && found->is_string() ? found->get<std::string>() : std::string();
+  return config.contains("prompts") ? text_under(config["prompts"], name) : std::string();
 }
 
 class HeadlessCheckpoint final : public ForwardingCheckpoint {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 
+#include "sftrun/core/outside_json.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/weights/gguf.h"
 
@@ -11,11 +12,6 @@ namespace sftrun::weights {
 namespace {
 
 using nlohmann::json;
-
-std::string text_of(const json& metadata, const char* key) {
-  const auto found = metadata.find(key);
-  return found != metadata.end() && found->is_string() ? found->get<std::string>() : "";
-}
 
 bool is_name(std::string_view text) {
   return !text.empty() && text[0] != '.' && std::all_of(text.begin(), text.end(), [](char c) {
@@ -56,8 +52,8 @@ std::string plain(const std::string& name) {
 bool is_the_model_itself(const json& metadata, const std::string& repository) {
   const auto count = metadata.find("general.base_model.count");
   if (count != metadata.end() && *count != json(1)) return false;  // a merge of several
-  const std::string name = plain(text_of(metadata, "general.name"));
-  return !name.empty() && (name == plain(text_of(metadata, "general.base_model.0.name")) ||
+  const std::string name = plain(text_under(metadata, "general.name"));
+  return !name.empty() && (name == plain(text_under(metadata, "general.base_model.0.name")) ||
                            name == plain(repository.substr(repository.find('/') + 1)));
 }
 
@@ -66,9 +62,9 @@ bool is_the_model_itself(const json& metadata, const std::string& repository) {
 std::optional<std::string> source_repository(const json& metadata) {
   for (const char* key :
        {"general.source.huggingface.repository", "general.source.repo_url", "general.source.url"}) {
-    if (std::string found = repository_in(text_of(metadata, key)); !found.empty()) return found;
+    if (std::string found = repository_in(text_under(metadata, key)); !found.empty()) return found;
   }
-  std::string base = repository_in(text_of(metadata, "general.base_model.0.repo_url"));
+  std::string base = repository_in(text_under(metadata, "general.base_model.0.repo_url"));
   if (base.empty() || !is_the_model_itself(metadata, base)) return std::nullopt;
   return base;
 }

@@ -4,6 +4,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/optional_file.h"
+#include "sftrun/core/outside_json.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
 
@@ -62,11 +63,6 @@ struct ProcessorFiles {
   }
 };
 
-std::string string_of(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
 /// Without the ending that says which library a class uses.
 std::string_view without_ending(std::string_view type) {
   for (const std::string_view ending : {"Fast", "Pil"})
@@ -75,13 +71,13 @@ std::string_view without_ending(std::string_view type) {
 }
 
 std::string named_type(const ProcessorFiles& files) {
-  std::string type = string_of(files.settings(), "image_processor_type");
+  std::string type = text_under(files.settings(), "image_processor_type");
   if (!type.empty()) return type;
-  type = string_of(files.settings(), "feature_extractor_type");
+  type = text_under(files.settings(), "feature_extractor_type");
   constexpr std::string_view kOldEnding = "FeatureExtractor";
   if (const size_t at = type.find(kOldEnding); at != std::string::npos)
     return type.replace(at, kOldEnding.size(), "ImageProcessor");
-  return string_of(files.model, "image_processor_type");
+  return text_under(files.model, "image_processor_type");
 }
 
 std::string supported_types() {
@@ -92,7 +88,7 @@ std::string supported_types() {
 }
 
 const ProcessorRow& row_of(const ProcessorFiles& files) {
-  const std::string type = named_type(files), model = string_of(files.model, "model_type");
+  const std::string type = named_type(files), model = text_under(files.model, "model_type");
   for (const ProcessorRow& row : kProcessors)
     if (type.empty() ? row.model_types.contains(model) : row.types.contains(without_ending(type)))
       return row;
@@ -201,12 +197,12 @@ class TextNumbers {
     if (patch) processor_.patch_size = *patch;
     if (processor_.kind == ProcessorKind::kPixtral) return read_merged_patch();
     const std::string key = "vision_feature_select_strategy";
-    std::string strategy = string_of(files_.processor, key.c_str());
-    if (strategy.empty()) strategy = string_of(files_.model, key.c_str());
+    std::string strategy = text_under(files_.processor, key.c_str());
+    if (strategy.empty()) strategy = text_under(files_.model, key.c_str());
     if (strategy.empty()) return;
     const auto tower = files_.model.find("vision_config");
     const bool has_class_token = tower != files_.model.end() && tower->is_object() &&
-                                 string_of(*tower, "model_type") == "clip_vision_model";
+                                 text_under(*tower, "model_type") == "clip_vision_model";
     processor_.extra_tokens =
         of_processor("num_additional_image_tokens").value_or(has_class_token ? 1 : 0) -
         (strategy == "default" ? 1 : 0);

@@ -4,6 +4,7 @@
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/optional_file.h"
+#include "sftrun/core/outside_json.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/images/video.h"
@@ -21,11 +22,6 @@ VideoJson object_of_file(const std::filesystem::path& file) {
   return value;
 }
 
-std::string text_at(const VideoJson& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
 /// The settings of videos, where they are, and of which model.
 struct VideoSettings {
   VideoJson values;
@@ -38,7 +34,7 @@ struct VideoSettings {
 VideoSettings video_settings_of(const std::filesystem::path& folder) {
   VideoSettings settings;
   if (has_optional_file(folder / "config.json"))
-    settings.model_type = text_at(object_of_file(folder / "config.json"), "model_type");
+    settings.model_type = text_under(object_of_file(folder / "config.json"), "model_type");
   const std::filesystem::path processor = folder / "processor_config.json";
   if (has_optional_file(processor)) {
     const VideoJson whole = object_of_file(processor);
@@ -60,9 +56,9 @@ VideoSettings video_settings_of(const std::filesystem::path& folder) {
 
 /// The class that transformers takes. An image processor's name is that of a class for videos only without an ending.
 std::string type_of_videos(const VideoSettings& settings) {
-  std::string type = text_at(settings.values, "video_processor_type");
+  std::string type = text_under(settings.values, "video_processor_type");
   if (!type.empty()) return type;
-  type = text_at(settings.values, "image_processor_type");
+  type = text_under(settings.values, "image_processor_type");
   constexpr std::string_view kImages = "ImageProcessor";
   if (const size_t at = type.find(kImages); at != std::string::npos)
     type.replace(at, kImages.size(), "VideoProcessor");

@@ -2,7 +2,7 @@
 
 #include "each_answer.h"
 #include "makers.h"
-#include "sftrun/core/json_depth.h"
+#include "sftrun/core/outside_json.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::reward {
@@ -32,8 +32,7 @@ class JsonReward : public EachAnswer {
   Value value(const Answer& answer) override {
     constexpr size_t kMaxDepth = 256;
     const std::string_view text = takes_fence_ ? without_fence(answer.text) : answer.text;
-    if (!is_modest_json(text, kMaxDepth)) return 0;
-    const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const Json json = parse_outside_json(text, kMaxDepth);
     if (json.is_discarded()) return 0;
     if ((type_ == "object" && !json.is_object()) || (type_ == "array" && !json.is_array()))
       return 0;

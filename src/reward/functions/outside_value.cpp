@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "sftrun/core/json_depth.h"
+#include "sftrun/core/outside_json.h"
 #include "sftrun/core/strings.h"
 
 namespace sftrun::reward {
@@ -52,8 +52,7 @@ std::string read_outside_line(std::string_view line, Value& value) {
   }
   const std::string what =
       fmt::format("`{}`, which is neither a number nor {{\"reward\": number}}", excerpt(line));
-  if (!is_modest_json(line, kMaxDepth)) return what;
-  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_outside_json(line, kMaxDepth);
   if (json.is_null()) return read_outside_value(json, value);
   if (!json.is_object() || !json.contains("reward")) return what;
   return read_outside_value(json["reward"], value);

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "sftrun/core/json_depth.h"
+#include "sftrun/core/outside_json.h"
 
 namespace sftrun::reward {
 namespace {
@@ -27,8 +27,7 @@ hub::PostOptions server_options(const config::RewardSpec& spec, const Surroundin
 
 nlohmann::ordered_json parse_response(const std::string& body) {
   constexpr size_t kMaxDepth = 16;
-  if (!is_modest_json(body, kMaxDepth)) return {};
-  auto json = nlohmann::ordered_json::parse(body, nullptr, /*allow_exceptions=*/false);
+  nlohmann::ordered_json json = parse_outside_json(body, kMaxDepth);
   return json.is_discarded() ? nlohmann::ordered_json() : json;
 }
 
