@@ -18,58 +18,42 @@
 #include "sftrun/data/record_error.h"
 #include "sftrun/data/retrieval.h"
 #include "sftrun/model/stage.h"
+#include "shared_passes.h"
 
 namespace sftrun::engine {
 namespace {
 
-/// Texts [first, end), together up to about so many tokens.
-struct EmbeddingPass {
-  int64_t first = 0, end = 0;
-};
-
-std::vector<EmbeddingPass> embedding_passes(const data::ExampleStore& texts) {
-  constexpr int64_t kTokens = 4096;
-  std::vector<EmbeddingPass> passes;
-  for (int64_t first = 0; first < texts.size();) {
-    int64_t end = first, tokens = 0;
-    while (end < texts.size() && (end == first || tokens + texts.stored(end).length <= kTokens))
-      tokens += texts.stored(end++).length;
-    passes.push_back({first, end});
-    first = end;
-  }
-  return passes;
-}
-
 /// @param all [texts, hidden] fp64: receives the rows of these
-void embed(const data::ExampleStore& texts, const EmbeddingPass& pass, bool is_mean,
+void embed(const data::ExampleStore& texts, const Neighbours& piece, bool is_mean,
            const model::Stage& stage, at::Tensor& all) {
   std::vector<data::Bin> bins;
-  for (int64_t text = pass.first; text < pass.end; ++text) bins.push_back({text});
+  for (size_t text = piece.first; text < piece.end; ++text)
+    bins.push_back({static_cast<int64_t>(text)});
   model::Decoder& decoder = stage.decoder();
   const model::PackedBatch packed = model::prepare_batch(
       data::make_batch(texts, bins, 0, std::ssize(bins)), decoder.rope(), decoder.batch_target(),
       {}, {.pooling = is_mean ? model::PoolingRows::kAll : model::PoolingRows::kLast});
   model::MicroBatchRun run(packed, [&](const at::Tensor& embeddings) -> layers::ScoredLoss {
-    all.narrow(0, pass.first, pass.end - pass.first).copy_(embeddings);
+    all.narrow(0, static_cast<int64_t>(piece.first), std::ssize(bins)).copy_(embeddings);
     return {at::zeros({}, embeddings.options().dtype(at::kDouble)), {}};
   });
   stage.forward(run);
   stage.loss(run);
 }
 
-/// The ranks share the passes, and each makes as many, as with shards of the weights all must.
 /// @return 0, or the exit code of a stop that any rank was asked for
 int embed_all(const data::ExampleStore& texts, const weights::EmbeddingSettings& settings,
               const LoadedModel& model, Rank& rank, at::Tensor& all) {
   const parallel::Mesh mesh = model.mesh(rank);
   const model::Stage stage = model.stage();
-  const std::vector<EmbeddingPass> passes = embedding_passes(texts);
-  for (size_t begin = 0; begin < passes.size(); begin += static_cast<size_t>(mesh.dp_size())) {
-    if (const int code = rank.stop_of_any_rank()) return code;
-    const size_t pass = begin + static_cast<size_t>(mesh.dp_rank());
-    embed(texts, pass < passes.size() ? passes[pass] : EmbeddingPass{}, settings.is_mean, stage,
-          all);
-  }
+  const std::vector<Neighbours> pieces = pieces_for_passes(
+      static_cast<size_t>(texts.size()),
+      [&](size_t i) { return int64_t{texts.stored(static_cast<int64_t>(i)).length}; });
+  const auto stop = [&] { return rank.stop_of_any_rank(); };
+  const int code = share_passes(mesh, pieces.size(), stop, [&](const SharedPass& pass) {
+    embed(texts, pass.own ? pieces[*pass.own] : Neighbours{}, settings.is_mean, stage, all);
+  });
+  if (code != 0) return code;
   if (!mesh.counts_loss_of(rank.env().rank)) all.zero_();
   at::Tensor sum = all.to(stage.decoder().batch_target().device);
   rank.comm().world().all_reduce(sum);

@@ -23,6 +23,8 @@
 #include "sftrun/data/scored_text.h"
 #include "sftrun/data/sequence.h"
 #include "sftrun/model/stage.h"
+#include "sftrun/parallel/counted_sums.h"
+#include "shared_passes.h"
 #include "teacher.h"
 
 namespace sftrun::engine {
@@ -93,20 +95,6 @@ data::Example to_example(const ScoredRecord& scored) {
   return example;
 }
 
-/// Neighbours with up to about kTokens tokens together: [first, end) of the records.
-std::vector<std::pair<size_t, size_t>> passes_over(const std::vector<ScoredRecord>& records) {
-  constexpr size_t kTokens = 4096;
-  std::vector<std::pair<size_t, size_t>> passes;
-  for (size_t first = 0; first < records.size();) {
-    size_t end = first, tokens = 0;
-    while (end < records.size() && (end == first || tokens + records[end].tokens.size() <= kTokens))
-      tokens += records[end++].tokens.size();
-    passes.emplace_back(first, end);
-    first = end;
-  }
-  return passes;
-}
-
 /// The records that have tokens, as one batch.
 data::Batch batch_of(const std::vector<ScoredRecord>& records, size_t first, size_t end) {
   std::vector<data::Example> examples;
@@ -167,31 +155,26 @@ void score_heads(const std::vector<ScoredRecord>& records, size_t first, size_t 
   }
 }
 
-/// The ranks share the passes, and each makes as many: with shards of the weights it makes one for
-/// the others where none is left.
 /// @return 0, or the exit code of a stop that any rank was asked for
 int score(std::vector<ScoredRecord>& records, const LoadedModel& model, Rank& rank) {
   const parallel::Mesh mesh = model.mesh(rank);
   const model::Stage stage = model.stage();
-  const auto passes = passes_over(records);
-  const auto parts = static_cast<size_t>(mesh.dp_size());
+  const std::vector<Neighbours> pieces =
+      pieces_for_passes(records.size(), [&](size_t i) { return std::ssize(records[i].tokens); });
   const auto& head = model.checkpoint->arch().score;
   const size_t width = head ? static_cast<size_t>(head->num_labels) : 1;
   std::vector<double> own(records.size() * width);
-  for (size_t begin = 0; begin < passes.size(); begin += parts) {
-    if (const int code = rank.stop_of_any_rank()) return code;
-    const size_t pass = begin + static_cast<size_t>(mesh.dp_rank());
-    const auto [first, end] = pass < passes.size() ? passes[pass] : std::pair<size_t, size_t>();
+  const auto stop = [&] { return rank.stop_of_any_rank(); };
+  const int code = share_passes(mesh, pieces.size(), stop, [&](const SharedPass& pass) {
+    const auto [first, end] = pass.own ? pieces[*pass.own] : Neighbours{};
     head ? score_heads(records, first, end, stage, own) : score(records, first, end, stage, own);
-  }
-  const auto ranks = rank.comm().all_gather(own);
-  for (size_t from = 0; from < ranks.size(); ++from) {
-    if (!mesh.counts_loss_of(static_cast<int>(from))) continue;
-    for (size_t i = 0; i < own.size(); ++i) {
-      ScoredRecord& scored = records[i / width];
-      if (head) scored.scores.resize(width);
-      (head ? scored.scores[i % width] : scored.logprob) += ranks[from][i];
-    }
+  });
+  if (code != 0) return code;
+  const std::vector<double> all = parallel::counted_sums(rank.comm(), mesh, own);
+  for (size_t i = 0; i < all.size(); ++i) {
+    ScoredRecord& scored = records[i / width];
+    if (head) scored.scores.resize(width);
+    (head ? scored.scores[i % width] : scored.logprob) = all[i];
   }
   for (ScoredRecord& scored : records)
     for (size_t token = 1; token < scored.tokens.size(); ++token)

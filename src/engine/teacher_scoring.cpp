@@ -24,6 +24,7 @@
 #include "sftrun/train/resume.h"
 #include "sftrun/weights/adapter_file.h"
 #include "sftrun/weights/fingerprint.h"
+#include "shared_passes.h"
 #include "teacher.h"
 
 namespace sftrun::engine {
@@ -71,21 +72,13 @@ class RankParts {
   uint64_t num_bytes_ = 0;
 };
 
-/// Consecutive examples, with about as many tokens as a pass needs to be fast.
+/// Examples in their order, with about as many tokens as a pass needs to be fast.
 std::vector<data::Bin> teacher_bins(const data::ExampleStore& examples,
                                     const std::vector<int64_t>& indices) {
-  constexpr int64_t kTokens = 4096;
   std::vector<data::Bin> bins;
-  int64_t tokens = 0;
-  for (const int64_t index : indices) {
-    const int64_t length = examples.stored(index).length;
-    if (bins.empty() || tokens + length > kTokens) {
-      bins.emplace_back();
-      tokens = 0;
-    }
-    bins.back().push_back(index);
-    tokens += length;
-  }
+  for (const auto& [first, end] : pieces_for_passes(
+           indices.size(), [&](size_t i) { return int64_t{examples.stored(indices[i]).length}; }))
+    bins.emplace_back(&indices[first], &indices[first] + (end - first));
   return bins;
 }
 
@@ -242,17 +235,7 @@ int TeacherScoring::prepare_folder() {
 /// @param bin empty: a pass for the other ranks alone
 void TeacherScoring::score_bin(const model::Stage& stage, const data::Dataset& dataset,
                                const data::Bin& bin, bool writes) {
-  const std::vector<data::Bin> bins(bin.empty() ? 0 : 1, bin);
-  const data::Batch batch =
-      data::make_batch(dataset.examples(), bins, 0, static_cast<int64_t>(bins.size()));
-  model::PackedBatch packed;
-  try {
-    packed =
-        model::prepare_batch(batch, model_.decoder->rope(), model_.decoder->batch_target(), {});
-  } catch (const data::MediaError& error) {
-    const int64_t example = bin[static_cast<size_t>(error.document())];
-    throw data::error_in_record(error, dataset.place_of(example), /*may_be_left_out=*/false);
-  }
+  const model::PackedBatch packed = device_batch(*model_.decoder, dataset, bin, {});
   model::MicroBatchRun run(packed);
   stage.forward(run);
   const auto targets = stage.top_tokens(run, description_.k, std::ssize(description_.tokens),
@@ -288,26 +271,22 @@ int TeacherScoring::score(const data::Dataset& dataset, const char* name) {
   const std::vector<data::Bin> bins = teacher_bins(examples, missing);
   const parallel::Mesh mesh = model_.mesh(rank_);
   const model::Stage stage = model_.stage();
-  const auto parts = static_cast<size_t>(mesh.dp_size());
   const bool writes = mesh.counts_loss_of(rank_.env().rank);
   double told = monotonic_seconds();
-  for (size_t begin = 0; begin < bins.size(); begin += parts) {
-    if (const int code = rank_.stop_of_any_rank()) return code;
+  const auto stop = [&] { return rank_.stop_of_any_rank(); };
+  return share_passes(mesh, bins.size(), stop, [&](const SharedPass& pass) {
     rank_.comm().activity().set_work(Work::kEvaluating);
-    const size_t number = begin + static_cast<size_t>(mesh.dp_rank());
-    score_bin(stage, dataset, number < bins.size() ? bins[number] : data::Bin(), writes);
-    for (size_t i = begin; i < std::min(begin + parts, bins.size()); ++i) {
+    score_bin(stage, dataset, pass.own ? bins[*pass.own] : data::Bin(), writes);
+    for (size_t i = pass.first; i < pass.end; ++i) {
       num_examples_ += std::ssize(bins[i]);
       for (const int64_t index : bins[i]) num_rows_ += examples.stored(index).label_tokens;
     }
     constexpr double kEvery = 10;  // seconds
     if (rank_.is_main() && monotonic_seconds() - told > kEvery) {
       told = monotonic_seconds();
-      log::info("{}: {} of {} scored", name, std::min(begin + parts, bins.size()),
-                counted(std::ssize(bins), "micro-batch"));
+      log::info("{}: {} of {} scored", name, pass.end, counted(std::ssize(bins), "micro-batch"));
     }
-  }
-  return 0;
+  });
 }
 
 void TeacherScoring::report() {

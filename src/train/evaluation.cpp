@@ -12,6 +12,7 @@
 #include "sftrun/config/best_metric.h"
 #include "sftrun/core/clock.h"
 #include "sftrun/model/stage.h"
+#include "sftrun/parallel/counted_sums.h"
 #include "sftrun/train/batches.h"
 #include "sftrun/train/divergence.h"
 #include "sftrun/train/embeddings.h"
@@ -171,19 +172,13 @@ namespace {
 /// Of all ranks that count losses.   @param own undefined: this rank has counted none
 std::vector<double> confusion_of_all(const at::Tensor& own, int64_t size,
                                      const parallel::Mesh& mesh, parallel::Communicator& comm) {
-  std::vector<double> total(static_cast<size_t>(size));
-  if (size == 0) return total;
-  std::vector<double> values(total.size());
+  std::vector<double> values(static_cast<size_t>(size));
+  if (size == 0) return values;
   if (own.defined()) {
     const at::Tensor host = own.cpu().contiguous();
     std::copy_n(host.const_data_ptr<double>(), size, values.begin());
   }
-  const auto ranks = comm.all_gather(values);
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    if (!mesh.counts_loss_of(static_cast<int>(rank))) continue;
-    for (size_t i = 0; i < total.size(); ++i) total[i] += ranks[rank][i];
-  }
-  return total;
+  return parallel::counted_sums(comm, mesh, values);
 }
 
 }  // namespace
@@ -233,12 +228,7 @@ EvalResult Evaluator::run(model::Decoder& decoder, parallel::Strategy& strategy,
     if (sums.confusion.defined())
       confusion = confusion.defined() ? confusion + sums.confusion : sums.confusion;
   }
-  std::vector<double> by_set(values.size());  // over all ranks
-  const auto ranks = comm.all_gather(values);
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    if (!mesh.counts_loss_of(static_cast<int>(rank))) continue;
-    for (size_t i = 0; i < by_set.size(); ++i) by_set[i] += ranks[rank][i];
-  }
+  const std::vector<double> by_set = parallel::counted_sums(comm, mesh, values);
   const size_t stride = names.size() + 1;
   std::vector<double> totals(stride);
   for (size_t i = 0; i < by_set.size(); ++i) totals[i % stride] += by_set[i];
