@@ -3,9 +3,13 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <numeric>
+
 #include "sftrun/data/batch_plan.h"
+#include "sftrun/parallel/counted_sums.h"
 #include "sftrun/train/micro_batch_schedule.h"
 #include "sftrun/train/objective.h"
+#include "shared_passes.h"
 
 namespace sftrun::engine {
 namespace {
@@ -14,41 +18,28 @@ namespace {
 /// @param together so many examples stay in one bin
 std::vector<data::Bin> bins_of(const data::ExampleStore& examples, const data::DatasetPart& part,
                                int64_t together = 1) {
-  constexpr int64_t kTokens = 4096;
+  const auto num_tokens = [&](size_t i) {
+    return int64_t{examples.stored(part.begin + static_cast<int64_t>(i)).length};
+  };
   std::vector<data::Bin> bins;
-  int64_t tokens = 0;
-  for (int64_t i = part.begin; i < part.end; ++i) {
-    const int64_t length = examples.stored(i).length;
-    const bool may_begin = (i - part.begin) % together == 0;
-    if (bins.empty() || (may_begin && tokens + length > kTokens)) {
-      bins.emplace_back();
-      tokens = 0;
-    }
-    bins.back().push_back(i);
-    tokens += length;
+  for (const Neighbours& piece : pieces_for_passes(static_cast<size_t>(part.end - part.begin),
+                                                   num_tokens, static_cast<size_t>(together))) {
+    data::Bin& bin = bins.emplace_back(piece.end - piece.first);
+    std::iota(bin.begin(), bin.end(), part.begin + static_cast<int64_t>(piece.first));
   }
   return bins;
 }
 
-/// @throws DataError naming the record, for images and features that cannot be read
-model::PackedBatch packed_bin(model::Decoder& decoder, const data::Dataset& dataset,
-                              const data::Bin& bin,
-                              const model::BatchOptions& options = {.with_documents = true}) {
-  const std::vector<data::Bin> bins(bin.empty() ? 0 : 1, bin);
-  const data::Batch batch =
-      data::make_batch(dataset.examples(), bins, 0, static_cast<int64_t>(bins.size()));
-  try {
-    return model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {}, options);
-  } catch (const data::MediaError& error) {
-    const int64_t example = bin[static_cast<size_t>(error.document())];
-    throw data::error_in_record(error, dataset.place_of(example), /*may_be_left_out=*/false);
-  }
+/// The bin of this rank; empty: the pass is for the other ranks alone.
+data::Bin bin_of(const SharedPass& pass, const std::vector<data::Bin>& bins) {
+  return pass.own ? bins[*pass.own] : data::Bin();
 }
 
 /// @param bin empty: a pass for the other ranks alone
 LabelSums sums_of_bin(const model::Stage& stage, const data::Dataset& dataset,
                       const data::Bin& bin) {
-  const model::PackedBatch packed = packed_bin(stage.decoder(), dataset, bin);
+  const model::PackedBatch packed =
+      device_batch(stage.decoder(), dataset, bin, {.with_documents = true});
   model::MicroBatchRun run(packed);
   stage.forward(run);
   const at::Tensor losses = stage.label_losses(run).to(at::kDouble);
@@ -63,7 +54,8 @@ LabelSums sums_of_bin(const model::Stage& stage, const data::Dataset& dataset,
 /// @param bin empty: a pass for the other ranks alone   @return of each example of the bin
 std::vector<double> logps_of_bin(const model::Stage& stage, model::PassValues values,
                                  const data::Dataset& dataset, const data::Bin& bin) {
-  const model::PackedBatch packed = packed_bin(stage.decoder(), dataset, bin);
+  const model::PackedBatch packed =
+      device_batch(stage.decoder(), dataset, bin, {.with_documents = true});
   model::MicroBatchRun run(packed, values);
   stage.forward(run);
   const at::Tensor losses = stage.label_losses(run);
@@ -72,9 +64,11 @@ std::vector<double> logps_of_bin(const model::Stage& stage, model::PassValues va
   return {sums.const_data_ptr<double>(), sums.const_data_ptr<double>() + sums.numel()};
 }
 
-}  // namespace
-
-namespace {
+/// Ranks that have a model together must stop together.
+std::function<int()> stop_of(const LoadedModel& model, Rank& rank,
+                             const std::function<bool()>& stop_requested) {
+  return [&] { return model.copy ? rank.stop_of_any_rank() : static_cast<int>(stop_requested()); };
+}
 
 /// What a micro-batch adds to `ScoredSums`.
 struct DocumentValue {
@@ -111,24 +105,17 @@ std::optional<std::vector<double>> label_logps(const model::Stage& stage,
   const at::NoGradGuard no_grad;
   const data::ExampleStore& examples = dataset.examples();
   const std::vector<data::Bin> bins = bins_of(examples, {.begin = 0, .end = examples.size()});
-  const auto parts = static_cast<size_t>(mesh.dp_size());
   std::vector<double> own(static_cast<size_t>(examples.size()));
-  for (size_t begin = 0; begin < bins.size(); begin += parts) {
-    if (rank.stop_of_any_rank() != 0) return std::nullopt;
+  const auto stop = [&] { return rank.stop_of_any_rank(); };
+  const int code = share_passes(mesh, bins.size(), stop, [&](const SharedPass& pass) {
     rank.comm().activity().set_work(Work::kEvaluating);
-    const size_t number = begin + static_cast<size_t>(mesh.dp_rank());
-    const data::Bin bin = number < bins.size() ? bins[number] : data::Bin();
+    const data::Bin bin = bin_of(pass, bins);
     const std::vector<double> logps = logps_of_bin(stage, values, dataset, bin);
     for (size_t i = 0; i < logps.size(); ++i) own[static_cast<size_t>(bin[i])] = logps[i];
-  }
+  });
+  if (code != 0) return std::nullopt;
   rank.comm().barrier("reference of " + name);  // one rank may take long
-  std::vector<double> all(own.size());
-  const auto ranks = rank.comm().all_gather(own);
-  for (size_t from = 0; from < ranks.size(); ++from) {
-    if (!mesh.counts_loss_of(static_cast<int>(from))) continue;
-    for (size_t i = 0; i < all.size(); ++i) all[i] += ranks[from][i];
-  }
-  return all;
+  return parallel::counted_sums(rank.comm(), mesh, own);
 }
 
 ScoredSums scored_sums(const LoadedModel& model, const data::Dataset& dataset,
@@ -142,18 +129,16 @@ ScoredSums scored_sums(const LoadedModel& model, const data::Dataset& dataset,
   const int64_t num_labels = head ? head->num_labels : 0;
   const data::ExampleStore& examples = dataset.examples();
   const auto bins = bins_of(examples, {.begin = 0, .end = examples.size()}, config.sequences());
-  const auto parts = static_cast<size_t>(mesh.dp_size());
-  const auto stops = [&] { return model.copy ? rank.stop_of_any_rank() != 0 : stop_requested(); };
   const train::GlobalBatch whole{.counts = data::counts_of(examples, bins)};
   const model::BatchOptions options = batch_options(objective, /*is_pinned=*/false);
   std::vector<std::string> names;
   const auto num_counts = static_cast<size_t>(objective.confusion_size(num_labels));
   std::vector<double> own, confusion(num_counts);  // own: terms, loss, metrics
-  for (size_t begin = 0; begin < bins.size() && !stops(); begin += parts) {
+  const auto stop = stop_of(model, rank, stop_requested);
+  share_passes(mesh, bins.size(), stop, [&](const SharedPass& pass) {
     rank.comm().activity().set_work(Work::kEvaluating);
-    const size_t number = begin + static_cast<size_t>(mesh.dp_rank());
-    const data::Bin bin = number < bins.size() ? bins[number] : data::Bin();
-    const model::PackedBatch packed = packed_bin(stage.decoder(), dataset, bin, options);
+    const data::Bin bin = bin_of(pass, bins);
+    const model::PackedBatch packed = device_batch(stage.decoder(), dataset, bin, options);
     const DocumentValue value = value_of_documents(stage, packed, objective, whole);
     std::vector<double> sums = {static_cast<double>(std::ssize(bin) / config.sequences()),
                                 value.loss_sum.item<double>()};
@@ -164,18 +149,13 @@ ScoredSums scored_sums(const LoadedModel& model, const data::Dataset& dataset,
     }
     own.resize(sums.size());
     for (size_t i = 0; i < sums.size(); ++i) own[i] += sums[i];
-    if (!value.confusion.defined()) continue;
+    if (!value.confusion.defined()) return;
     const at::Tensor counts = value.confusion.cpu().contiguous();
     for (size_t i = 0; i < num_counts; ++i) confusion[i] += counts.const_data_ptr<double>()[i];
-  }
+  });
   rank.comm().barrier("losses of " + name);  // one rank may take long
   own.insert(own.end(), confusion.begin(), confusion.end());
-  std::vector<double> all(own.size());
-  const auto ranks = rank.comm().all_gather(own);
-  for (size_t from = 0; from < ranks.size(); ++from) {
-    if (!mesh.counts_loss_of(static_cast<int>(from))) continue;
-    for (size_t i = 0; i < all.size(); ++i) all[i] += ranks[from][i];
-  }
+  const std::vector<double> all = parallel::counted_sums(rank.comm(), mesh, own);
   ScoredSums sums;
   if (names.empty()) return sums;  // it was stopped
   sums.terms = all[0];
@@ -194,30 +174,22 @@ std::vector<LabelSums> label_sums(const LoadedModel& model, const data::Dataset&
   const at::NoGradGuard no_grad;
   const model::Stage stage = model.stage();
   const parallel::Mesh mesh = model.mesh(rank);
-  const auto parts = static_cast<size_t>(mesh.dp_size());
-  // Ranks that have a model together must stop together.
-  const auto stops = [&] { return model.copy ? rank.stop_of_any_rank() != 0 : stop_requested(); };
+  const auto stop = stop_of(model, rank, stop_requested);
   std::vector<double> own;
   for (const data::DatasetPart& part : dataset.parts()) {
     LabelSums sums;
     const std::vector<data::Bin> bins = bins_of(dataset.examples(), part);
-    for (size_t begin = 0; begin < bins.size() && !stops(); begin += parts) {
+    share_passes(mesh, bins.size(), stop, [&](const SharedPass& pass) {
       rank.comm().activity().set_work(Work::kEvaluating);
-      const size_t bin = begin + static_cast<size_t>(mesh.dp_rank());
-      sums += sums_of_bin(stage, dataset, bin < bins.size() ? bins[bin] : data::Bin());
-    }
+      sums += sums_of_bin(stage, dataset, bin_of(pass, bins));
+    });
     own.insert(own.end(), {sums.loss, sums.correct, sums.weight, static_cast<double>(sums.labels)});
   }
   rank.comm().barrier("losses of " + name);  // one rank may take long
-  std::vector<LabelSums> totals(dataset.parts().size());
-  const auto ranks = rank.comm().all_gather(own);
-  for (size_t from = 0; from < ranks.size(); ++from) {
-    if (!mesh.counts_loss_of(static_cast<int>(from))) continue;
-    for (size_t i = 0; i < totals.size(); ++i) {
-      const double* of_part = &ranks[from][4 * i];
-      totals[i] += {of_part[0], of_part[1], of_part[2], static_cast<int64_t>(of_part[3])};
-    }
-  }
+  const std::vector<double> all = parallel::counted_sums(rank.comm(), mesh, own);
+  std::vector<LabelSums> totals;
+  for (size_t i = 0; i < all.size(); i += 4)
+    totals.push_back({all[i], all[i + 1], all[i + 2], static_cast<int64_t>(all[i + 3])});
   return totals;
 }
 
