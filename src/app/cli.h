@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli_idle_flags.h"
@@ -33,6 +34,13 @@ struct Command {
 #define SFTRUN_ROW(name) Command add_##name(CLI::App& sftrun);
 SFTRUN_SUBCOMMANDS(SFTRUN_ROW)
 #undef SFTRUN_ROW
+
+/// Where flags and words stand, for errors.
+inline constexpr std::string_view kCommandLine = "the command line";
+/// "sftrun config show"
+std::string full_name(const CLI::App& command);
+/// Whether the word is the name of a YAML file.
+bool names_yaml(const std::string& word);
 
 /// Help as `--steps N   Steps to measure [5]`.
 class HelpFormatter : public CLI::Formatter {
