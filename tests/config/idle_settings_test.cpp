@@ -38,7 +38,8 @@ TEST_F(IdleSettings, EveryKeyIsAlwaysEffectiveOrHasARule) {
   const std::vector<std::string> keys = all_keys();
   EXPECT_GT(keys.size(), 110U);
   for (const std::string& key : keys)
-    EXPECT_TRUE(effect_of(key)) << key << ": add it to idle_settings.cpp";
+    EXPECT_TRUE(effect_of(key))
+        << key << ": add a rule (src/config/idle_rules), or add it to idle_settings.cpp";
 }
 
 /// A run in which the setting changes nothing, and one in which it does.
