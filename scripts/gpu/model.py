@@ -84,12 +84,44 @@ REASONS = {  # what stands in the document, in its order
 }
 
 # ---- Published figures and goals, tokens/s -------------------------------------------------------------------------------------
-# Of Surogate's page of benchmarks: its own and Unsloth's. Batch, length and rank are not on that page.
-PEERS = {
-    "h100": {"qwen3-0.6b/bf16": (53_900, 21_300), "qwen3-8b/bf16": (10_200, 8_900), "qwen3-8b/fp8": (11_600, None), "qwen3-8b/nf4": (9_400, 8_200)},
-    "rtx5090": {"qwen3-0.6b/bf16": (30_100, 22_100), "qwen3-8b/bf16": (3_800, 3_500), "qwen3-8b/fp8": (5_400, None), "qwen3-8b/nf4": (5_000, 3_400),
-                "qwen3-30b-a3b/nf4": (500, 16)},
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """What others publish of one card, and say of the work."""
+
+    who: str
+    card: str
+    case: str  # of MODELS and BASES
+    recomputes: bool  # activations, in the backward pass
+    tokens_per_s: dict  # by source, of SOURCES
+
+
+SUROGATE_ALL = "2 x 2048 tokens, accumulation 4, packed; LoRA r 16 on q, k, v, o, gate, up, down"
+SOURCES = {  # where it stands, the work, and how recomputation is known
+    "S1": ("invergent-ai/surogate, [speed.md](https://github.com/invergent-ai/surogate/blob/93e810ca/benchmarks/speed.md) at 93e810ca (2026-01-08), tables \"H100 SXM\" and \"RTX 5090\" (CUDA 13.1)", SUROGATE_ALL,
+           "the configurations do not set it, and the default recomputes blocks (`sft_config.py` at that commit); Unsloth's script leaves `use_gradient_checkpointing` at \"unsloth\""),
+    "S2": ("invergent-ai/surogate, [benchmarks.md](https://github.com/invergent-ai/surogate/blob/524fb776/docs/reference/benchmarks.md) at 524fb776 (2026-08-03; H100's figures since ebfacade, 2026-02-17), tables \"H100 80GB HBM3\" and \"RTX 5090\" (CUDA 12.9)", SUROGATE_ALL,
+           "as S1: `recompute: true` is the default ([config.md](https://github.com/invergent-ai/surogate/blob/524fb776/docs/reference/config.md)). Surogate's NF4 computes in FP8 (`recipe: fp8-hybrid` of `qwen3-lora-qbnb.yaml`)"),
+    "N": ("NVIDIA-NeMo/Automodel, [performance-summary.mdx](https://github.com/NVIDIA-NeMo/Automodel/blob/36044ad3/docs/performance-summary.mdx) at 36044ad3 (2026-08-22; figures since 507bfb75, 2025-12-16), DGX-H100", "2 x 4096 tokens, accumulation 16, full sequences of made-up tokens; "
+          "LoRA r 16 on all linear layers (`*_proj`)", "the recipes do not set it, and the default of `activation_checkpointing` is off; no clipping of gradients"),
 }
+PUBLISHED = (
+    Published("Surogate", "h100", "qwen3-0.6b/bf16", True, {"S1": 62_000, "S2": 53_900}), Published("Unsloth", "h100", "qwen3-0.6b/bf16", True, {"S1": 24_500, "S2": 21_300}),
+    Published("Surogate", "h100", "qwen3-8b/bf16", True, {"S1": 11_600, "S2": 10_200}), Published("Unsloth", "h100", "qwen3-8b/bf16", True, {"S1": 9_100, "S2": 8_900}),
+    Published("Surogate", "h100", "qwen3-8b/fp8", True, {"S1": 12_900, "S2": 11_600}),
+    Published("Surogate", "h100", "qwen3-8b/nf4", True, {"S2": 9_400}), Published("Unsloth", "h100", "qwen3-8b/nf4", True, {"S1": 8_600, "S2": 8_200}),
+    Published("NeMo AutoModel", "h100", "llama-3-8b/bf16", False, {"N": 12_473}), Published("NeMo AutoModel", "h100", "qwen2.5-7b/bf16", False, {"N": 14_110}),
+    Published("Surogate", "rtx5090", "qwen3-0.6b/bf16", True, {"S1": 32_500, "S2": 30_100}), Published("Unsloth", "rtx5090", "qwen3-0.6b/bf16", True, {"S1": 21_700, "S2": 22_100}),
+    Published("Surogate", "rtx5090", "qwen3-8b/bf16", True, {"S1": 4_200, "S2": 3_800}), Published("Unsloth", "rtx5090", "qwen3-8b/bf16", True, {"S1": 3_500, "S2": 3_500}),
+    Published("Surogate", "rtx5090", "qwen3-8b/fp8", True, {"S1": 6_400, "S2": 5_400}),
+    Published("Surogate", "rtx5090", "qwen3-8b/nf4", True, {"S1": 4_000, "S2": 5_000}), Published("Unsloth", "rtx5090", "qwen3-8b/nf4", True, {"S1": 3_400, "S2": 3_400}),
+)
+NOT_COMPARED = (  # published, and of another work than any row here
+    "Megatron-Bridge (NVIDIA-NeMo/Megatron-Bridge, [performance-summary-archive.md](https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob/067f987d/docs/performance-summary-archive.md) at 067f987d, 2026-08-22): Llama-3-70B with LoRA in FP8 on 8 H100, tensor 2 x pipeline 4, micro-batches of "
+    "1 x 4096, 32 sequences a step: 2643 tokens/s a card. Its recipe has adapters on q, k and v alone and recomputes nothing in FP8. It publishes nothing of one card, nor of bf16 with LoRA.",
+    "NeMo AutoModel, as N: Llama-3-70B on 8 H100 1092 tokens/s a card, Qwen2.5-32B 2250.",
+    "Surogate's 500 and Unsloth's 16 tokens/s for Qwen3-30B-A3B on an RTX 5090: with LoRA on the experts, whose weights the recipe keeps in host memory (`qwen3moe-lora-qbnb.yaml`, 1 x 512 tokens there; the page says "
+    "2 x 2048). The prediction here is of adapters in attention alone and of experts on the card.",
+)
 GOALS = {"qwen3-0.6b/bf16": 110_000, "qwen3-8b/bf16": 15_000, "qwen3-8b/fp8": 20_000, "qwen3-8b/nf4": 14_000}  # on an H100
 # On an H100 80GB HBM3, 2026-11-26, micro-batches of 2 x 2048 tokens: what was predicted before any run, the first run, and now (bench/RESULTS.md).
 MEASURED = {"qwen3-0.6b/bf16": (94_200, 69_100, 104_300), "qwen3-8b/bf16": (15_700, 14_900, 16_200), "qwen3-8b/fp8": (16_100, 17_000, 20_100),
@@ -114,6 +146,7 @@ class Model:
     local: float = 0.0  # their share
     experts: int = 0
     top_k: int = 0
+    sequence: int = SEQUENCE  # tokens of a packed sequence, which is one document
 
     @property
     def q_size(self):
@@ -144,14 +177,15 @@ class Model:
     def adapter_values(self, rank=RANK):
         return self.layers * sum(rank * (k + n) for _, k, ns in self.groups() for n in ns)
 
-    def attention_pairs(self, length=SEQUENCE):
+    def attention_pairs(self, length=None):
         """Queries times keys of one sequence, the mean of all layers."""
+        length = length or self.sequence
         causal, w = length**2 / 2, min(self.window, length)
         return causal if not self.window else (1 - self.local) * causal + self.local * (length * w - w * w / 2)
 
     def pairs_of(self, tokens):
-        """Of a micro-batch: sequences of SEQUENCE tokens, or one shorter document."""
-        length = min(tokens, SEQUENCE)
+        """Of a micro-batch: whole sequences, or one shorter document."""
+        length = min(tokens, self.sequence)
         return tokens / length * self.attention_pairs(length)
 
 
@@ -159,6 +193,8 @@ MODELS = {
     "qwen3-0.6b": Model("Qwen3-0.6B", 1024, 3072, 28, 16, 8, 128, 151936, True, qk_norm=True),
     "qwen3-8b": Model("Qwen3-8B", 4096, 12288, 36, 32, 8, 128, 151936, False, qk_norm=True),
     "qwen3-30b-a3b": Model("Qwen3-30B-A3B", 2048, 768, 48, 32, 4, 128, 151936, False, qk_norm=True, experts=128, top_k=8),
+    "llama-3-8b": Model("Llama-3-8B", 4096, 14336, 32, 32, 8, 128, 128256, False, sequence=4096),
+    "qwen2.5-7b": Model("Qwen2.5-7B", 3584, 18944, 28, 28, 4, 128, 152064, False, sequence=4096),
     "gemma-3-27b": Model("Gemma-3-27B", 5376, 21504, 62, 32, 16, 128, 262208, True, qk_norm=True, sandwich=True, window=1024, local=52 / 62),
 }
 CASES = ("qwen3-0.6b/bf16", "qwen3-8b/bf16", "qwen3-8b/fp8", "qwen3-8b/nf4", "qwen3-30b-a3b/nf4", "gemma-3-27b/nf4")
@@ -540,11 +576,11 @@ def peak_gib(model, base, t, checkpointing):
     return (base_bytes(model, base) + adapters + kept + passing_bytes(model, base, t) + buffer_bytes(model, base) + placed) * FRAGMENTS / GIB + CONTEXT_GIB
 
 
-def fitting(model, base, card):
-    """Tokens of the largest micro-batch that fits, and whether it needs gradient checkpointing; none fits: None."""
+def fitting(model, base, card, recompute=None):
+    """Sequences of the largest micro-batch that fits, and whether it has gradient checkpointing; none fits: None.   @param recompute None: where it is needed"""
     for micro_batch in (MICRO_BATCH, 1):
-        for checkpointing in (False, True):
-            if peak_gib(model, base, micro_batch * SEQUENCE, checkpointing) <= card.memory_gib:
+        for checkpointing in (False, True) if recompute is None else (recompute,):
+            if peak_gib(model, base, micro_batch * model.sequence, checkpointing) <= card.memory_gib:
                 return micro_batch, checkpointing
     return None
 
@@ -557,6 +593,7 @@ class Settings:
     tokens: int = 0  # of a micro-batch, in one document; 0: the sequences that fit
     shares: tuple = ()  # (kind, share) in place of the card's
     shown: float = SHOWN
+    recompute: bool | None = None  # gradient checkpointing; None: where a micro-batch does not fit without
     without: tuple = ()  # parts, and kinds of access to memory, that are taken to cost nothing
 
     def counts(self, op):
@@ -577,12 +614,12 @@ def predict(card, case, step, settings=Settings()):
     """A prediction of tokens/s and of what it is made of; `fits` is False where no micro-batch does."""
     name, base = case.split("/")
     model = MODELS[name]
-    plan = fitting(model, base, card)
+    plan = fitting(model, base, card, settings.recompute)
     result = {"prediction": True, "card": card.name, "model": model.name, "base": base, "step": step, "fits": plan is not None}
     if plan is None:
-        return result | {"needs_gib": peak_gib(model, base, SEQUENCE, True)}
+        return result | {"needs_gib": peak_gib(model, base, model.sequence, settings.recompute is not False)}
     micro_batch, checkpointing = plan
-    t, accum = settings.tokens or micro_batch * SEQUENCE, ACCUM * MICRO_BATCH // micro_batch
+    t, accum = settings.tokens or micro_batch * model.sequence, ACCUM * MICRO_BATCH // micro_batch
     shares = card.shares | dict(settings.shares)
     rows = passed(model, base, step, t, checkpointing, settings, card, shares)  # operation, how often in a micro-batch, seconds
     rows = [(op, accum * times, accum * taken) for op, times, taken in rows]
@@ -740,13 +777,35 @@ def goal_text(case, goal, settings, today, planned):
 
 
 def goal_rows(settings):
-    for key, of_card in PEERS.items():
-        for case, (peer, other) in of_card.items():
-            today, planned = (predict(CARDS[key], case, step, settings)["predicted_tokens_per_s"] for step in STEPS)
-            goal = GOALS.get(case) if key == "h100" else None
-            measured = thousands(MEASURED[case][-1]) if key == "h100" else ""
-            yield [CARDS[key].name, label(case), thousands(peer), thousands(other) if other else "", measured, thousands(today), thousands(planned), f"{planned / peer:.2f}",
-                   *([thousands(goal), f"{today / goal:.0%}, {planned / goal:.0%}", goal_text(case, goal, settings, today, planned)] if goal else ["", "", ""])]
+    """On an H100."""
+    for case, goal in GOALS.items():
+        today, planned = (predict(CARDS["h100"], case, step, settings)["predicted_tokens_per_s"] for step in STEPS)
+        yield [label(case), thousands(goal), thousands(MEASURED[case][-1]), thousands(today), thousands(planned), f"{today / goal:.0%}, {planned / goal:.0%}",
+               goal_text(case, goal, settings, today, planned)]
+
+
+def published_rows(settings):
+    """Others' figures, and predictions of today's step for the same shape with and without recomputation; the ratio is to the one that recomputes as they do."""
+    for row in PUBLISHED:
+        at = {recompute: predict(CARDS[row.card], row.case, "today", dataclasses.replace(settings, recompute=recompute)) for recompute in (True, False)}
+        measured = thousands(MEASURED[row.case][-1]) if row.card == "h100" and row.case in MEASURED else ""
+        speeds = {recompute: of["predicted_tokens_per_s"] if of["fits"] and of["micro_batch"] == MICRO_BATCH else None for recompute, of in at.items()}
+        texts = [thousands(speeds[recompute]) if speeds[recompute] else "does not fit" for recompute in (True, False)]
+        like, best = speeds[row.recomputes], max(row.tokens_per_s.values())
+        figures = ", ".join(f"{thousands(speed)} ({source})" for source, speed in row.tokens_per_s.items())
+        yield [CARDS[row.card].name, label(row.case), row.who, figures, "yes" if row.recomputes else "no", *texts, f"{like / best:.2f}" if like else "", measured]
+
+
+def published_text(settings):
+    yield from ("", "### Published by others: one card, LoRA, tokens/s",
+                "None of these was measured beside sftrun, on the same machine or with the same data. \"With\" and \"without\" are predictions of today's step at the published shape, with "
+                "gradient checkpointing of every layer and without, for full sequences of one document each. The ratio compares the prediction that recomputes as the published figure does with the higher one "
+                f"published; errors of a prediction are up to a quarter. Measured: without recomputation, {MICRO_BATCH} x {SEQUENCE} tokens.", "")
+    yield from table(["card", "model and base", "who", "published", "recomputes", "with, predicted", "without, predicted", "predicted / published", "measured"], published_rows(settings))
+    yield ""
+    yield from (f"- {key}: {where}. {work[0].upper()}{work[1:]}. Recomputation: {known}." for key, (where, work, known) in SOURCES.items())
+    yield "- S1 and S2 describe the same work at two dates. They differ by up to a quarter, and neither says why."
+    yield from (f"- Not compared: {line}" for line in NOT_COMPARED)
 
 
 def host_limit(card, cases, step):
@@ -804,9 +863,9 @@ def render(cards, cases, settings):
                          measured_rows(settings))]
         lines += ["", "### Predicted parts of a micro-batch on an H100, ms", f"Parts below 2% are left out. The host would bound a step above {limits} for a launch.", "",
                   *table(["model and base", "step", "launches", "host", "device", "of it"], part_rows(CARDS["h100"], cases, settings)),
-                  "", "### Published figures, goals and predictions, tokens/s",
-                  *table(["card", "model and base", "Surogate, published", "Unsloth, published", "measured", "today, predicted", "planned, predicted",
-                         "planned / Surogate", "goal", "today, planned / goal", "whether it is reached"], goal_rows(settings)),
+                  "", "### Goals on an H100, tokens/s",
+                  *table(["model and base", "goal", "measured", "today, predicted", "planned, predicted", "today, planned / goal", "whether it is reached"], goal_rows(settings)),
+                  *published_text(settings),
                   "", "### What the predictions depend on: H100, planned, predicted tokens/s", *table(["changed", *map(label, GOALS)], sensitivity_rows(settings))]
         lines += ["", "### Small micro-batches on an H100: CUDA graphs, predicted tokens/s",
                   "Of one document each. [cuda-graphs.md](cuda-graphs.md) says which of them are captured.",
