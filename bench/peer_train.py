@@ -57,6 +57,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--quant", choices=["none", "nf4"], default="none", help="nf4: by bitsandbytes, factors quantised")
     parser.add_argument("--lora-r", type=int, default=8, help="rank; alpha is twice as much")
     parser.add_argument("--all-linear", action="store_true", help="adapters on every linear layer but the head; else on q, k, v, o")
+    parser.add_argument("--target-parameters", nargs="+", help="parameters with adapters, such as mlp.experts.gate_up_proj: those of experts")
     parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing, which is TRL's default")
     args = parser.parse_args()
     if args.chat and not args.model:
@@ -125,6 +126,7 @@ def build_model(args):
         r=args.lora_r,
         lora_alpha=2 * args.lora_r,
         target_modules="all-linear" if args.all_linear else ["q_proj", "k_proj", "v_proj", "o_proj"],
+        target_parameters=args.target_parameters,
         task_type="CAUSAL_LM",
     )
     if args.checkpointing:

@@ -17,6 +17,10 @@ attention bin/attention_speed: FlashAttention beside cuDNN's kernel and, with im
 memory    tests/smoke/memory_plan.py on one GPU: the tensors of a run beside what sftrun memory-check plans for it
 bench     sftrun bench and bench/peer_train.py in turn, bf16 (where --peer-python has transformers and peft), also with Liger's kernels
           and bitsandbytes' NF4 (where it has them)
+With --also or --only:
+compare   bench/compare.py: `sftrun train` and other trainers in turn on packed conversations and on full sequences, with and without recomputation, a minute of
+          steady state each; losses by step, clocks and power
+shapes    sftrun bench and bench/peer_train.py at the shapes of published tables: 4096 tokens, experts with LoRA, 32k and 128k tokens, 70B in NF4
 
 A part that runs over its time is ended with all that it started, and the next begins. Exit code 0: every part that ran is ok;
 1: one is not; 3: those that ran are, but time was out. docs/gpu-check.md says how to read the result. Standard library only.
@@ -34,8 +38,10 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tarfile
@@ -53,7 +59,7 @@ NCCL_RUNS = ("lora_all_linear", "full_tied")
 OF_TWO = ("train.grad_accum=1",)  # two ranks take the examples that one takes in two parts: the same global batch
 LOSS = 1e-4  # relative, at any step, in fp32; on a CPU 1e-5 is kept
 LOSS_BF16 = 5e-3  # on a CPU bf16 is up to 1e-3 from fp32
-LIMITS = {"kernels": 150, "models": 180, "training": 120, "images": 100, "nccl": 100, "bandwidth": 60, "adapters": 30, "attention": 60, "memory": 100, "bench": 300}  # seconds
+LIMITS = {"kernels": 150, "models": 180, "training": 120, "images": 100, "nccl": 100, "bandwidth": 60, "adapters": 30, "attention": 60, "memory": 100, "bench": 300, "compare": 540, "shapes": 400}  # seconds
 RESERVED = 200  # seconds of the budget that are kept for the bench, whatever comes before it takes
 LEAST = 10  # seconds left, or a part is not begun
 QUIET = 120  # seconds without a line, and gpu_tests hangs
@@ -72,6 +78,36 @@ WORKS = (("qwen3-0.6b", 2048, 8, {"sftrun": 20, "transformers": 72, "liger": 32}
 # What docs/gpu-performance.md predicts for: LoRA r 16 on all linear layers.
 TUNED = ("tuning.lora.r=16", "tuning.lora.alpha=32", "tuning.lora.target_modules=[all-linear]")
 PEER_TUNED = ("--lora-r", "16", "--all-linear")
+ONLY_IF_NAMED = ("compare", "shapes")  # of the parts: they take minutes
+# Of bench/compare.py, the most telling first: shape, lengths, tokens of a sequence, sequences of a micro-batch, micro-batches of a step, recomputation, GiB of the card that are needed.
+COMPARISONS = {
+    "qwen3-8b, packed": ("qwen3-8b", "azure-conversations", 2048, 2, 4, False, 60),
+    "qwen3-8b, packed, recomputed": ("qwen3-8b", "azure-conversations", 2048, 2, 4, True, 40),
+    "qwen3-8b, uniform": ("qwen3-8b", "uniform", 2048, 2, 4, False, 60),
+    "qwen3-8b, uniform, recomputed": ("qwen3-8b", "uniform", 2048, 2, 4, True, 40),
+    "qwen3-0.6b, packed": ("qwen3-0.6b", "azure-conversations", 2048, 8, 1, False, 40),
+    "qwen3-0.6b, packed, recomputed": ("qwen3-0.6b", "azure-conversations", 2048, 8, 1, True, 40),
+    "qwen3-0.6b, uniform": ("qwen3-0.6b", "uniform", 2048, 8, 1, False, 40),
+    "qwen3-0.6b, short conversations": ("qwen3-0.6b", "demo", 2048, 8, 1, False, 40),
+    "llama-3-8b, packed": ("llama-3-8b", "azure-conversations", 4096, 2, 4, False, 76),
+}
+COMPARISONS_REHEARSED = {
+    "llama-tiny, packed": ("llama-tiny", "azure-conversations", 512, 2, 2, False, 0),
+    "llama-tiny, uniform, recomputed": ("llama-tiny", "uniform", 64, 2, 2, True, 0),
+}
+FASTEST = {"qwen3-0.6b": 140_000}  # tokens/s that no side reaches, of other shapes 25,000: the data last for the steady state
+EXPERTS = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+# Of published tables: shape, tokens of an example, examples of a step, format of the base, recomputation, LoRA on experts, GiB of the card that each side needs.
+SHAPES = {
+    "llama-3-8b, 2 x 4096": ("llama-3-8b", 4096, 2, None, False, False, {"sftrun": 56, "peer": 76}),
+    "qwen2.5-7b, 2 x 4096": ("qwen2_5-7b", 4096, 2, None, False, False, {"sftrun": 56, "peer": 76}),
+    "qwen3-30b-a3b, experts, 2 x 2048": ("qwen3-30b-a3b", 2048, 2, None, True, True, {"sftrun": 110, "peer": 135}),
+    "gpt-oss-20b, experts, 2 x 2048": ("gpt-oss-20b", 2048, 2, None, True, True, {"sftrun": 76, "peer": 110}),
+    "llama-3-8b, 1 x 32768": ("llama-3-8b", 32768, 1, None, True, False, {"sftrun": 60, "peer": 76}),
+    "llama-3-8b, 1 x 131072": ("llama-3-8b", 131072, 1, None, True, False, {"sftrun": 110, "peer": 135}),
+    "llama-3-70b, nf4, 1 x 2048": ("llama-3-70b", 2048, 1, "nf4", True, False, {"sftrun": 76, "peer": 135}),
+}
+SHAPES_REHEARSED = {"llama-tiny, 1 x 64": ("llama-tiny", 64, 1, None, True, False, {}), "qwen3_moe-mini, experts, 1 x 64": ("qwen3_moe-mini", 64, 1, None, True, True, {})}
 MEMORY_REHEARSED = ("LoRA",)  # with fewer tokens, but more than a CUDA graph is captured for
 MARK = "SFTRUN_GPU_CHECK"  # in the environment of everything that a step starts, whatever its session
 NOT_COMPARED = "numbers not compared (rehearsal)"
@@ -666,10 +702,10 @@ def peer_lacks(python, modules):
 
 
 @contextlib.contextmanager
-def card_memory(part):
-    """A list to which the most and the first MiB are added that the card's driver counts, all processes', while the body runs."""
-    found = []
-    query = ["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-lms", "250"]
+def card_state(part):
+    """A dictionary that gets, after the body: the most and the first MiB that the card's driver counts, all processes', and of the last half of the time the SM's clock and the power, median and most."""
+    found = {}
+    query = ["nvidia-smi", "-i", "0", "--query-gpu=memory.used,clocks.sm,power.draw", "--format=csv,noheader,nounits", "-lms", "250"]
     with tempfile.TemporaryFile() as output:
         try:
             process = subprocess.Popen(query, stdout=output, stderr=subprocess.DEVNULL, start_new_session=True, env={**os.environ})
@@ -682,12 +718,19 @@ def card_memory(part):
             process.kill()
             process.wait()
             output.seek(0)
-            samples = [int(line) for line in output.read().split() if line.isdigit()]
-            found += [max(samples), samples[0]] if samples else []
+            samples = []
+            for line in output.read().decode(errors="replace").splitlines():
+                with contextlib.suppress(ValueError):  # [N/A], and a line that was cut off
+                    samples.append([float(value) for value in line.split(",")])
+            samples = [sample for sample in samples if len(sample) == 3]
+            if samples:
+                found |= {"card_memory_mib": int(max(sample[0] for sample in samples)), "card_memory_mib_before": int(samples[0][0])}
+                late = samples[len(samples) // 2:]
+                found |= {name: [statistics.median(sample[i] for sample in late), max(sample[i] for sample in late)] for i, name in ((1, "sm_mhz"), (2, "power_w"))}
 
 
 def measured(part, command, env=None):
-    with card_memory(part) as memory:
+    with card_state(part) as card:
         done = part.run(command, env=env)
     try:
         result = json.loads(done.output.strip().splitlines()[-1]) if done.code == 0 else None
@@ -696,8 +739,7 @@ def measured(part, command, env=None):
     if result is None:
         return {"ok": False, "error": done.tail()}
     kept = ("tokens_per_second", "tokens_per_second_best", "images_per_second", "records_per_hour", "preprocessed_images_per_second", "first_step_seconds", "peak_memory_bytes", "loss", "versions")
-    return {"ok": True, **{key: result[key] for key in kept if key in result}, "step_seconds": result.get("step_seconds"), "process_seconds": round(done.seconds, 1),
-            **({"card_memory_mib": memory[0], "card_memory_mib_before": memory[1]} if memory else {})}
+    return {"ok": True, **{key: result[key] for key in kept if key in result}, "step_seconds": result.get("step_seconds"), "process_seconds": round(done.seconds, 1), **card}
 
 
 def check_bench(part):
@@ -758,6 +800,112 @@ def check_bench(part):
     return {"ok": ok, "above_1_is_in_favour_of_sftrun": dict(sorted(ratios.items()))}
 
 
+# ---- Parts: other trainers
+
+
+def chosen_cases(check, cases):
+    """Those whose names begin as --cases says; all without it."""
+    wanted = check.arguments.cases
+    return {name: case for name, case in cases.items() if not wanted or any(name.startswith(begin) for begin in wanted)}
+
+
+def too_small(check, gib):
+    card = check.report["machine"].get("memory_bytes")
+    return {"ok": True, "left_out": f"the card has {card >> 30} GiB, and {gib} are needed"} if card is not None and card < gib << 30 else None
+
+
+def module_of(folder, name):
+    """A script of bench/, with what it imports from there."""
+    sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(folder))
+
+
+def check_compare(part):
+    """Sides take turns; what a peer fails with is a result. The model stays on the disk until the next architecture."""
+    check, arguments = part.check, part.check.arguments
+    scratch, compare, held = pathlib.Path(tempfile.mkdtemp(dir=check.scratch)), module_of(check.bench, "compare"), None
+    cases = chosen_cases(check, COMPARISONS_REHEARSED if check.rehearsal else COMPARISONS)
+    python = arguments.peer_python
+    lacking = peer_lacks(python, ("torch", "transformers", "peft"))
+    small = check.rehearsal and bool(lacking)
+    if lacking and not small:
+        return {"ok": False, "error": f"{python} lacks {lacking}, which makes the model that all sides load"}
+    steady, rounds = (0.1, 1) if check.rehearsal else (arguments.steady, arguments.rounds)
+    # sftrun over stand-ins computes nothing, and the peers in a rehearsal compute on the CPU: no loss is compared there.
+    sides = [side for side in arguments.sides or compare.DEFAULT_SIDES if side == "sftrun" or not small]
+    conclusions = part.result["comparisons"] = {}
+    for name, (shape, lengths, seq_len, batch, accumulation, recompute, gib) in cases.items():
+        if left_out := too_small(check, gib):
+            part.put(name, left_out)
+            continue
+        if held and held != shape:
+            shutil.rmtree(scratch / held, ignore_errors=True)
+        held = shape
+        sequences = 64 if check.rehearsal else max(64, int((steady + 5) * FASTEST.get(shape, 25_000)) // seq_len)
+        common = [sys.executable, check.bench / "compare.py", "--work", scratch / shape, "--arch", check.bench / "arch" / f"{shape}.json", "--lengths", lengths, "--seq-len", str(seq_len), "--batch-size",
+                  str(batch), "--accumulation", str(accumulation), "--sequences", str(sequences), "--steady", str(steady), "--peer-python", python, "--sftrun", check.build / "bin/sftrun",
+                  *(["--recompute"] if recompute else [])]
+        device = ["--device", "cpu" if check.rehearsal else "cuda"]
+        done = part.run([*common, *device, "--prepare", *(["--small"] if small else [])], env=dict(os.environ))
+        if done.code != 0:
+            part.put(name, {"ok": False, "error": done.tail()})
+            continue
+        part.put(f"{name}, data", {"ok": True, **json.loads(done.output.strip().splitlines()[-1])})
+        runs = {side: [] for side in sides}
+        for number in range(rounds):
+            for side in sides:
+                if number and all("failed" in run for run in runs[side]):
+                    continue
+                ours = side == "sftrun"
+                try:
+                    done = part.run([*common, *(["--device", "cuda"] if ours else device), "--one", side], env=check.env if ours else dict(os.environ))
+                    run = json.loads(done.output.strip().splitlines()[-1])
+                except Over as over:
+                    run = {"failed": str(over)}
+                except (ValueError, IndexError):
+                    run = {"failed": done.tail()}
+                runs[side].append(run)
+                part.put(f"{name}, {side}, round {number + 1}", {"ok": not ours or "failed" not in run, **run})
+                conclusions[name] = compare.conclusions(runs, "bf16")
+                if check.rehearsal:
+                    conclusions[name] = {"note": NOT_COMPARED}
+    return {"ok": all(run["ok"] for run in part.result.get("runs", {}).values()) and all(of["ok"] for each in conclusions.values() for of in each.get("losses", {}).values())}
+
+
+def check_shapes(part):
+    check, arguments = part.check, part.check.arguments
+    lacking = peer_lacks(arguments.peer_python, ("torch", "transformers", "peft"))
+    kernels = "transformers" if lacking or peer_lacks(arguments.peer_python, ("liger_kernel", "triton")) else "liger"
+    part.result["peer"] = f"left out: {arguments.peer_python} lacks {lacking}" if lacking else f"{arguments.peer_python}, {kernels}"
+    steps, work = "2" if check.rehearsal else "6", {}
+
+    def peer(command):
+        """Failures of the peer are results: it may have no memory for a shape, or no kernel."""
+        result = measured(part, command, env=dict(os.environ))
+        return result if result["ok"] else {"ok": True, "failed": result["error"][-1000:]}
+
+    for name, (shape, seq_len, batch, quant, recompute, experts, needs) in chosen_cases(check, SHAPES_REHEARSED if check.rehearsal else SHAPES).items():
+        common = ["--arch", str(check.bench / "arch" / f"{shape}.json"), "--seq-len", str(seq_len), "--batch-size", str(batch), "--steps", steps, "--dtype", "bf16"]
+        ours = [check.build / "bin/sftrun", "bench", *common, "--device", "cuda", "--json", *TUNED, *([f"tuning.quant={quant}"] if quant else []),
+                *(["train.gradient_checkpointing=true"] if recompute else []), *([f"tuning.lora.target_parameters=[{', '.join(EXPERTS)}]"] if experts else [])]
+        theirs = [arguments.peer_python, "-W", "ignore", check.bench / "peer_train.py", *common, "--device", "cpu" if check.rehearsal else "cuda", *PEER_TUNED, "--kernels", kernels,
+                  *(["--quant", quant] if quant else []), *(["--checkpointing"] if recompute else []), *(["--target-parameters", *EXPERTS] if experts else [])]
+        left_out = {side: too_small(check, needs.get(side, 0)) for side in ("sftrun", "peer")}
+        work[f"{name}, sftrun"] = lambda command=ours, out=left_out["sftrun"]: out or measured(part, command)
+        if not lacking:
+            work[f"{name}, peer"] = lambda command=theirs, out=left_out["peer"]: out or peer(command)
+    ok, ratios = part.each(work, 1), {}
+    for key, run in part.result.get("runs", {}).items():
+        name, _, side = key.rpartition(", ")
+        mine = part.result["runs"].get(f"{name}, sftrun", {})
+        if side == "peer" and run.get("tokens_per_second") and mine.get("tokens_per_second"):
+            ratios[name] = mine["tokens_per_second"] / run["tokens_per_second"]
+    return {"ok": ok, "above_1_is_in_favour_of_sftrun": ratios}
+
+
 # ---- All of it
 
 CHECKS = {
@@ -771,6 +919,8 @@ CHECKS = {
     "attention": check_attention,
     "memory": check_memory,
     "bench": check_bench,
+    "compare": check_compare,
+    "shapes": check_shapes,
 }
 
 
@@ -849,8 +999,14 @@ def parse_arguments():
     parser.add_argument("--torch-python", default=str(here) if here.exists() else "python3", help="a Python with torch, whose libraries are used [%(default)s]")
     parser.add_argument("--peer-python", default=str(peer) if peer.exists() else "python3", help="a Python with transformers and peft [%(default)s]")
     parser.add_argument("--model", type=folder, help="directory of a model for the bench, too, dense and in NF4")
-    parser.add_argument("--only", nargs="+", choices=list(CHECKS), default=list(CHECKS), metavar="PART", help="these parts alone")
+    usual = [name for name in CHECKS if name not in ONLY_IF_NAMED]
+    parser.add_argument("--only", nargs="+", choices=list(CHECKS), default=usual, metavar="PART", help="these parts alone")
+    parser.add_argument("--also", nargs="+", choices=ONLY_IF_NAMED, default=[], metavar="PART", help=f"these parts, too: {', '.join(ONLY_IF_NAMED)}")
     parser.add_argument("--skip", nargs="+", choices=list(CHECKS), default=[], metavar="PART", help="all parts but these")
+    parser.add_argument("--cases", nargs="+", default=[], metavar="BEGINNING", help="of compare and shapes: those whose names begin so [all, in their order]")
+    parser.add_argument("--sides", nargs="+", metavar="SIDE", help="of compare: sides of bench/compare.py [its usual ones]")
+    parser.add_argument("--steady", type=float, default=60, metavar="SECONDS", help="of compare: a run's steady state [%(default)s]")
+    parser.add_argument("--rounds", type=int, default=2, help="of compare: turns of each side [%(default)s]")
     parser.add_argument("--budget", type=float, default=540, metavar="SECONDS", help="for everything; what is then left is not run [540]")
     parser.add_argument("--limit", type=seconds_by_part, action="append", default=[], metavar="PART=SECONDS", help=f"{LIMITS}")
     parser.add_argument("--libraries", type=folder, metavar="FOLDER", help="libraries that are to be found before all others")
@@ -858,6 +1014,7 @@ def parse_arguments():
     parser.add_argument("--all-runs", action="store_true", help="in a rehearsal, too, every training run and every run over NCCL")
     arguments = parser.parse_args()
     arguments.limits = dict(arguments.limit)
+    arguments.only += [name for name in arguments.also if name not in arguments.only]
     return arguments
 
 

@@ -47,7 +47,7 @@ cp -r "$root"/tests/data/{families,models,train} "$stage/tests/data/"
 mkdir -p "$stage/tests/cuda" "$stage/tests/data/vision" && cp "$root/tests/cuda/vision_folders.py" "$stage/tests/cuda/"
 cp -r "$root"/tests/data/vision/{qwen2_5_vl,gemma3} "$stage/tests/data/vision/"
 rm -f "$stage"/tests/data/vision/*/{reference,lora}.*
-cp -r "$root/bench/arch" "$root/bench/peer_train.py" "$stage/bench/"
+cp -r "$root"/bench/{arch,peer_train.py,peer_packed.py,packed_work.py,compare.py,lengths.json} "$stage/bench/"
 cp -r "$root/scripts/gpu" "$root/scripts/same_losses.py" "$stage/scripts/"
 mkdir "$stage/tests/smoke" && cp "$root/tests/smoke/memory_plan.py" "$stage/tests/smoke/"
 find "$stage" -name __pycache__ -prune -exec rm -rf {} +

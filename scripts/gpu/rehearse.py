@@ -55,7 +55,7 @@ def main():
         script.parent.mkdir(parents=True)
         shutil.copy(ROOT / "scripts/gpu/check.py", script)  # alone: nothing of this checkout is beside it
         command = [sys.executable, script, "--archive", archive.resolve(), "--output", out / "gpu-check.json", "--torch-python", arguments.torch_python,
-                   "--budget", str(arguments.budget), "--rehearse", arguments.libraries, *(["--all-runs"] if arguments.all else []), *arguments.more]
+                   "--budget", str(arguments.budget), "--also", "compare", "shapes", "--rehearse", arguments.libraries, *(["--all-runs"] if arguments.all else []), *arguments.more]
         began = time.monotonic()
         code = subprocess.run([str(part) for part in command]).returncode
         seconds = time.monotonic() - began

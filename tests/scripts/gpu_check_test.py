@@ -95,7 +95,7 @@ else:
 
 # The driver's tool, which counts memory until it is ended.
 DRIVERS_TOOL = """#!/bin/sh
-case "$*" in *memory.used*) for mib in 100 900 300; do echo $mib; done; exec sleep 60;; esac
+case "$*" in *memory.used*) for mib in 100 900 300; do echo "$mib, 1980, 650.5"; done; exec sleep 60;; esac
 exit 9
 """
 # A Python with the peers, as far as is asked for.
