@@ -170,7 +170,7 @@ gpu-check: ## On a machine with a GPU: kernels and models beside the CPU, traini
 	@$(bootstrap) --reference
 	$(call configure,release,$(BUILD),$(cuda_if_found))
 	ninja -C $(BUILD) -j $(JOBS) sftrun sftrun_engine sftrun_cuda gpu_tests quant_bandwidth adapter_bandwidth attention_speed
-	scripts/gpu/check.py --build $(BUILD) --budget 1800
+	scripts/gpu/check.py --build $(BUILD) --also compare shapes --budget 5400 --limit compare=3000 --limit shapes=900
 
 .PHONY: cuda-check
 cuda-check: BOOTSTRAP_FLAGS += --cuda always

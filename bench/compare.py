@@ -77,7 +77,7 @@ class CardWatch:
         for line in self.process.stdout:
             with contextlib.suppress(ValueError):
                 values = [int(part, 16) if part.startswith("0x") else float(part) for part in map(str.strip, line.split(","))]
-                self.samples.append((time.time(), dict(zip(self.fields, values))))
+                self.samples.append((time.time(), dict(zip(self.fields, values, strict=True))))
 
     def __exit__(self, *_):
         if self.process:

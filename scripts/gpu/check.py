@@ -836,6 +836,8 @@ def check_compare(part):
     steady, rounds = (0.1, 1) if check.rehearsal else (arguments.steady, arguments.rounds)
     # sftrun over stand-ins computes nothing, and the peers in a rehearsal compute on the CPU: no loss is compared there.
     sides = [side for side in arguments.sides or compare.DEFAULT_SIDES if side == "sftrun" or not small]
+    if unknown := sorted(set(sides) - set(compare.SIDES)):
+        return {"ok": False, "error": f"--sides {' '.join(unknown)}: choose of {', '.join(compare.SIDES)}"}
     conclusions = part.result["comparisons"] = {}
     for name, (shape, lengths, seq_len, batch, accumulation, recompute, gib) in cases.items():
         if left_out := too_small(check, gib):
@@ -844,7 +846,7 @@ def check_compare(part):
         if held and held != shape:
             shutil.rmtree(scratch / held, ignore_errors=True)
         held = shape
-        sequences = 64 if check.rehearsal else max(64, int((steady + 5) * FASTEST.get(shape, 25_000)) // seq_len)
+        sequences = 64 if check.rehearsal else max(64, int(1.2 * steady * FASTEST.get(shape, 25_000)) // seq_len)
         common = [sys.executable, check.bench / "compare.py", "--work", scratch / shape, "--arch", check.bench / "arch" / f"{shape}.json", "--lengths", lengths, "--seq-len", str(seq_len), "--batch-size",
                   str(batch), "--accumulation", str(accumulation), "--sequences", str(sequences), "--steady", str(steady), "--peer-python", python, "--sftrun", check.build / "bin/sftrun",
                   *(["--recompute"] if recompute else [])]
@@ -1014,6 +1016,10 @@ def parse_arguments():
     parser.add_argument("--all-runs", action="store_true", help="in a rehearsal, too, every training run and every run over NCCL")
     arguments = parser.parse_args()
     arguments.limits = dict(arguments.limit)
+    known = [*COMPARISONS, *SHAPES, *COMPARISONS_REHEARSED, *SHAPES_REHEARSED]
+    for begin in arguments.cases:
+        if not any(name.startswith(begin) for name in known):
+            parser.error(f"--cases {begin}: no case begins so; choose of {'; '.join([*COMPARISONS, *SHAPES])}")
     arguments.only += [name for name in arguments.also if name not in arguments.only]
     return arguments
 

@@ -71,8 +71,21 @@ elif arguments[0] == "bench":
     time.sleep(0.2)
     print(json.dumps({{"tokens_per_second": 5.0, "images_per_second": 3.0, "step_seconds": [1.0], "peak_memory_bytes": 7, "loss": 1.0}}))
 elif arguments[0] == "train":
-    run = pathlib.Path(arguments[arguments.index("--config") + 1]).parent
+    config = pathlib.Path(arguments[arguments.index("--config") + 1])
+    run = config.parent
     if behave.get("train") == run.name: hang()
+    if not (run / "expected.json").exists():  # of bench/compare.py
+        settings = json.loads(config.read_text())
+        with (folder / "compared").open("a") as file:
+            file.write(json.dumps(settings) + "\n")
+        if behave.get("compare") == "fail": sys.exit("error: no memory")
+        out = pathlib.Path(settings["output"]["dir"])
+        out.mkdir()
+        for step in range(8):
+            with (out / "metrics.jsonl").open("a") as file:
+                file.write(json.dumps({{"loss": 2.0, "tokens": 100, "label_tokens": 50, "step_seconds": 0.01, "peak_memory_bytes": [7]}}) + "\n")
+            time.sleep(0.05)
+        sys.exit(0)
     if "NCCL_HOSTID" in os.environ:
         assert os.environ["LOCAL_RANK"] == "0" and os.environ["NCCL_HOSTID"] == "rank" + os.environ["RANK"]
         if behave.get("nccl") == "refuse":
@@ -93,9 +106,9 @@ else:
     print(json.dumps({"ok": True, "case": sys.argv[sys.argv.index("--case") + 1], "peak_bytes": 5}))
 """
 
-# The driver's tool, which counts memory until it is ended.
+# The driver's tool, which counts memory, clock and power until it is ended; more fields it does not know.
 DRIVERS_TOOL = """#!/bin/sh
-case "$*" in *memory.used*) for mib in 100 900 300; do echo "$mib, 1980, 650.5"; done; exec sleep 60;; esac
+case "$*" in *power.draw,*) exit 9;; *memory.used*) for mib in 100 900 300; do echo "$mib, 1980, 650.5"; done; exec sleep 60;; esac
 exit 9
 """
 # A Python with the peers, as far as is asked for.
@@ -104,6 +117,10 @@ import json, sys, time
 if "peer_train.py" in " ".join(sys.argv):
     time.sleep(0.2)
     print(json.dumps({{"tokens_per_second": 2.0, "step_seconds": [1.0], "peak_memory_bytes": 9, "loss": 1.0}}))
+elif "peer_packed.py" in " ".join(sys.argv):
+    if "unsloth" in sys.argv:
+        sys.exit("No module named unsloth")
+    print(json.dumps({{"steps": [{{"tokens": 100, "loss": 2.0, "seconds": 1.0}}] * 5, "steady_began": 10.0, "steady_ended": 12.0}}))
 """
 
 
@@ -205,6 +222,7 @@ class GpuCheck(unittest.TestCase):
         ours, theirs = runs["qwen3-0.6b, sftrun"], runs["qwen3-0.6b, transformers"]
         self.assertEqual((ours["tokens_per_second"], theirs["tokens_per_second"]), (5.0, 2.0))
         self.assertEqual([(run["card_memory_mib"], run["card_memory_mib_before"]) for run in (ours, theirs)], [(900, 100)] * 2)
+        self.assertEqual((ours["sm_mhz"], theirs["power_w"]), ([1980.0, 1980.0], [650.5, 650.5]))
         ratios = bench["above_1_is_in_favour_of_sftrun"]
         self.assertEqual(ratios["qwen3-0.6b, to transformers"], {"tokens_per_second": 2.5, "card_memory": 1.0})
         # The large model is compared with the faster of the peers, and FP8 with none.
@@ -225,6 +243,65 @@ class GpuCheck(unittest.TestCase):
         runs = report["parts"]["bench"]["runs"]
         self.assertEqual(runs["qwen3-8b, sftrun"]["tokens_per_second"], 5.0)
         self.assertIn("48 are needed", runs["qwen3-8b, liger"]["left_out"])
+
+    def peer(self):
+        peer = self.folder / "peer"
+        peer.write_text(PEER.format(python=sys.executable))
+        peer.chmod(0o755)
+        return peer
+
+    COMPARED = ("--only", "compare", "--cases", "qwen3-8b, packed, r", "--steady", "0.1")
+
+    def test_other_trainers_take_turns(self):
+        self.behave(card_gib=40)
+        (self.folder / "path/nvidia-smi").write_text(DRIVERS_TOOL)
+        code, report = self.check(*self.COMPARED, "--sides", "sftrun", "trl-liger", "unsloth", "--peer-python", self.peer())
+        self.assertEqual(code, 0, self.said)
+        part, name = report["parts"]["compare"], "qwen3-8b, packed, recomputed"
+        turns = ("sftrun, round 1", "trl-liger, round 1", "unsloth, round 1", "sftrun, round 2", "trl-liger, round 2")  # what is not installed gets no second turn
+        self.assertEqual(list(part["runs"]), [f"{name}, {what}" for what in ("data", *turns)])
+        self.assertIn("No module named unsloth", part["runs"][f"{name}, unsloth, round 1"]["failed"])
+        self.assertEqual(part["runs"][f"{name}, data"]["lengths"], "azure-conversations")
+        result = part["comparisons"][name]
+        self.assertEqual(set(result["tokens_per_second"]), {"sftrun", "trl-liger"})
+        self.assertEqual(result["tokens_per_second"]["trl-liger"], 100)  # two steps of 100 tokens in two seconds
+        self.assertGreater(result["above_1_is_in_favour_of_sftrun"]["trl-liger"], 1)
+        self.assertEqual(result["losses"]["trl-liger"]["loss_relative"], 0)
+        self.assertEqual(result["failed"], {"unsloth": "exit code 1: No module named unsloth"})
+        for settings in map(json.loads, (self.build / "compared").read_text().splitlines()):
+            self.assertTrue(settings["train"]["gradient_checkpointing"] and settings["data"]["packing"])
+            self.assertEqual(settings["data"]["bin_tokens"], 2048)
+
+    def test_a_side_of_ours_that_fails_fails_the_part(self):
+        self.behave(card_gib=40, compare="fail")
+        code, report = self.check(*self.COMPARED, "--sides", "sftrun", "--rounds", "1", "--peer-python", self.peer())
+        self.assertEqual((code, self.states(report)), (1, {"compare": "failed"}), self.said)
+        self.assertIn("no memory", report["parts"]["compare"]["runs"]["qwen3-8b, packed, recomputed, sftrun, round 1"]["failed"])
+
+    def test_unknown_cases_and_sides(self):
+        self.check("--only", "shapes", "--cases", "llama-4")
+        self.assertIn("--cases llama-4: no case begins so; choose of qwen3-8b, packed; ", self.said)
+        code, report = self.check(*self.COMPARED, "--sides", "sftrun", "axolotl", "--peer-python", self.peer())
+        self.assertEqual((code, report["parts"]["compare"]["error"]), (1, "--sides axolotl: choose of sftrun, trl, trl-liger, trl-flex, unsloth, surogate, automodel"))
+
+    def test_nobody_makes_the_model(self):
+        code, report = self.check("--only", "compare")
+        self.assertEqual(code, 1)
+        self.assertIn("lacks peft", report["parts"]["compare"]["error"])
+
+    def test_shapes_of_published_tables(self):
+        self.behave(card_gib=120)
+        code, report = self.check("--only", "shapes", "--peer-python", self.peer())
+        self.assertEqual(code, 0, self.said)
+        part = report["parts"]["shapes"]
+        self.assertEqual(part["above_1_is_in_favour_of_sftrun"]["llama-3-8b, 2 x 4096"], 2.5)
+        self.assertIn("135 are needed", part["runs"]["llama-3-8b, 1 x 131072, peer"]["left_out"])
+        log = self.output.with_suffix(".log").read_text()
+        self.assertIn("tuning.lora.target_parameters=[mlp.experts.gate_up_proj, mlp.experts.down_proj]", log)
+        self.assertIn("--target-parameters mlp.experts.gate_up_proj mlp.experts.down_proj", log)
+        self.assertIn("llama-3-70b.json --seq-len 2048 --batch-size 1 --steps 6 --dtype bf16 --device cuda --json tuning.lora.r=16 tuning.lora.alpha=32 "
+                      "tuning.lora.target_modules=[all-linear] tuning.quant=nf4 train.gradient_checkpointing=true", log)
+        self.assertTrue(all((ROOT / f"bench/arch/{name}.json").exists() for name in ("llama-3-8b", "qwen2_5-7b", "qwen3-30b-a3b", "gpt-oss-20b", "llama-3-70b")))
 
     def test_parts_that_hang_leave_the_bench_its_time(self):
         self.behave(bandwidth="hang")
