@@ -67,5 +67,5 @@ endforeach()
 find_path(SFTRUN_NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS ${SFTRUN_CUDA_INCLUDES})
 
 # CUDA kernels that are bit-equal to a reference that rounds after every operation: no fused multiply-adds, in tests on the host either.
-set(SFTRUN_EXACT_CUDA_KERNELS quant/dequantize.cu quant/eight_bits.cu matmul/thin_product.cu)
+set(SFTRUN_EXACT_CUDA_KERNELS quant/dequantize.cu quant/eight_bits.cu matmul/thin_product.cu experts/grouped_tiles.cu)
 list(TRANSFORM SFTRUN_EXACT_CUDA_KERNELS PREPEND ${PROJECT_SOURCE_DIR}/src/kernels/)

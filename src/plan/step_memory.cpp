@@ -1,6 +1,7 @@
 #include "sftrun/plan/step_memory.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "adapter_bytes.h"
@@ -72,13 +73,28 @@ bool unpacks_layers(const StepContext& step) {
          (tuning.quantises_base() || tuning.keeps_blocks());
 }
 
-/// The largest matrix of all experts of a layer, for a grouped product.
+/// Whether a grouped product on a GPU decodes the codes itself (src/kernels/experts/grouped_tiles.cu):
+/// in 16 bits, matrices that the run quantises. What files have may be ggml's blocks, which are
+/// unpacked.
+bool decodes_experts(const StepContext& step, const spec::ExpertSpec& matrix) {
+  constexpr int64_t kGroup = 8, kSixteenBits = 2;
+  const auto options = step.config.tuning.quant_options();
+  if (!options || step.shape.element_bytes != kSixteenBits) return false;
+  const bool blocks_are_whole = !quant_info(options->format).has_blocks ||
+                                (options->block_size >= kGroup &&
+                                 std::has_single_bit(static_cast<uint64_t>(options->block_size)));
+  return blocks_are_whole && matrix.in_features % kGroup == 0 && matrix.out_features % kGroup == 0;
+}
+
+/// The largest matrix of all experts of a layer that a grouped product reads dense.
 int64_t unpacked_experts_bytes(const StepContext& step) {
   if (!unpacks_layers(step)) return 0;
   return step.shape.element_bytes * largest_of_layers(step.arch, [&](int64_t layer) {
            int64_t largest = 0;
-           for (const spec::ExpertSpec& matrix : spec::layer_experts(step.arch, layer))
-             largest = std::max(largest, matrix.in_features * matrix.out_features);
+           for (const spec::ExpertSpec& matrix : spec::layer_experts(step.arch, layer)) {
+             if (!decodes_experts(step, matrix))
+               largest = std::max(largest, matrix.in_features * matrix.out_features);
+           }
            return step.arch.mixture.num_experts * largest;
          });
 }

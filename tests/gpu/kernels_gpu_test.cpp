@@ -422,6 +422,30 @@ TEST_P(GpuKernels, GroupedProducts) {
   }
 }
 
+/// Codes that the product decodes, with an adapter beside them.
+TEST_P(GpuKernels, GroupedProductsOfCodes) {
+  const int64_t experts = 4, out = 96, in = 128, rank = 16, tokens = 300;
+  const at::Tensor chosen = at::randint(experts, {tokens, 2}, at::kLong);
+  const at::Tensor w = values({experts * out, in}, 1).to(at::kFloat),
+                   x = values({2 * tokens, in}, 2), g = values({2 * tokens, out}, 3),
+                   low = values({2 * tokens, rank}, 4), a = values({experts, rank, in}, 5),
+                   b = values({experts, out, rank}, 6);
+  for (const QuantFormat format :
+       {QuantFormat::kNf4, QuantFormat::kFp4, QuantFormat::kFp8, QuantFormat::kInt8}) {
+    const QuantizedMatrix codes = quantize(w, {.format = format}, "w");
+    SCOPED_TRACE(std::string(codes.info().name));
+    expect_same("grouped", dtype() == at::kFloat ? 2e-5 : 2e-2, [&](const Moved& to) {
+      const Routes routes = routes_of(to(chosen), experts);
+      const at::Tensor there = to(x);
+      const QuantizedMatrix moved = codes.to(there.device());
+      const ExpertStack stack(moved, experts);
+      return std::vector<at::Tensor>{grouped_matmul(there, stack, true, routes, {to(low), to(b)}),
+                                     grouped_matmul(to(g), stack, false, routes, {to(low), to(a)}),
+                                     grouped_matmul(there, to(a), true, routes)};
+    });
+  }
+}
+
 /// What a mixture has beside its experts' matrices.
 struct Extras {
   const char* name;

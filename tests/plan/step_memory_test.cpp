@@ -219,9 +219,12 @@ TEST(StepMemory, Of30BWithExpertsOnTheHost) {
             2 * (queries + 2 * keys) * 2 + (32 << 20) + 2048 * 128 * 4 +
                 joint_adapter_bytes(StepContext(arch, config, {2048, 2, true}), 0))
       << "two of q, k and v, cuBLAS, angles of all positions, and adapters of a layer";
-  const int64_t unpacking = step_memory(arch, config, {2048, 2, true}).layer;
+  const int64_t decoding = step_memory(arch, config, {2048, 2, true}).layer,
+                unpacking = step_memory(arch, config, {2048, 4, true}).layer;
   config.tuning.mode = config::TuningMode::kLora;
-  EXPECT_EQ(unpacking - step_memory(arch, config, {2048, 2, true}).layer, experts * 2)
+  EXPECT_EQ(decoding, step_memory(arch, config, {2048, 2, true}).layer)
+      << "in 16 bits products decode the codes themselves";
+  EXPECT_EQ(unpacking - step_memory(arch, config, {2048, 4, true}).layer, experts * 4)
       << "gate and up of all experts";
   config.tuning.mode = config::TuningMode::kQlora;
   config.parallel.offload = {};

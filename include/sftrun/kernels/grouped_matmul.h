@@ -32,10 +32,17 @@ struct ExpertStack {
   at::Tensor values(int64_t expert, at::ScalarType dtype) const;
 };
 
+/// A dense product beside another one: that of an adapter.
+struct GroupedBeside {
+  at::Tensor x;  ///< [T', R]; undefined: nothing
+  at::Tensor w;  ///< [experts, N, R] (`transposed`) or [experts, R, N]
+};
+
 /// x [T', K], rows sorted by expert, times each expert's matrix: x_e w_e^T with w [experts, N, K]
-/// (`transposed`), or x_e w_e with w [experts, K, N]. Returns [T', N].
+/// (`transposed`), or x_e w_e with w [experts, K, N], plus the same of `beside`. Returns [T', N]. On
+/// CUDA, in bf16 and fp16, codes of 4 and 8 bits are decoded within the product.
 at::Tensor grouped_matmul(const at::Tensor& x, const ExpertStack& w, bool transposed,
-                          const Routes& routes);
+                          const Routes& routes, const GroupedBeside& beside = {});
 /// out [experts, N, K] fp32 += g_e^T x_e.
 void add_grouped_matmul_tn_(at::Tensor& out, const at::Tensor& g, const at::Tensor& x,
                             const Routes& routes);

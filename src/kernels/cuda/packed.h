@@ -42,6 +42,19 @@ struct FourBitTables {
   float nested[256];
 };
 
+/// The values of a group's eight codes, without its scale.
+SFTRUN_HOST_DEVICE void values_of_codes(const FourBitTables& tables, uint32_t word, float* values) {
+  const auto at_byte = [&](uint32_t place) {
+    return *reinterpret_cast<const float*>(reinterpret_cast<const char*>(tables.values) + place);
+  };
+  // Byte offsets into the table; the first code of each byte is in the high nibble.
+  const uint32_t firsts = (word & 0xf0f0f0f0U) >> 2, seconds = (word & 0x0f0f0f0fU) << 2;
+  for (int i = 0; i < kGroup; i += 2) {
+    values[i] = at_byte(firsts >> (4 * i) & 0xffU);
+    values[i + 1] = at_byte(seconds >> (4 * i) & 0xffU);
+  }
+}
+
 /// A 4-bit matrix; `absmax` is null if it is nested.
 struct FourBitView {
   const uint8_t* packed;
@@ -92,24 +105,13 @@ struct FourBitGroups : FourBitView {
   }
   SFTRUN_HOST_DEVICE float decode(const uint8_t* from, int64_t row, int64_t group,
                                   float* values) const {
-    const uint32_t word = load_word(from);
-    // Byte offsets into the table; the first code of each byte is in the high nibble.
-    const uint32_t firsts = (word & 0xf0f0f0f0U) >> 2, seconds = (word & 0x0f0f0f0fU) << 2;
-    for (int i = 0; i < kGroup; i += 2) {
-      values[i] = at_byte(firsts >> (4 * i) & 0xffU);
-      values[i + 1] = at_byte(seconds >> (4 * i) & 0xffU);
-    }
+    values_of_codes(*tables, load_word(from), values);
     return scale<kNested>((row * columns + group * kGroup) >> block_shift);
   }
   /// @param group index in the whole matrix
   SFTRUN_HOST_DEVICE void final_values(const uint8_t* from, int64_t group, float* values) const {
     const float scale = decode(from, 0, group, values);
     for (int i = 0; i < kGroup; ++i) values[i] *= scale;
-  }
-
- private:
-  SFTRUN_HOST_DEVICE float at_byte(uint32_t place) const {
-    return *reinterpret_cast<const float*>(reinterpret_cast<const char*>(tables->values) + place);
   }
 };
 

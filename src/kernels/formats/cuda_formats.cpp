@@ -4,6 +4,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/matrix_views.h"
+#include "experts/grouped_tiles_launch.h"
 #include "matmul/thin_product_launch.h"
 #include "quant/dequantize_launch.h"
 #include "sftrun/core/error.h"
@@ -23,6 +24,10 @@ const CudaEntry<decltype(cuda::launch_thin_product_8bit)> launch_thin_product_8b
     "launch_thin_product_8bit");
 const CudaEntry<decltype(cuda::launch_thin_product_ggml)> launch_thin_product_ggml(
     "launch_thin_product_ggml");
+const CudaEntry<decltype(cuda::launch_grouped_tiles_4bit)> launch_grouped_tiles_4bit(
+    "launch_grouped_tiles_4bit");
+const CudaEntry<decltype(cuda::launch_grouped_tiles_8bit)> launch_grouped_tiles_8bit(
+    "launch_grouped_tiles_8bit");
 
 template <EightBits kForm>
 constexpr FormatLaunches kEightBits = {
@@ -39,6 +44,11 @@ constexpr FormatLaunches kEightBits = {
         [](const cuda::ThinProduct& product, const QuantizedMatrix& w,
            const cuda::FourBitTables& /*tables*/, cuda::Stream stream) {
           launch_thin_product_8bit(product, cuda::eight_bit_view(w, kForm), stream);
+        },
+    .grouped_tiles =
+        [](const cuda::GroupedTiles& tiles, const QuantizedMatrix& w, cuda::Type type,
+           const cuda::FourBitTables& /*tables*/, cuda::Stream stream) {
+          launch_grouped_tiles_8bit(type, tiles, cuda::eight_bit_view(w, kForm), stream);
         }};
 
 const FormatLaunches& launches_of(const QuantizedMatrix& matrix) {
@@ -62,6 +72,11 @@ constinit const FormatLaunches kFourBitLaunches = {
         [](const cuda::ThinProduct& product, const QuantizedMatrix& w,
            const cuda::FourBitTables& tables, cuda::Stream stream) {
           launch_thin_product_4bit(product, cuda::four_bit_view(w), tables, stream);
+        },
+    .grouped_tiles =
+        [](const cuda::GroupedTiles& tiles, const QuantizedMatrix& w, cuda::Type type,
+           const cuda::FourBitTables& values, cuda::Stream stream) {
+          launch_grouped_tiles_4bit(type, tiles, cuda::four_bit_view(w), values, stream);
         }};
 constinit const FormatLaunches kE4m3Launches = kEightBits<EightBits::kE4m3>;
 constinit const FormatLaunches kInt8Launches = kEightBits<EightBits::kInt8>;
@@ -99,6 +114,19 @@ at::Tensor thin_product_on_cuda(const at::Tensor& x, const QuantizedMatrix& w) {
   launches_of(w).thin_product(product, w, cuda::four_bit_tables(w), launch.stream());
   launch.check();
   return y;
+}
+
+bool decodes_in_grouped_products(const QuantizedMatrix& w) {
+  const FormatLaunches& launches = launches_of(w);
+  return launches.grouped_tiles != nullptr && launches.has_whole_groups(w);
+}
+
+void grouped_tiles_on_cuda(const cuda::GroupedTiles& tiles, const QuantizedMatrix& w,
+                           const at::Tensor& y) {
+  const Launch launch(y);
+  launches_of(w).grouped_tiles(tiles, w, cuda_type_of(y), cuda::four_bit_tables(w),
+                               launch.stream());
+  launch.check();
 }
 
 }  // namespace sftrun::kernels

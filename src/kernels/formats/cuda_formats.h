@@ -10,6 +10,7 @@ namespace sftrun::kernels {
 
 namespace cuda {
 struct FourBitTables;
+struct GroupedTiles;
 struct ThinProduct;
 struct ValueRows;
 }  // namespace cuda
@@ -23,6 +24,10 @@ struct FormatLaunches {
   /// @pre has_whole_groups(w)
   void (*thin_product)(const cuda::ThinProduct& product, const QuantizedMatrix& w,
                        const cuda::FourBitTables& tables, cuda::Stream stream);
+  /// Grouped products whose kernel decodes the codes; null: the matrices are dequantised first.
+  /// @pre has_whole_groups(w)
+  void (*grouped_tiles)(const cuda::GroupedTiles& tiles, const QuantizedMatrix& w, cuda::Type type,
+                        const cuda::FourBitTables& tables, cuda::Stream stream) = nullptr;
 };
 extern const FormatLaunches kFourBitLaunches, kE4m3Launches, kInt8Launches, kGgmlLaunches;
 
@@ -30,5 +35,10 @@ extern const FormatLaunches kFourBitLaunches, kE4m3Launches, kInt8Launches, kGgm
 void dequantize_on_cuda(const QuantizedMatrix& matrix, const at::Tensor& out);
 /// x w^T for an x of few rows.   @pre cuda::thin_product_serves
 at::Tensor thin_product_on_cuda(const at::Tensor& x, const QuantizedMatrix& w);
+/// Whether the kernel of grouped products decodes this matrix itself.
+bool decodes_in_grouped_products(const QuantizedMatrix& w);
+/// @pre decodes_in_grouped_products(w), and cuda::tiles_serve
+void grouped_tiles_on_cuda(const cuda::GroupedTiles& tiles, const QuantizedMatrix& w,
+                           const at::Tensor& y);
 
 }  // namespace sftrun::kernels

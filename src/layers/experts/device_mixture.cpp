@@ -14,12 +14,11 @@ at::Tensor factors_of(const Mixture& mixture) {
 
 at::Tensor times_experts(const at::Tensor& x, const ExpertMatrix& matrix,
                          const kernels::Routes& routes, bool adapters) {
+  kernels::GroupedBeside adapter;
+  if (adapters && matrix.lora)
+    adapter = {adapter_columns(x, matrix, routes), matrix.lora->b->compute};
   at::Tensor y = kernels::grouped_matmul(x, stack_of(matrix, routes.num_experts()),
-                                         /*transposed=*/true, routes);
-  if (adapters && matrix.lora) {
-    const at::Tensor low = adapter_columns(x, matrix, routes);
-    y.add_(kernels::grouped_matmul(low, matrix.lora->b->compute, /*transposed=*/true, routes));
-  }
+                                         /*transposed=*/true, routes, adapter);
   if (matrix.bias.defined()) kernels::add_expert_bias_(y, matrix.bias.weight, routes);
   return y;
 }
@@ -36,11 +35,10 @@ ThroughMatrix through_experts(const at::Tensor& dy, const ExpertMatrix& matrix,
     if (matrix.lora->scale != 1) d.d_low.mul_(matrix.lora->scale);
   }
   if (!needs_dx) return d;
+  kernels::GroupedBeside adapter;
+  if (matrix.lora) adapter = {d.d_low, matrix.lora->a->compute};
   d.dx = kernels::grouped_matmul(dy, stack_of(matrix, routes.num_experts()), /*transposed=*/false,
-                                 routes);
-  if (matrix.lora)
-    d.dx.add_(
-        kernels::grouped_matmul(d.d_low, matrix.lora->a->compute, /*transposed=*/false, routes));
+                                 routes, adapter);
   return d;
 }
 

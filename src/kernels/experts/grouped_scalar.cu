@@ -1,67 +1,31 @@
-#include <mma.h>
-
 #include "cuda/device.cuh"
 #include "cuda/grouped.h"
-#include "experts/grouped_matmul_launch.h"
+#include "experts/grouped_scalar_launch.h"
 
-// Grouped matrix products in one launch, for GPUs and dtypes for which LibTorch computes one matrix
-// after the other. 64 x 64 tiles in shared memory; bf16 and fp16 on tensor cores, fp32
-// accumulation.
+// Grouped matrix products in one launch: 64 x 64 tiles in shared memory as fp32, one after the other.
+// Slow beside grouped_tiles.cu, and right for every shape, address and dtype.
 namespace sftrun::kernels::cuda {
 namespace {
 
 constexpr int kTile = kGroupedTile, kStep = 32;  // side of a result tile; depth per iteration
 // Row strides are padded to avoid shared-memory bank conflicts.
-constexpr int kLeftLead = kStep + 8, kRightLead = kTile + 8, kSumsLead = kTile + 4;
+constexpr int kLeftLead = kStep + 1, kRightLead = kTile + 1, kSumsLead = kTile + 4;
 
 /// tile[r * lead + c] = matrix(r, c), with coalesced reads.
 template <int kRows, int kColumns, int kLead, typename T>
-__device__ __forceinline__ void load_tile(T* tile, const MatrixView<T>& matrix) {
+__device__ __forceinline__ void load_tile(float* tile, const MatrixView<T>& matrix) {
   const bool by_rows = matrix.column_stride == 1;
   for (int i = static_cast<int>(threadIdx.x); i < kRows * kColumns; i += kThreads) {
     const int row = by_rows ? i / kColumns : i % kRows, column = by_rows ? i % kColumns : i / kRows;
-    tile[row * kLead + column] = matrix.at(row, column);
+    const T element = matrix.at(row, column);
+    tile[row * kLead + column] = load(&element);
   }
 }
 
-/// A block's accumulators on tensor cores: each of 8 warps has two adjacent 16 x 16 fragments.
-template <typename T>
+/// A block's sums: each thread has 4 x 4 elements, 16 rows and columns apart.
 class Sums {
  public:
-  __device__ Sums() {
-    for (auto& sum : sums_) nvcuda::wmma::fill_fragment(sum, 0.0F);
-  }
   /// left [kTile, kStep] times right [kStep, kTile]
-  __device__ void add(const T* left, const T* right) {
-    using namespace nvcuda::wmma;
-    for (int k = 0; k < kStep; k += 16) {
-      fragment<matrix_a, 16, 16, 16, T, row_major> a;
-      load_matrix_sync(a, left + row() * kLeftLead + k, kLeftLead);
-      for (int i = 0; i < 2; ++i) {
-        fragment<matrix_b, 16, 16, 16, T, row_major> b;
-        load_matrix_sync(b, right + k * kRightLead + column() + 16 * i, kRightLead);
-        mma_sync(sums_[i], a, b, sums_[i]);
-      }
-    }
-  }
-  __device__ void write(float* out) const {
-    for (int i = 0; i < 2; ++i) {
-      nvcuda::wmma::store_matrix_sync(out + row() * kSumsLead + column() + 16 * i, sums_[i],
-                                      kSumsLead, nvcuda::wmma::mem_row_major);
-    }
-  }
-
- private:
-  static_assert(kThreads == 256 && kTile == 64);
-  __device__ static int row() { return static_cast<int>(threadIdx.x) / 64 * 16; }
-  __device__ static int column() { return static_cast<int>(threadIdx.x) / 32 % 2 * 32; }
-  nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> sums_[2];
-};
-
-/// The same in fp32: each thread has 4 x 4 elements, 16 rows and columns apart.
-template <>
-class Sums<float> {
- public:
   __device__ void add(const float* left, const float* right) {
     for (int k = 0; k < kStep; ++k) {
       float b[4];
@@ -89,10 +53,8 @@ class Sums<float> {
 template <typename T, typename Put>
 __device__ __forceinline__ void multiply_tile(const MatrixView<T>& left, const MatrixView<T>& right,
                                               Put&& put) {
-  __shared__ __align__(32) T a[kTile * kLeftLead];
-  __shared__ __align__(32) T b[kStep * kRightLead];
-  __shared__ __align__(32) float result[kTile * kSumsLead];
-  Sums<T> sums;
+  __shared__ float a[kTile * kLeftLead], b[kStep * kRightLead], result[kTile * kSumsLead];
+  Sums sums;
   for (int64_t k = 0; k < left.columns; k += kStep) {
     load_tile<kTile, kStep, kLeftLead>(a, left.from(0, k));
     load_tile<kStep, kTile, kRightLead>(b, right.from(k, 0));
@@ -111,7 +73,7 @@ __device__ __forceinline__ void multiply_tile(const MatrixView<T>& left, const M
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    grouped(GroupedProduct<T> product, const int32_t* ends, int64_t experts, T* y) {
+    grouped_scalar(GroupedProduct<T> product, const int32_t* ends, int64_t experts, T* y) {
   const RowTile tile = row_tile(ends, experts, blockIdx.x);
   if (tile.rows == 0) return;
   const int64_t first_column = static_cast<int64_t>(blockIdx.y) * kTile;
@@ -124,7 +86,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    grouped_gradient(GroupedGradient<T> product, const int32_t* ends, float* out) {
+    grouped_scalar_gradient(GroupedGradient<T> product, const int32_t* ends, float* out) {
   const int64_t expert = blockIdx.z, begin = expert == 0 ? 0 : ends[expert - 1],
                 rows = ends[expert] - begin;
   if (rows == 0) return;
@@ -141,33 +103,33 @@ unsigned tiles(int64_t n) {
 
 }  // namespace
 
-void launch_grouped_matmul(Type type, const void* x, const void* w, const int32_t* ends, void* y,
+void launch_grouped_scalar(Type type, const void* x, const void* w, const int32_t* ends, void* y,
                            const GroupedShape& shape, bool transposed, Stream stream) {
   if (shape.rows == 0 || shape.columns == 0) return;
   const dim3 grid(static_cast<unsigned>(max_row_tiles(shape.rows, shape.experts)),
                   tiles(shape.columns));
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    launch(grouped<T>, grid, kThreads, stream,
+    launch(grouped_scalar<T>, grid, kThreads, stream,
            {static_cast<const T*>(x), static_cast<const T*>(w), shape.inner, shape.columns,
             transposed},
            ends, shape.experts, static_cast<T*>(y));
   });
 }
 
-void launch_grouped_matmul_tn(Type type, const void* g, const void* x, const int32_t* ends,
+void launch_grouped_scalar_tn(Type type, const void* g, const void* x, const int32_t* ends,
                               float* out, const GroupedShape& shape, Stream stream) {
   if (shape.rows == 0 || shape.inner == 0 || shape.columns == 0) return;
   const dim3 grid(tiles(shape.columns), tiles(shape.inner), static_cast<unsigned>(shape.experts));
   for_type(type, [&](auto* null) {
     using T = Element<decltype(null)>;
-    launch(grouped_gradient<T>, grid, kThreads, stream,
+    launch(grouped_scalar_gradient<T>, grid, kThreads, stream,
            {static_cast<const T*>(g), static_cast<const T*>(x), shape.inner, shape.columns}, ends,
            out);
   });
 }
 
-const Provided kLaunchers[] = {{"launch_grouped_matmul", launch_grouped_matmul},
-                               {"launch_grouped_matmul_tn", launch_grouped_matmul_tn}};
+const Provided kLaunchers[] = {{"launch_grouped_scalar", launch_grouped_scalar},
+                               {"launch_grouped_scalar_tn", launch_grouped_scalar_tn}};
 
 }  // namespace sftrun::kernels::cuda
