@@ -77,7 +77,9 @@ RULES = (
     ("attention_*", (LOADS,), "reads tiles of queries, keys and values again and again, from the cache"),
     ("transpose_codes<false>", (FREE,), FALLBACK),
     ("transpose_codes*", (LOADS, STORES), "reads and writes every byte once"),
-    ("grouped*", (FREE,), "bound by products: tiles through shared memory, whose elements may lie apart"),
+    ("grouped_scalar*", (FREE,), FALLBACK),
+    ("grouped_gradients*", (LOADS,), "tiles through shared memory; adds to fp32 sums where tensor cores leave them, in pairs"),
+    ("grouped_tiles*", (LOADS, STORES), "tiles through shared memory; codes are loaded as words of their rows"),
 )
 
 

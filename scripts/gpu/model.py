@@ -54,9 +54,9 @@ class Card:
     shares: dict  # attainable, by kind of operation
 
 
-HOPPER = {"bf16": 0.75, "fp8 forward": 0.67, "fp8 backward": 0.75, "grouped": 0.50, "attention forward": 0.43, "attention backward": 0.38, "stream": 0.80,
+HOPPER = {"bf16": 0.75, "fp8 forward": 0.67, "fp8 backward": 0.75, "grouped": 0.50, "grouped codes": 0.40, "attention forward": 0.43, "attention backward": 0.38, "stream": 0.80,
           "unpack": 0.70, "thin": 0.55, "thin sum": 0.72, "adapter gradients": 0.60, "turn": 0.56}
-ADA = {"bf16": 0.90, "fp8 forward": 0.70, "fp8 backward": 0.70, "grouped": 0.20, "attention forward": 0.65, "attention backward": 0.45}
+ADA = {"bf16": 0.90, "fp8 forward": 0.70, "fp8 backward": 0.70, "grouped": 0.60, "grouped codes": 0.50, "attention forward": 0.65, "attention backward": 0.45}
 COMMON = {"fp32": 0.60, "stream": 0.90, "unpack": 0.75, "thin": 0.50, "thin sum": 0.70, "adapter gradients": 0.50, "turn": 0.60}
 CARDS = {
     "h100": Card("H100 SXM", 79.1, 3.35e12, 132, {"bf16": 989e12, "fp8": 1979e12, "fp32": 67e12}, COMMON | HOPPER),
@@ -73,7 +73,8 @@ REASONS = {  # what stands in the document, in its order
     "fp8 backward": "the same with exact sums (`use_fast_accum` off): 1496 TFLOP/s measured on an H100; GeForce's peak is that of fp32 sums already",
     "attention forward": "128 channels, causal, documents of 2048 tokens: cuDNN's kernel, 407 to 460 TFLOP/s measured on an H100; GeForce: FlashAttention 2, a guess",
     "attention backward": "the same, without the kernels around it: 374 to 394 TFLOP/s measured on an H100; GeForce: a guess",
-    "grouped": "experts of 256 rows each: LibTorch's kernel on Hopper, ours on GeForce, whose loads wait for sums: guesses",
+    "grouped": "experts of 256 rows each: LibTorch's kernel on Hopper, ours on GeForce (mma.sync, tiles of 128 x 128, three stages): guesses",
+    "grouped codes": "the same over 4-bit codes, which our kernel decodes: mma.sync reaches some 60% of Hopper's peak, all of GeForce's; decoding takes issue slots: guesses",
     "fp32": "the router's product, without TF32",
     "stream": "rows and elements, of bandwidth; 69 to 89% measured on an H100, whose copy reaches 79%; GeForce: an assumption",
     "unpack": "4-bit codes to bf16, of bandwidth, alone on the card: 68 to 72% measured on an H100; GeForce: a guess",
@@ -423,16 +424,14 @@ def small(name, launches, values=0, size=FP32, **more):
 
 
 def experts_forward(model, base, t):
-    rows, stack = t * model.top_k, model.experts * model.hidden * model.ffn
+    rows = t * model.top_k
     yield small("router: x to fp32", 1, t * model.hidden, 3)
     yield product("router", "routing", t, model.hidden, model.experts, NT, compute="fp32", size=FP32)
     yield Op("choice of experts", "routing", {OURS + "route_tokens": 1}, 0, FP32 * t * model.experts, 2 * FP32 * rows)
     yield elements("routes sorted by expert", "routing", OURS + "sort_routes", rows, FP32, 3 * FP32)
     yield spread_rows("rows of tokens", model, t)
     for name, k, n in (("gate_up", model.hidden, 2 * model.ffn), ("down", model.ffn, model.hidden)):
-        if base == "nf4":
-            yield unpack(f"experts' {name}: unpack all", stack * (2 if name == "gate_up" else 1))
-        yield grouped(f"experts' {name}", model, rows, k, n)
+        yield grouped(f"experts' {name}", model, base, rows, k, n)
         if name == "gate_up":
             yield elements("gated activation", "experts' rows", OURS + "gated_forward", rows * model.ffn, 2 * BF16, BF16)
     yield sum_rows("sum over experts", model, t, model.top_k)
@@ -449,17 +448,18 @@ def sum_rows(name, model, t, read):
     return Op(name, "experts' rows", {OURS + "sum_rows": 1}, 0, BF16 * t * read * model.hidden, BF16 * t * model.hidden)
 
 
-def grouped(name, model, rows, k, n):
+def grouped(name, model, base, rows, k, n):
+    """Reads every expert once: blocks of the same expert follow each other."""
+    if base == "nf4":
+        return Op(name, "experts", {OURS + "grouped_tiles_4bit": 1}, 2 * rows * k * n, BF16 * rows * k + NF4 * model.experts * k * n, BF16 * rows * n, "grouped codes")
     return Op(name, "experts", {"product grouped": 2}, 2 * rows * k * n, BF16 * (rows * k + model.experts * k * n), BF16 * rows * n, "grouped")
 
 
 def experts_backward(model, base, t):
-    rows, stack = t * model.top_k, model.experts * model.hidden * model.ffn
+    rows = t * model.top_k
     yield spread_rows("rows of dy", model, t)
     for name, k, n in (("down", model.hidden, model.ffn), ("gate_up", 2 * model.ffn, model.hidden)):
-        if base == "nf4":
-            yield unpack(f"experts' {name}: unpack all again", stack * (2 if name == "gate_up" else 1))
-        yield grouped(f"experts' {name}, dx", model, rows, k, n)
+        yield grouped(f"experts' {name}, dx", model, base, rows, k, n)
         if name == "down":
             yield elements("gated activation backward, gradient of weights", "experts' rows", OURS + "weighted_gated_backward", rows * model.ffn, 3 * BF16, 2 * BF16)
     yield elements("gradient of logits", "routing", OURS + "route_tokens_backward", t * model.experts, FP32, FP32)
@@ -562,8 +562,7 @@ def buffer_bytes(model, base, rank=RANK):
 def passing_bytes(model, base, t):
     """The most that lives within one layer's passes, or in the head's."""
     rows = t * (model.top_k or 1)
-    unpacked_experts = BF16 * 2 * model.expert_values() // 3 if base == "nf4" else 0
-    in_layer = BF16 * (4 * rows * model.ffn + 4 * t * model.hidden) + (rows * model.hidden * (BF16 + 2 * FP32) if model.experts else 0) + unpacked_experts
+    in_layer = BF16 * (4 * rows * model.ffn + 4 * t * model.hidden) + (rows * model.hidden * (BF16 + 2 * FP32) if model.experts else 0)
     head = BF16 * (min(t, max(1024, 2**28 // model.vocab)) * model.vocab + 3 * t * model.hidden)
     return max(in_layer, head)
 
