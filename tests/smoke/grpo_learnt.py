@@ -76,6 +76,10 @@ def one_round(program: Path, folder: Path, model: Path, numbers: list[int], loss
     config = folder / "rewards.yaml"
     config.write_text(json.dumps(rewards))
     sftrun(program, "reward", "--input", folder / "answers.jsonl", "--output", folder / "rewarded.jsonl", "--reward-config", config)
+    rewarded = read_jsonl(folder / "rewarded.jsonl")
+    mean = sum(record["reward"] for record in rewarded) / len(rewarded)
+    if all(len({record["reward"] for record in rewarded[first : first + ANSWERS]}) == 1 for first in range(0, len(rewarded), ANSWERS)):
+        return model, mean  # nothing is left to learn: a run would say so and stop
     run = {
         "model": {"name": str(model), "max_seq_len": 64, "dtype": "fp32"},
         "tuning": {"mode": "full"},
@@ -85,8 +89,7 @@ def one_round(program: Path, folder: Path, model: Path, numbers: list[int], loss
     }
     (folder / "run.yaml").write_text(json.dumps(run))
     sftrun(program, "train", "--config", folder / "run.yaml", "--device", "cpu", "--nproc-per-node", processes)
-    rewarded = read_jsonl(folder / "rewarded.jsonl")
-    return folder / "run" / "model", sum(record["reward"] for record in rewarded) / len(rewarded)
+    return folder / "run" / "model", mean
 
 
 def learns(program: Path, folder: Path, loss: str, processes: int) -> bool:
