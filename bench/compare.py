@@ -277,7 +277,7 @@ def summary(result, watch=None):
     speeds = [step["tokens"] / step["seconds"] for step in steady]
     clocks = watch.summary(result["steady_began"], result["steady_ended"]) if watch else {}
     return {"tokens_per_second": sum(step["tokens"] for step in steady) / seconds, "tokens_per_second_median_step": statistics.median(speeds), "steady_steps": len(steady), "steady_seconds": seconds,
-            "losses": [step.get("loss") for step in steps], "step_tokens": [step["tokens"] for step in steps], **clocks,
+            "losses": [step.get("loss") for step in steps], "step_tokens": [step["tokens"] for step in steps], "step_labels": [step.get("label_tokens") for step in steps], **clocks,
             **{key: value for key, value in result.items() if key not in ("steady_began", "steady_ended") and value is not None}}
 
 
