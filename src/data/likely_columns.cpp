@@ -11,6 +11,7 @@
 #include "nulls.h"
 #include "sftrun/config/record_formats.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/yaml_name.h"
 #include "sftrun/data/record_error.h"
 
 namespace sftrun::data {
@@ -165,11 +166,23 @@ std::string either_way(const std::string& rendered, const std::string& raw) {
                      raw);
 }
 
+/// A column as `data.fields` names it. Placeholders stay as they are.
+std::string field_name(const std::string& column) {
+  return column == "COLUMN" ? column : yaml_name(column);
+}
+
+/// "{messages: dialogue, role: speaker, content: text}"
+std::string fields_of_turns(const LikelyTurns& turns) {
+  if (!turns.are_renamed()) return fmt::format("{{messages: {}}}", field_name(turns.column));
+  return fmt::format("{{messages: {}, role: {}, content: {}}}", field_name(turns.column),
+                     field_name(turns.role), field_name(turns.content));
+}
+
 /// "{instruction: question, output: answer}", without names that are right already
 std::string fields_text(const std::vector<std::pair<std::string, std::string>>& ours_and_theirs) {
   std::vector<std::string> fields;
   for (const auto& [ours, theirs] : ours_and_theirs)
-    if (ours != theirs) fields.push_back(fmt::format("{}: {}", ours, theirs));
+    if (ours != theirs) fields.push_back(fmt::format("{}: {}", ours, field_name(theirs)));
   return fmt::format("{{{}}}", join(fields, ", "));
 }
 
@@ -222,15 +235,12 @@ std::string advise_fields(const Json& record) {
         "train.rollouts.share 1); {}",
         known_keys());
   std::string fields = fields_of_pair("COLUMN", "COLUMN");
-  if (likely.turns.are_renamed())
-    fields = fmt::format("{{messages: {}, role: {}, content: {}}}", likely.turns.column,
-                         likely.turns.role, likely.turns.content);
-  else if (!likely.turns.column.empty())
-    fields = fmt::format("{{messages: {}}}", likely.turns.column);
+  if (!likely.turns.column.empty())
+    fields = fields_of_turns(likely.turns);
   else if (likely.is_pair())
     fields = fields_of_pair(likely.prompt, likely.completion);
   else if (!likely.text.empty())
-    fields = fmt::format("{{text: {}}}", likely.text);
+    fields = fmt::format("{{text: {}}}", field_name(likely.text));
   return fmt::format("name the columns: data.fields: {}; {}", fields, known_keys());
 }
 
@@ -257,11 +267,7 @@ std::string advise_prompt_fields(const Json& record) {
   if (const std::string advice = advise_delimiter(record); !advice.empty()) return advice;
   const LikelyColumns likely = likely_columns(record);
   std::string fields = fields_text({{"prompt", likely.prompt.empty() ? "COLUMN" : likely.prompt}});
-  if (likely.turns.are_renamed())
-    fields = fmt::format("{{messages: {}, role: {}, content: {}}}", likely.turns.column,
-                         likely.turns.role, likely.turns.content);
-  else if (!likely.turns.column.empty())
-    fields = fmt::format("{{messages: {}}}", likely.turns.column);
+  if (!likely.turns.column.empty()) fields = fields_of_turns(likely.turns);
   return fmt::format("name the column: data.fields: {}; {}", fields, known_prompts());
 }
 

@@ -14,6 +14,7 @@
 #include "sftrun/config/record_formats.h"
 #include "sftrun/core/exact_json.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/yaml_name.h"
 
 namespace sftrun::data {
 namespace {
@@ -174,7 +175,9 @@ std::string remark_on_media(const std::string& field) {
 }
 
 std::string advice_on_media(const std::string& field) {
-  return fmt::format("data.fields: {{{}}} reads it", excerpt(field));
+  const size_t end = field.find(": ");
+  return fmt::format("data.fields: {{{}: {}}} reads it", field.substr(0, end),
+                     yaml_name(excerpt(field.substr(end + 2))));
 }
 
 std::string advice_on_column(const std::string& column) {

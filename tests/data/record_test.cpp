@@ -93,6 +93,8 @@ TEST(RecordFormats, SuggestsFieldsForColumns) {
          "data.fields: {output: response} (the model's chat template, if it has one), or {prompt: "
          "instruction, completion: response}");
   expect({{"content", "t"}}, "data.fields: {text: content}");
+  expect({{"The question, in short", "q"}, {"Answer \"A\"", "a"}},
+         "{instruction: \"The question, in short\", output: \"Answer \\\"A\\\"\"}");
   expect({{"dialogue", {{{"role", "user"}}}}}, "data.fields: {messages: dialogue}");
   const Json answers = {{"text", {"a", "b"}}, {"answer_start", {1, 2}}};
   expect({{"context", "c"}, {"question", "q"}, {"answers", answers}},
