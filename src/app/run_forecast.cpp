@@ -181,8 +181,8 @@ bool may_decide_sizes(const config::RunConfig& config, double tokens, double exa
   constexpr double kNear = 1.25;  // what an estimate may be off
   const double bins =
       config.data.packing ? tokens / static_cast<double>(config.model.max_seq_len) : examples;
-  const int64_t per_step =
-      std::max(config::kTargetGlobalBatch, config.train.global_batch_size.value.value_or(1));
+  const int64_t per_step = std::max(data::max_target_batch(config.train.objective_info()),
+                                    config.train.global_batch_size.value.value_or(1));
   return bins < kNear * static_cast<double>(data::kStepsInEpoch * per_step);
 }
 
@@ -195,11 +195,13 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
                           ? known.tokens / static_cast<double>(config.model.max_seq_len)
                           : known.examples;
   const data::EpochSize epoch{.bins = static_cast<int64_t>(std::ceil(bins)),
-                              .tokens = static_cast<int64_t>(known.tokens)};
+                              .tokens = static_cast<int64_t>(known.tokens),
+                              .examples = static_cast<int64_t>(std::ceil(known.examples))};
+  const config::ObjectiveInfo& objective = config.train.objective_info();
   const bool is_counted = config.train.max_steps.has_value();
   config::TrainConfig sizes = config.train;
   if (batches.steps_are_auto && !config.data.streaming) {
-    const int64_t target = is_counted ? config::kTargetGlobalBatch : data::target_batch(epoch);
+    const int64_t target = data::target_batch(epoch, objective, is_counted);
     set_target_batch(
         sizes, target, batches.batch_size, batches.dp_size,
         config::max_auto_micro_batch(config.parallel.axes, batches.max_micro_batch, target),
@@ -217,8 +219,9 @@ Forecast forecast(const config::RunConfig& config, const std::vector<data::Datas
   if (config.data.packing) {
     const int64_t longest = config.model.max_seq_len;
     result.bin_tokens = config.data.bin_tokens.value.value_or(
-        is_counted || config.data.streaming ? longest
-                                            : data::bin_tokens(epoch, global_batch_size, longest));
+        is_counted || config.data.streaming
+            ? longest
+            : data::bin_tokens(epoch, objective, global_batch_size, longest));
   }
   const auto per_step = static_cast<double>(global_batch_size);
   const double in_bins = config.data.packing

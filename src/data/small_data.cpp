@@ -23,22 +23,54 @@ EpochSize epoch_size(const config::RunConfig& config, const Dataset& dataset) {
   }
   const auto times = static_cast<double>(config.train.examples_of_record());
   epoch.tokens = static_cast<int64_t>(times * tokens);
-  examples *= times;
-  const double bins = config.data.packing
-                          ? tokens / static_cast<double>(config.model.max_seq_len)
-                          : examples / static_cast<double>(documents_together(config));
+  examples *= times / static_cast<double>(documents_together(config));
+  const double bins =
+      config.data.packing ? tokens / static_cast<double>(config.model.max_seq_len) : examples;
   epoch.bins = static_cast<int64_t>(std::ceil(bins));
+  epoch.examples = static_cast<int64_t>(std::ceil(examples));
   return epoch;
 }
 
-int64_t target_batch(const EpochSize& epoch) {
+namespace {
+
+/// The share of an epoch that is to be in a step of an objective that compares the texts of a batch.
+double contrasted_share(const EpochSize& epoch, bool is_counted) {
+  if (epoch.examples == 0) return 1;
+  const int64_t wanted =
+      is_counted
+          ? kMaxContrasted
+          : std::min(std::clamp(epoch.examples / kStepsInEpoch, kMinContrasted, kMaxContrasted),
+                     std::max<int64_t>(2, epoch.examples / kFewestContrastSteps));
+  return std::min(1.0, static_cast<double>(wanted) / static_cast<double>(epoch.examples));
+}
+
+int64_t scaled(int64_t number, double share) {
+  return static_cast<int64_t>(std::ceil(static_cast<double>(number) * share));
+}
+
+}  // namespace
+
+int64_t target_batch(const EpochSize& epoch, const config::ObjectiveInfo& objective,
+                     bool is_counted) {
+  if (objective.embeds())
+    return std::clamp<int64_t>(scaled(epoch.bins, contrasted_share(epoch, is_counted)), 1,
+                               kMaxContrasted);
+  if (is_counted) return config::kTargetGlobalBatch;
   return std::clamp<int64_t>(epoch.bins / kStepsInEpoch, 1, config::kTargetGlobalBatch);
 }
 
-int64_t bin_tokens(const EpochSize& epoch, int64_t global_batch_size, int64_t max_seq_len) {
+int64_t max_target_batch(const config::ObjectiveInfo& objective) {
+  return objective.embeds() ? kMaxContrasted : config::kTargetGlobalBatch;
+}
+
+int64_t bin_tokens(const EpochSize& epoch, const config::ObjectiveInfo& objective,
+                   int64_t global_batch_size, int64_t max_seq_len) {
   SFTRUN_CHECK(global_batch_size > 0);
-  const int64_t wanted = epoch.tokens / (kStepsInEpoch * global_batch_size);
-  return std::clamp(wanted, std::min(kFewestBinTokens, max_seq_len), max_seq_len);
+  const int64_t of_step = objective.embeds()
+                              ? scaled(epoch.tokens, contrasted_share(epoch, /*is_counted=*/false))
+                              : epoch.tokens / kStepsInEpoch;
+  return std::clamp(of_step / global_batch_size, std::min(kFewestBinTokens, max_seq_len),
+                    max_seq_len);
 }
 
 std::optional<std::string> large_batch_warning(const config::RunConfig& config,

@@ -214,10 +214,10 @@ std::string fit_batches_to_data(config::RunConfig& config, const BatchRequest& r
   config::TrainConfig& train = config.train;
   // A run whose number of steps is given has as many as its user wants.
   const bool is_counted = train.max_steps.has_value();
+  const config::ObjectiveInfo& objective = train.objective_info();
   if (request.steps_are_auto) {
     const auto earlier = saved_setting(saved, "train.global_batch_size");
-    const int64_t target =
-        earlier.value_or(is_counted ? config::kTargetGlobalBatch : data::target_batch(epoch));
+    const int64_t target = earlier.value_or(data::target_batch(epoch, objective, is_counted));
     config::set_target_batch(
         train, target, {request.batch_size}, dp_size,
         config::max_auto_micro_batch(config.parallel.axes, request.max_micro_batch, target),
@@ -227,13 +227,15 @@ std::string fit_batches_to_data(config::RunConfig& config, const BatchRequest& r
   config::AutoInt& tokens = config.data.bin_tokens;
   if (!config.data.packing || tokens.value) return {};
   const int64_t most = config.model.max_seq_len;
-  const int64_t fitting = data::bin_tokens(epoch, *train.global_batch_size.value, most);
+  const int64_t fitting = data::bin_tokens(epoch, objective, *train.global_batch_size.value, most);
   tokens.value = saved_setting(saved, "data.bin_tokens").value_or(is_counted ? most : fitting);
   if (*tokens.value >= most) return {};
   return fmt::format(
       "a small data set ({} tokens per epoch): packed sequences have {} tokens instead of {}, so "
-      "that an epoch has more optimizer steps (data.bin_tokens)",
-      format_count(static_cast<uint64_t>(epoch.tokens)), *tokens.value, most);
+      "that {} (data.bin_tokens)",
+      format_count(static_cast<uint64_t>(epoch.tokens)), *tokens.value, most,
+      objective.embeds() ? "a step has no more examples than are compared with each other"
+                         : "an epoch has more optimizer steps");
 }
 
 }  // namespace sftrun::train

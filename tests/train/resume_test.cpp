@@ -302,14 +302,16 @@ config::RunConfig packed_config() {
   return config;
 }
 
-const data::EpochSize kSmall{.bins = 3, .tokens = 6000};
+const data::EpochSize kSmall{.bins = 3, .tokens = 6000, .examples = 60};
 const BatchRequest kAuto{.steps_are_auto = true, .max_micro_batch = 8};
 
 TEST(FitBatches, ASmallSetHasMoreSteps) {
   config::RunConfig config = packed_config();
   const std::string notice = fit_batches_to_data(config, kAuto, kSmall, 1, nullptr);
-  EXPECT_EQ(config.train.global_batch_size.value, data::target_batch(kSmall));
-  EXPECT_EQ(config.data.bin_tokens.value, data::bin_tokens(kSmall, 1, 2048));
+  EXPECT_EQ(config.train.global_batch_size.value,
+            data::target_batch(kSmall, config.train.objective_info()));
+  EXPECT_EQ(config.data.bin_tokens.value,
+            data::bin_tokens(kSmall, config.train.objective_info(), 1, 2048));
   EXPECT_NE(notice.find("packed sequences have 256 tokens instead of 2048"), std::string::npos)
       << notice;
 }

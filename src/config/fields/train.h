@@ -23,7 +23,8 @@ void visit_batch_fields(TrainConfig& train, Visitor&& field) {
         "Micro-batches per optimizer step.", "4");
   field(train.global_batch_size, "global_batch_size", between(1, kMaxBatch), kSame,
         "batch_size * grad_accum * devices. If this and grad_accum are auto, the target is 32, "
-        "less for small data sets.",
+        "less for small data sets; for embed 64 to 128 queries, as they are compared with each "
+        "other's texts.",
         "32");
 }
 
