@@ -69,10 +69,19 @@ Command add_init(CLI::App& config) {
                    "data]")
       ->check(one_of(config::objective_names([](const config::ObjectiveInfo&) { return true; })))
       ->type_name("NAME");
-  answer("--reward", options->reward,
-         "With data of prompts or questions: what judges the model's answers, as "
-         "train.rollouts.reward has it [by the columns of the data]",
-         "REWARD");
+  command
+      ->add_option("--fields", options->fields,
+                   "The columns of the data by our names, as data.fields has them: "
+                   "instruction=question,output=answer [by the columns of the data]")
+      ->allow_extra_args(false)
+      ->type_name("KEY=COLUMN,…");
+  command
+      ->add_option("--reward", options->rewards,
+                   "With data of prompts or questions: what judges the model's answers, as "
+                   "train.rollouts.reward has it; may be given several times [by the columns of "
+                   "the data]")
+      ->allow_extra_args(false)
+      ->type_name("REWARD");
   answer("--teacher", options->teacher, "With --objective distill: the teacher, as train.teacher",
          "MODEL");
   answer("--devices", options->devices, "With --machine: auto, cpu, a number or a list [auto]",
@@ -84,19 +93,19 @@ Command add_init(CLI::App& config) {
   answer("--node-rank", options->node_rank, "With --machine: number of this machine, from 0 [0]",
          "N");
   answer("--master", options->master, "With --machine: address of machine 0", "ADDRESS");
-  return {command, [options, command] {
-            for (const char* flag :
-                 {"--devices", "--dtype", "--strategy", "--nodes", "--node-rank", "--master"})
-              if (!options->machine && command->count(flag) > 0)
-                require(false, *command, "--machine");
-            for (const char* flag : {"--model", "--data", "--val-split", "--mode", "--max-seq-len",
-                                     "--epochs", "--objective", "--reward", "--teacher"})
-              if (options->machine && command->count(flag) > 0)
-                require_at_most_one(*command, {"--machine", flag});
-            if (!options->machine && !options->output.empty())
-              require_writable_file("--output", options->output);
-            return run_init(*options);
-          }};
+  return {
+      command, [options, command] {
+        for (const char* flag :
+             {"--devices", "--dtype", "--strategy", "--nodes", "--node-rank", "--master"})
+          if (!options->machine && command->count(flag) > 0) require(false, *command, "--machine");
+        for (const char* flag : {"--model", "--data", "--val-split", "--mode", "--max-seq-len",
+                                 "--epochs", "--objective", "--fields", "--reward", "--teacher"})
+          if (options->machine && command->count(flag) > 0)
+            require_at_most_one(*command, {"--machine", flag});
+        if (!options->machine && !options->output.empty())
+          require_writable_file("--output", options->output);
+        return run_init(*options);
+      }};
 }
 
 Command add_import(CLI::App& config) {

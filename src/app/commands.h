@@ -133,7 +133,8 @@ struct InitOptions {
   std::optional<std::string> devices, dtype, strategy, nodes, node_rank, master;  // --machine
   std::optional<std::string> model, data, val_split, mode, max_seq_len, epochs;   // a run
   std::optional<std::string> objective;                                           // by its name
-  std::optional<std::string> reward;   // a run on prompts
+  std::vector<std::string> rewards;    // a run on prompts: functions, or one list of them
+  std::vector<std::string> fields;     // "KEY=COLUMN,…": data.fields
   std::optional<std::string> teacher;  // a run with one
 };
 int run_init(const InitOptions& options);

@@ -9,14 +9,17 @@
 #include "config_init.h"
 #include "model_source.h"
 #include "run_check.h"
+#include "sftrun/config/record_formats.h"
 #include "sftrun/config/rewards.h"
 #include "sftrun/config/yaml_reader.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
+#include "sftrun/core/yaml_name.h"
 #include "sftrun/data/likely_objective.h"
 #include "sftrun/data/record_reader.h"
+#include "sftrun/data/small_data.h"
 #include "sftrun/hub/repo_name.h"
 #include "sftrun/plan/micro_batch.h"
 
@@ -99,7 +102,9 @@ struct DataUse {
   bool is_chosen = false;                    ///< the objective is not by the columns
   bool answers_prompts = false;              ///< the run itself does
   data::Json fields = data::Json::object();  ///< `data.fields`
-  std::optional<data::Json> record = {};     ///< the first; nullopt: not known
+  /// The first, with the names of --fields if they are given; nullopt: not known.
+  std::optional<data::Json> record = {};
+  std::vector<std::string> unused = {};  ///< columns of the first that the run does not read
   const config::ObjectiveInfo& info() const { return config::objective_info(objective); }
 };
 
@@ -129,7 +134,7 @@ void require_questions(const DataUse& use, const std::string& data) {
 config::Objective objective_of(const DataUse& use, const std::string& data,
                                const InitOptions& options) {
   if (options.objective) return config::find_objective(*options.objective)->objective;
-  if (options.reward) {
+  if (!options.rewards.empty()) {
     require_questions(use, data);
     return config::Objective::kGrpo;
   }
@@ -143,7 +148,7 @@ void require_read(const InitOptions& options, const config::ObjectiveInfo& objec
                       fmt::format("{} on the command line", flag),
                       fmt::format("leave it out, or set --objective to {}", other));
   };
-  if (options.reward && !objective.takes_rollouts) refuse("--reward", "grpo");
+  if (!options.rewards.empty() && !objective.takes_rollouts) refuse("--reward", "grpo");
   if (options.teacher && !objective.needs_teacher) refuse("--teacher", "distill");
 }
 
@@ -153,24 +158,70 @@ bool is_rewarded(const data::Json& record) {
          !data::is_prompt_alone(record);
 }
 
+/// --fields: a comma that no `KEY=` follows is a part of the column's name.
+/// @throws ConfigError for names that `data.fields` has not
+data::Json fields_of_flags(const std::vector<std::string>& flags) {
+  constexpr const char* kWhere = "--fields on the command line";
+  data::Json fields = data::Json::object();
+  std::string last;
+  for (const std::string& flag : flags) {
+    last.clear();
+    for (const std::string& part : split(flag, ',')) {
+      const size_t equals = part.find('=');
+      if (equals == std::string::npos && !last.empty()) {
+        fields[last] = fields[last].get<std::string>() + "," + part;
+        continue;
+      }
+      last = equals == std::string::npos ? "" : std::string(trim(part.substr(0, equals)));
+      if (last.empty())
+        throw ConfigError(fmt::format("`{}` is no KEY=COLUMN", part), kWhere,
+                          "write our name, =, and the column: instruction=question");
+      fields[last] = std::string(trim(part.substr(equals + 1)));
+    }
+  }
+  std::vector<std::string> known = config::record_columns();
+  known.insert(known.end(), config::kTurnFields.begin(), config::kTurnFields.end());
+  for (const auto& [ours, theirs] : fields.items())
+    if (std::find(known.begin(), known.end(), ours) == known.end())
+      throw ConfigError(fmt::format("`{}` is no name of data.fields", ours), kWhere,
+                        fmt::format("use one of: {}", join(known, ", ")));
+  return fields;
+}
+
+/// What `data.fields` has if no flag says it.   @pre use.record
+data::Json likely_fields_of(const DataUse& use) {
+  const config::ObjectiveInfo& info = use.info();
+  if (info.embeds()) return data::likely_fields_of_texts(*use.record);
+  data::Json fields = data::Json::object();
+  if (use.answers_prompts || info.reads_answers() || info.reads_judgements() ||
+      data::likely_objective(*use.record) == config::Objective::kDpo)
+    fields = data::likely_fields(*use.record, use.answers_prompts);
+  if (info.reads_judgements()) fields.update(data::likely_fields_of_label(*use.record));
+  return fields;
+}
+
 /// @throws ConfigError if the flags contradict each other or the record, DataError if the record lacks
 /// what the objective needs
 DataUse use_of(const std::string& data, const InitOptions& options) {
-  DataUse use{.is_chosen = options.objective || options.reward, .record = first_record(data)};
+  DataUse use{.is_chosen = options.objective || !options.rewards.empty(),
+              .record = first_record(data)};
+  const data::Json given = fields_of_flags(options.fields);
+  const std::string where = fmt::format("{}:1", data);
+  if (use.record && !given.empty()) use.record = data::mapped_record(*use.record, given, where);
   use.objective = objective_of(use, data, options);
   require_read(options, use.info());
   const bool has_prompts = use.record && !is_rewarded(*use.record);
-  use.answers_prompts = use.info().takes_rollouts && (options.reward || has_prompts);
-  if (!use.record) return use;
-  const config::ObjectiveInfo& info = use.info();
-  if (info.embeds())
-    use.fields = data::likely_fields_of_texts(*use.record);
-  else if (use.answers_prompts || info.reads_answers() || info.reads_judgements() ||
-           data::likely_objective(*use.record) == config::Objective::kDpo)
-    use.fields = data::likely_fields(*use.record, use.answers_prompts);
-  if (options.objective || options.reward)
-    data::require_fit(*use.record, use.fields, use.objective, use.answers_prompts,
-                      fmt::format("{}:1", data));
+  use.answers_prompts = use.info().takes_rollouts && (!options.rewards.empty() || has_prompts);
+  if (use.record) {
+    const data::Json likely = given.empty() ? likely_fields_of(use) : data::Json::object();
+    if (use.is_chosen)
+      data::require_fit(*use.record, likely, use.objective, use.answers_prompts, where);
+    if (!use.answers_prompts)  // judges get whole records
+      use.unused =
+          data::unused_columns(data::mapped_record(*use.record, likely, where), use.objective);
+    use.fields = likely;
+  }
+  if (!given.empty()) use.fields = given;
   return use;
 }
 
@@ -207,7 +258,7 @@ std::string objective_line(const DataUse& use) {
 std::string fields_line(const DataUse& use) {
   std::vector<std::string> fields;
   for (const auto& [ours, theirs] : use.fields.items())
-    fields.push_back(fmt::format("{}: {}", ours, theirs.get<std::string>()));
+    fields.push_back(fmt::format("{}: {}", ours, yaml_name(theirs.get<std::string>())));
   if (fields.empty()) return "";
   return fmt::format("  fields: {:<20} # our names, and the columns of the data; docs/data.md\n",
                      fmt::format("{{{}}}", join(fields, ", ")));
@@ -283,6 +334,17 @@ std::string check_reward(std::string& text, const std::optional<data::Json>& rec
   return complaint;
 }
 
+/// What --reward has: a function, or a list of them; nullopt: it is not given. A key that a record
+/// has under another name is corrected in each.
+std::optional<std::string> given_reward(const std::vector<std::string>& rewards,
+                                        const std::optional<data::Json>& record) {
+  if (rewards.empty()) return std::nullopt;
+  if (rewards.size() == 1) return rewards.front();
+  std::vector<std::string> texts = rewards;
+  for (std::string& text : texts) check_reward(text, record);  // the list's check complains
+  return fmt::format("[{}]", join(texts, ", "));
+}
+
 Question question_of_reward(const DataUse& use) {
   const std::string likely = use.record ? data::likely_reward(*use.record) : "";
   return {"--reward", "What judges the answers",
@@ -298,6 +360,21 @@ std::string check_teacher(std::string& text) {
   if (exists_or_matches(text) || hub::parse_model_name(text)) return {};
   return fmt::format("`{}` is neither a file or folder here nor a name on the hub (owner/name){}",
                      text, guess_of_path(text, PathKind::kModel));
+}
+
+std::string unused_line(const std::vector<std::string>& columns) {
+  std::vector<std::string> quoted;
+  for (const std::string& column : columns) quoted.push_back(fmt::format("\"{}\"", column));
+  return fmt::format(
+      "Columns of the data that the run does not read: {} (docs/data.md: data.fields)",
+      excerpt(join(quoted, ", ")));
+}
+
+/// What a step has where the batch sizes are automatic.
+std::string target_text(const config::ObjectiveInfo& objective) {
+  return objective.embeds()
+             ? fmt::format("{} to {} examples", data::kMinContrasted, data::kMaxContrasted)
+             : fmt::format("{} sequences", config::kTargetGlobalBatch);
 }
 
 struct RunAnswers {
@@ -320,8 +397,10 @@ RunAnswers ask_about_run(const InitOptions& options, const MachineView& machine)
        first_that_exists({"data/train.jsonl", "train.jsonl", "data"}), check_data},
       options.data);
   answers.use = use_of(answers.data, options);
+  if (!answers.use.unused.empty()) fmt::print("{}\n", unused_line(answers.use.unused));
   if (answers.use.answers_prompts)
-    answers.reward = interview.ask(question_of_reward(answers.use), options.reward);
+    answers.reward = interview.ask(question_of_reward(answers.use),
+                                   given_reward(options.rewards, answers.use.record));
   if (answers.use.info().needs_teacher)
     answers.teacher = interview.ask(
         {"--teacher", "Teacher",
@@ -391,8 +470,7 @@ std::string yaml_of(const RunAnswers& answers, const std::string& file) {
       "\ntrain:\n"
       "{}{}"
       "  epochs: {}\n"
-      "  batch_size: auto              # as many as fit; if all three are auto, 32 sequences per "
-      "step\n"
+      "  batch_size: auto              # as many as fit; if all three are auto, {} per step\n"
       "  grad_accum: auto\n"
       "  learning_rate: {}         # {}\n"
       "  scheduler: cosine\n"
@@ -404,7 +482,7 @@ std::string yaml_of(const RunAnswers& answers, const std::string& file) {
       "{}",
       objective_line(answers.use),
       answers.teacher.empty() ? "" : fmt::format("  teacher: {}\n", yaml_word(answers.teacher)),
-      answers.epochs, rate.rate, rate.why,
+      answers.epochs, target_text(answers.use.info()), rate.rate, rate.why,
       is_full ? "  gradient_checkpointing: true  # a third more time, much less memory\n" : "",
       validates ? "epoch" : "\"no\"", rollout_lines(answers));
   return text;

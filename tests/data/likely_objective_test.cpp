@@ -55,8 +55,20 @@ TEST(LikelyObjective, ColumnsOfUsualNamesAreMapped) {
         std::pair(R"({"instruction": "a", "response": "b"})", R"({"output":"response"})"),
         std::pair(R"({"prompt": "a", "completion": "b"})", "{}"),
         std::pair(R"({"text": "a", "question": "b", "answer": "c"})", "{}"),
-        std::pair(R"({"system": "s", "question": "a", "chosen": "b", "rejected": "c"})",
+        std::pair(R"({"question": "a", "chosen": "b", "rejected": "c"})",
                   R"({"prompt":"question"})"),
+        std::pair(R"({"system": "s", "question": "a", "chosen": "b", "rejected": "c"})",
+                  R"({"instruction":"question"})"),
+        std::pair(R"({"instruction": "a", "context": "c", "response": "b", "category": "d"})",
+                  R"({"output":"response","input":"context"})"),
+        std::pair(R"({"instruction": "a", "input": "i", "context": "c", "output": "b"})", "{}"),
+        std::pair(R"({"system_prompt": "s", "question": "a", "response": "b"})",
+                  R"({"instruction":"question","output":"response","system":"system_prompt"})"),
+        std::pair(R"({"system_prompt": "s", "prompt": "a", "completion": "b"})",
+                  R"({"instruction":"prompt","system":"system_prompt","output":"completion"})"),
+        std::pair(R"({"system_prompt": "s", "conversations": [{"from": "human", "value": "a"},
+                      {"from": "gpt", "value": "b"}]})",
+                  R"({"system":"system_prompt"})"),
         std::pair(R"({"question": "a", "chosen": [{"role": "user"}], "rejected": []})", "{}"),
         std::pair(R"({"prompt": "p", "question": "a", "chosen": "b", "rejected": "c"})", "{}"),
         std::pair(R"({"question": "a", "answer": 3})", "{}"), std::pair(R"({"id": 3})", "{}")})
@@ -67,11 +79,56 @@ TEST(LikelyObjective, ColumnsOfUsualNamesAreMapped) {
   const Json gsm8k = Json::parse(R"({"question": "a", "answer": "#### 3"})");
   EXPECT_EQ(likely_fields(gsm8k, true).dump(), R"({"prompt":"question"})");
   EXPECT_EQ(likely_fields(Json::parse(R"({"prompt": "a", "question": "b"})"), true).dump(), "{}");
+  EXPECT_EQ(
+      likely_fields(Json::parse(R"({"question": "a", "context": "c", "answer": 3})"), true).dump(),
+      R"({"instruction":"question","input":"context"})");
+  EXPECT_EQ(likely_fields(Json::parse(R"({"prompt": "a", "system_prompt": "c"})"), true).dump(),
+            R"({"instruction":"prompt","system":"system_prompt"})");
   EXPECT_TRUE(has_question(gsm8k));
   for (const char* record :
        {R"({"text": "a"})", R"({"prompt": "a", "completion": "b", "reward": 1})",
         R"({"prompt": "a", "chosen": "b", "rejected": "c"})"})
     EXPECT_FALSE(has_question(Json::parse(record))) << record;
+}
+
+TEST(LikelyObjective, AnAnswersJudgementMayHaveAnotherName) {
+  for (const char* record : {R"({"prompt": "a", "completion": "b", "thumbs_up": false})",
+                             R"({"question": "a", "answer": "b", "thumbs_up": "True"})"}) {
+    EXPECT_EQ(likely_objective(Json::parse(record)), config::Objective::kKto) << record;
+    EXPECT_EQ(likely_fields_of_label(Json::parse(record)).dump(), R"({"label":"thumbs_up"})");
+  }
+  for (const char* record : {R"({"prompt": "a", "completion": "b", "thumbs_up": "many"})",
+                             R"({"prompt": "a", "completion": "b", "thumbs_up": 1, "label": 0})",
+                             R"({"text": "a", "thumbs_up": true})", R"({"thumbs_up": true})"})
+    EXPECT_EQ(likely_fields_of_label(Json::parse(record)).dump(), "{}") << record;
+}
+
+TEST(LikelyObjective, ColumnsThatNothingReadsAreNamed) {
+  using enum config::Objective;
+  using Columns = std::vector<std::string>;
+  const auto unused = [](const char* record, const char* fields, config::Objective objective) {
+    return unused_columns(mapped_record(Json::parse(record), Json::parse(fields), "a:1"),
+                          objective);
+  };
+  const char* dolly = R"({"instruction": "a", "context": "c", "response": "b", "category": "d"})";
+  EXPECT_EQ(unused(dolly, R"({"output": "response", "input": "context"})", kSft),
+            Columns{"category"});
+  EXPECT_EQ(unused(dolly, R"({"output": "response"})", kSft), (Columns{"context", "category"}));
+  EXPECT_EQ(unused(R"({"messages": [], "system_prompt": "s", "id": null})", "{}", kSft),
+            Columns{"system_prompt"});
+  const char* pair = R"({"prompt": "a", "chosen": "b", "rejected": "c", "margin": 1, "input": ""})";
+  EXPECT_EQ(unused(pair, "{}", kReward), Columns{"input"});
+  EXPECT_EQ(unused(pair, "{}", kDpo), (Columns{"margin", "input"}));
+  EXPECT_EQ(
+      unused(R"({"instruction": "a", "system": "s", "chosen": "b", "rejected": "c"})", "{}", kDpo),
+      Columns{});
+  EXPECT_EQ(unused(R"({"prompt": "a", "completion": "b", "label": true, "id": 1})", "{}", kKto),
+            Columns{"id"});
+  EXPECT_EQ(unused(R"({"prompt": "a", "label": "x", "url": "u"})", "{}", kClassify),
+            Columns{"url"});
+  EXPECT_EQ(unused(R"({"query": "a", "pos": ["b"], "negative_1": "c", "score": 1})", "{}", kEmbed),
+            Columns{"score"});
+  EXPECT_EQ(unused(R"({"id": 1})", "{}", kSft), Columns{}) << "the checks refuse it";
 }
 
 TEST(LikelyObjective, AReferenceIsAKeyOfAUsualName) {

@@ -103,7 +103,16 @@ def check_columns(machine, folder):
     (folder / "math.jsonl").write_text(json.dumps({"problem": "a?", "solution": "so \\boxed{3}"}) + "\n")
     pairs = {"prompt": "a", "chosen": "b", "rejected": "c"}
     (folder / "pairs.jsonl").write_text(json.dumps(pairs) + "\n")
+    dolly = {"instruction": "a?", "context": "c", "response": "b", "category": "qa"}
+    (folder / "dolly.jsonl").write_text(json.dumps(dolly) + "\n")
+    (folder / "thumbs.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b", "thumbs_up": False}) + "\n")
+    said = machine.run("config", "init", "--model", MODEL, "--max-seq-len", 64, "-o", "columns-dolly.yaml", "--data", "dolly.jsonl")
+    expect("columns: what is not read is named", 'does not read: "category" (' in said, said)
     for name, words, wanted in (
+            ("dolly", ["dolly.jsonl", "--overwrite"], ("fields: {output: response, input: context}",)),
+            ("fields", ["dolly.jsonl", "--fields", "instruction=context,output=response"], ("fields: {instruction: context, output: response}",)),
+            ("thumbs", ["thumbs.jsonl"], ("objective: kto", "fields: {label: thumbs_up}")),
+            ("rewards", ["gsm8k.jsonl", "--reward", "number", "--reward", "{name: length, maximum: 9}"], ("reward: [number, {name: length, maximum: 9}]",)),
             ("sft", ["gsm8k.jsonl"], ("fields: {instruction: question, output: answer}", "eval_strategy")),
             ("rollouts", ["gsm8k.jsonl", "--reward", "number"], ("objective: grpo", "fields: {prompt: question}", "reward: [number]")),
             ("chosen", ["gsm8k.jsonl", "--objective", "grpo"], ("objective: grpo", "fields: {prompt: question}", "reward: [number]")),
@@ -121,6 +130,8 @@ def check_columns(machine, folder):
             ("lacks the key", ["number.jsonl", "--reward", "{name: number, key: other}"], 2, ('the key "other"', 'its keys: "prompt", "answer"', "{name: number, key: answer}")),
             ("lacks every key", ["length.jsonl", "--reward", "number"], 2, ('the key "answer"', 'its keys: "prompt"')),
             ("idle reward", ["pairs.jsonl", "--objective", "dpo", "--reward", "number"], 2, ("--reward has no effect with the objective dpo",)),
+            ("no such field", ["gsm8k.jsonl", "--fields", "question=answer"], 2, ("`question` is no name of data.fields",)),
+            ("no such column", ["gsm8k.jsonl", "--fields", "instruction=asked,output=answer"], 3, ('the record has no "asked"',)),
             ("idle teacher", ["pairs.jsonl", "--teacher", MODEL], 2, ("--teacher has no effect",))):
         refused = machine.start("config", "init", "--model", MODEL, "-o", "refused.yaml", "--data", *words)
         said = refused.communicate(timeout=TIMEOUT)[0]

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "sftrun/config/objectives.h"
 #include "sftrun/config/rewards.h"
@@ -23,11 +24,22 @@ bool is_prompt_alone(const Json& record);
 
 /// What `data.fields` may map, where the record has columns of usual names that no format has:
 /// {"instruction": "question", "output": "answer"} of GSM8K, {"prompt": "question"} of pairs, or of prompts alone {"prompt": "question"}.
+/// A "context" becomes Alpaca's input, and a "system_prompt" the system message, where the format has them.
 /// Empty: the record is read as it is, or nothing is known of it.
 /// @param of_prompts the run answers them, and the answer is what a reward compares with
 Json likely_fields(const Json& record, bool of_prompts);
 /// The same for embedding models: {"anchor": "question", "positive": "answer"}.
 Json likely_fields_of_texts(const Json& record);
+
+/// Of an answer that another column than "label" judges, by its usual names: {"label": "thumbs_up"}; empty: none does.
+Json likely_fields_of_label(const Json& record);
+
+/// The record with the names that `data.fields` gives.   @throws DataError for a column that it lacks
+Json mapped_record(const Json& record, const Json& fields, const std::string& where);
+
+/// Columns with a value that training on such a record does not read, in their order. Empty also for a record that does not fit.
+/// @param record with the names of `data.fields`
+std::vector<std::string> unused_columns(const Json& record, config::Objective objective);
 
 /// @param fields as `data.fields` has them   @param of_prompts the run answers them
 /// @throws DataError that says what such a record lacks for the objective
