@@ -58,6 +58,16 @@ constexpr auto kAxolotlTypes = std::to_array<AxolotlType>({
 });
 constexpr auto kAxolotlResponses = std::to_array<WordPair>(
     {{"instruction", "prompt"}, {"chosen_response", "chosen"}, {"rejected_response", "rejected"}});
+constexpr auto kAxolotlAskedPairs = std::to_array<WordPair>({{"input", "instruction"}});
+/// prompt_strategies/bradley_terry: texts "input", "chosen" and "rejected", maybe "system", which go
+/// through the chat template.
+constexpr auto kAxolotlRewards = std::to_array<AxolotlType>({
+    {"bradley_terry.chat_template", "preference", "", kAxolotlAskedPairs},
+    {"bradley_terry.llama3", "preference",
+     "Axolotl writes the template that the type names; here these records go through the model's "
+     "chat template (`model.chat_template`)",
+     kAxolotlAskedPairs},
+});
 /// prompt_strategies/dpo, of rl dpo, ipo and simpo.
 constexpr auto kAxolotlPairs = std::to_array<AxolotlType>({
     {"chat_template.argilla_chat", "preference"},
@@ -109,6 +119,7 @@ constexpr auto kAxolotlJudged = std::to_array<AxolotlType>({
 /// The types that `rl` reads.
 std::span<const AxolotlType> axolotl_types(const Conversion& conversion) {
   const config::ObjectiveInfo* objective = axolotl_preference(conversion);
+  if (is_axolotl_reward_model(conversion)) return kAxolotlRewards;
   if (objective == nullptr) return kAxolotlTypes;
   if (objective->form == config::ExampleForm::kJudged) return kAxolotlJudged;
   return objective->objective == config::Objective::kOrpo

@@ -58,7 +58,23 @@ void axolotl_objective(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value)) return;
   if (const ObjectiveInfo* objective = axolotl_preference(conversion))
     return conversion.set(key, "train.objective", objective->name);
+  const ObjectiveInfo* named = config::find_objective(ascii_lower(key.value.text));
+  if (named != nullptr && named->takes_rollouts)
+    return conversion.refuse(
+        key,
+        fmt::format("`rl` is {}, and Axolotl's rewards and prompts are then functions in Python "
+                    "(`trl.reward_funcs`, `type` of the data sets)",
+                    named->name),
+        fmt::format("remove `rl`, import the rest, and set in the result `train.objective: {}`, "
+                    "data of prompts, and what judges in `train.rollouts.reward`: a function by "
+                    "its name, or a program (docs/grpo.md)",
+                    named->name));
   refuse_objective(conversion, key);
+}
+
+bool is_axolotl_reward_model(const Conversion& conversion) {
+  const auto key = conversion.find("reward_model");
+  return key && !is_off(key->value);
 }
 
 void axolotl_reward_model(Conversion& conversion, const SourceKey& key) {

@@ -10,6 +10,9 @@ namespace sftrun::foreign {
 /// null: `rl` is off, or names none that there is here.
 const config::ObjectiveInfo* axolotl_preference(const Conversion& conversion);
 
+/// Whether `reward_model` is on.
+bool is_axolotl_reward_model(const Conversion& conversion);
+
 /// `rl`
 void axolotl_objective(Conversion& conversion, const SourceKey& key);
 /// `reward_model: true`

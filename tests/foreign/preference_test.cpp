@@ -569,6 +569,8 @@ TEST_F(PreferenceTest, StagesOfLlamaFactory) {
                         {"train.beta", "2.0"},
                         {"train.cpo_alpha", "none"},
                         {"train.loss_type", "none"}});
+  refused("base_model: m\nadapter: lora\nrl: grpo\ntrl:\n  reward_funcs: [rewards.number]\n",
+          Tool::kAxolotl, {"functions in Python", "train.rollouts.reward"});
   refused(kFactoryHead + "stage: ppo\n", Tool::kLlamaFactory,
           {"which is not supported", "train.objective"});
   refused(kFactoryHead + "stage: dpo\npref_loss: kto_pair\n", Tool::kLlamaFactory,
@@ -584,6 +586,13 @@ TEST_F(PreferenceTest, RewardModels) {
   EXPECT_EQ(value_of(axolotl, "train.objective"), "\"reward\"");
   refused("base_model: m\nadapter: lora\nreward_model: true\nrl: dpo\n", Tool::kAxolotl,
           {"name two objectives"});
+  const Import pairs = import(
+      "base_model: m\nadapter: lora\nreward_model: true\ndatasets:\n  - path: d.jsonl\n    type: "
+      "bradley_terry.chat_template\n",
+      Tool::kAxolotl);
+  for (const char* part : {"\"preference\"", "\"instruction\":\"input\""})
+    EXPECT_NE(value_of(pairs, "data.train").find(part), std::string::npos)
+        << value_of(pairs, "data.train");
   const Import trl = import(
       "model_name_or_path: m\ndataset_name: d\nuse_peft: true\ncenter_rewards_coefficient: 0.01\n",
       Tool::kTrl);
