@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "run_forecast.h"
+#include "sftrun/config/trained_rows.h"
 #include "sftrun/core/encoding.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
@@ -85,7 +86,8 @@ std::vector<std::string> text_of(const config::RunConfig& config, const spec::Ar
   return lines;
 }
 
-std::string text_of(const data::DatasetTrial& trial) {
+std::string text_of(const data::DatasetTrial& trial, config::HeadKind head) {
+  const std::string_view of_texts = config::trained_of_texts(head);
   return fmt::format(
       "data: {}{}: {} records; {}: {}, {} tokens, {} trained on, longest {}", trial.name,
       trial.num_files == 1 ? "" : fmt::format(" ({} files)", trial.num_files),
@@ -96,7 +98,9 @@ std::string text_of(const data::DatasetTrial& trial) {
                         format_count(static_cast<uint64_t>(trial.num_records_estimated))),
       counted(trial.stats.num_examples, "example"),
       format_count(static_cast<uint64_t>(trial.stats.num_tokens)),
-      format_count(static_cast<uint64_t>(trial.stats.num_label_tokens)), trial.stats.longest);
+      of_texts.empty() ? format_count(static_cast<uint64_t>(trial.stats.num_label_tokens))
+                       : fmt::format("{}", of_texts),
+      trial.stats.longest);
 }
 
 /// If only the first records were read, their number is an estimate; val_split must then exceed it
@@ -343,7 +347,7 @@ RunCheck check_run(const config::RunConfig& config, const fs::path& model,
     data::DatasetTrial trial =
         try_source(config, source, is_validation, text, counts_small_data && !is_validation);
     for (const std::string& warning : trial.warnings) log::warn("{}", warning);
-    lines.push_back(text_of(trial));
+    lines.push_back(text_of(trial, config.train.objective_info().head));
     if (!is_validation) check.train.push_back(std::move(trial));
   };
   data::ProblemCollector problems;

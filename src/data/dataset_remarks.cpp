@@ -5,6 +5,7 @@
 
 #include "judgement_balance.h"
 #include "roles.h"
+#include "sftrun/config/trained_rows.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
@@ -81,7 +82,7 @@ std::string DatasetRemarks::remark_on_end_token(const EndToken& end) const {
 
 void DatasetRemarks::remark_on_ends() {
   if (context_.model_writes_answers()) return;
-  if (context_.has_scores) return;  // the model is not to stop
+  if (context_.head != config::HeadKind::kLanguage) return;  // the model is not to stop
   if (tallies_.without_end.count() > 0) {
     remarks_.push_back(
         {true,
@@ -164,6 +165,10 @@ void DatasetRemarks::remark_on_records() {
 std::string DatasetRemarks::advice_on_empty_answers() const {
   const std::string what = "this trains the model to give empty answers; remove such ";
   if (context_.is_preference) return what + "pairs";
+  if (context_.answers_some)
+    return "those that the student does not answer itself train it to give empty answers, and "
+           "teach "
+           "nothing else: set train.rollouts.share to 1, or remove such records";
   return what + (takes_whole_answers()
                      ? "records"
                      : "records, or give the messages of such turns \"train\": false");
@@ -243,7 +248,16 @@ void DatasetRemarks::remark_on_class() {
 void DatasetRemarks::remark_on_lengths() {
   const std::string judgements = judgement_counts(tallies_.stats);
   const bool are_prompts = context_.form == config::ExampleForm::kPrompt;
-  if (are_prompts)
+  const std::string_view of_texts = config::trained_of_texts(context_.head);
+  if (!of_texts.empty())
+    remarks_.push_back(
+        {false, fmt::format("data: {}, {}{}, {} tokens, longest {}; trained on: {}",
+                            counted(tallies_.stats.num_records, "record"),
+                            counted(tallies_.stats.num_examples, "example"),
+                            judgements.empty() ? "" : fmt::format(" ({})", judgements),
+                            format_count(static_cast<uint64_t>(tallies_.stats.num_tokens)),
+                            tallies_.stats.longest, of_texts)});
+  else if (are_prompts)
     remarks_.push_back(
         {false, fmt::format("data: {}, {}, {} tokens, longest {}",
                             counted(tallies_.stats.num_records, "record"),

@@ -21,14 +21,16 @@ CheckContext::CheckContext(const TextModel& text_model, const config::RunConfig&
       is_text(config::format_info(format).is_text),
       is_preference(config::format_info(format).is_pair),
       form(run.train.example_form()),
-      has_scores(run.train.objective_info().head != config::HeadKind::kLanguage),
+      head(run.train.objective_info().head),
+      answers_some(run.train.has_own_answers()),
       answers_all(run.train.has_own_answers() && *run.train.rollouts.share == 1),
       rule(length_rule),
       expects_bos(!is_text && form != config::ExampleForm::kRetrieval && model.chat_template &&
                   adds_bos(*model.tokenizer)) {}
 
 bool CheckContext::trains_ends() const {
-  return !has_scores && !is_text && data.loss_on != config::LossOnChoice::kAll;
+  return head == config::HeadKind::kLanguage && !is_text &&
+         data.loss_on != config::LossOnChoice::kAll;
 }
 
 void DatasetTallies::add(const std::vector<Outcome>& record, const std::string& place,

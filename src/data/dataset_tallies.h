@@ -31,7 +31,8 @@ struct CheckContext {
   const config::DataConfig data;
   const bool is_text, is_preference;  ///< of the format
   const config::ExampleForm form;     ///< of the objective
-  const bool has_scores;              ///< its head predicts no tokens
+  const config::HeadKind head;        ///< the language-model head alone predicts tokens
+  const bool answers_some;            ///< the run itself answers a part of the examples, or all
   const bool answers_all;             ///< no example is trained on with its own last answer
   const LengthRule rule;
   const bool expects_bos;  ///< conversations should begin with the BOS of the tokenizer

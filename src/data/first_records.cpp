@@ -341,7 +341,8 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
   std::map<uint64_t, int64_t> groups;
   Preview preview{.name = source.path + subset_of(source),
                   .format = detected.format,
-                  .format_reason = detected.reason};
+                  .format_reason = detected.reason,
+                  .head = options.head};
   records.require_one_format();
   BadRecords bad;
   int64_t seen = 0;
@@ -362,6 +363,7 @@ Preview preview_dataset(const config::RunConfig& config, const config::DataSourc
              previewed_record(std::move(built), detected.format, config.train.example_form(), rule,
                               place, where)) {
           name_classes(shown, options);
+          shown.head = options.head;
           if (shown.sequence.score_kind != ScoreKind::kNone)
             shown.group =
                 groups.emplace(shown.sequence.group, std::ssize(groups) + 1).first->second;

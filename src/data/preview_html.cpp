@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "preview_runs.h"
+#include "sftrun/config/trained_rows.h"
 #include "sftrun/core/base64.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/html.h"
@@ -116,8 +117,11 @@ std::string preview_html(const std::vector<Preview>& previews, const TextModel& 
       "from.</p>\n",
       escape_html(title), kStyle);
   for (const Preview& preview : previews) {
-    out += fmt::format("<p class=\"quiet\">{}: format {}: {}.</p>\n", escape_html(preview.name),
-                       name_of(preview.format), escape_html(preview.format_reason));
+    const std::string_view of_texts = config::trained_of_texts(preview.head);
+    out += fmt::format(
+        "<p class=\"quiet\">{}: format {}: {}.{}</p>\n", escape_html(preview.name),
+        name_of(preview.format), escape_html(preview.format_reason),
+        of_texts.empty() ? "" : fmt::format(" No token has a label; trained on: {}.", of_texts));
     for (const PreviewedSequence& previewed : preview.sequences)
       out += sequence_html(previewed, *model.tokenizer);
   }

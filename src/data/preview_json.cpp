@@ -1,4 +1,5 @@
 #include "preview_runs.h"
+#include "sftrun/config/trained_rows.h"
 #include "sftrun/data/example.h"
 #include "sftrun/data/preview.h"
 
@@ -77,6 +78,7 @@ Json weights_json(const Sequence& sequence) {
 Json sequence_json(const PreviewedSequence& previewed, const tokenizer::Tokenizer& tokenizer) {
   Json ids = Json::array(), tokens = Json::array(), labels = Json::array(), origins = Json::array();
   int64_t num_labels = 0;
+  const std::string_view of_texts = config::trained_of_texts(previewed.head);
   for (const ShownRun& run : shown_runs(previewed, tokenizer)) {
     for (const ShownToken& token : run.tokens) {
       ids.push_back(token.id);
@@ -90,6 +92,7 @@ Json sequence_json(const PreviewedSequence& previewed, const tokenizer::Tokenize
           {"left_out", previewed.left_out.empty() ? Json() : Json(previewed.left_out)},
           {"num_kept", previewed.num_kept},
           {"num_labels", num_labels},
+          {"trained_of_text", of_texts.empty() ? Json() : Json(of_texts)},
           {"label_weights", weights_json(previewed.sequence)},
           {"is_desirable", judgement_json(previewed.sequence.judgement)},
           {"classes", previewed.classes.empty() ? Json() : Json(previewed.classes)},

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "sftrun/config/trained_rows.h"
 #include "sftrun/core/plural.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
@@ -26,10 +27,11 @@ std::string printable(std::string_view bytes) {
   return text;
 }
 
-/// Whether token i is trained on: it has a label, and a token before it to predict it from.
+/// Whether token i is trained on: it has a label, and a token before it to predict it from. A head of
+/// scores, or none, predicts no token.
 bool is_trained_on(const PreviewedSequence& previewed, size_t i) {
-  return previewed.left_out.empty() && i > 0 && static_cast<int64_t>(i) < previewed.num_kept &&
-         previewed.sequence.mask[i] != 0;
+  return previewed.head == config::HeadKind::kLanguage && previewed.left_out.empty() && i > 0 &&
+         static_cast<int64_t>(i) < previewed.num_kept && previewed.sequence.mask[i] != 0;
 }
 
 /// Whether token i gets features, of an image or from a file.
@@ -111,8 +113,10 @@ std::string headline(const PreviewedSequence& previewed) {
   size_t trained = 0;
   for (size_t i = 0; i < num_tokens; ++i) trained += is_trained_on(previewed, i) ? 1 : 0;
   const bool is_prompt = previewed.sequence.is_prompt;
+  const std::string_view of_texts = config::trained_of_texts(previewed.head);
   std::string text =
-      is_prompt
+      !of_texts.empty() ? fmt::format("{}: {}", previewed.place, counted(num_tokens, "token"))
+      : is_prompt
           ? fmt::format("{}: a prompt of {}, which the run answers itself", previewed.place,
                         counted(num_tokens, "token"))
           : fmt::format("{}: {} tokens, {} trained on ({:.1f}%)", previewed.place, num_tokens,

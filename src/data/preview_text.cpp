@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "preview_runs.h"
+#include "sftrun/config/trained_rows.h"
 #include "sftrun/data/preview.h"
 
 namespace sftrun::data {
@@ -31,8 +32,12 @@ struct Look {
 
 constexpr size_t kOriginWidth = 34;
 
-std::string legend(const Look& look) {
+std::string legend(const Look& look, config::HeadKind head) {
   const ShownToken trained{.trained = true}, given{}, special{.special = true};
+  if (const std::string_view of_texts = config::trained_of_texts(head); !of_texts.empty())
+    return fmt::format(
+        "no token has a label; trained on: {}{}\n", of_texts,
+        look.colour ? "" : "; │ separates tokens; ⟨…⟩ a special token; ⏎ a line feed");
   if (!look.colour) {
     return ">> tokens that are trained on (carry labels); │ separates tokens; ⟨…⟩ a special "
            "token; ⏎ a line feed\n";
@@ -75,7 +80,7 @@ std::string tokens_of(const ShownRun& run, const Look& look) {
 std::string preview_text(const Preview& preview, const TextModel& model, bool colour) {
   const Look look{colour};
   std::string out = fmt::format("format {}: {}\n", name_of(preview.format), preview.format_reason);
-  out += legend(look);
+  out += legend(look, preview.head);
   for (const PreviewedSequence& previewed : preview.sequences) {
     out += '\n' + look.bold(headline(previewed)) + '\n';
     for (const size_t i : shown_media(previewed.sequence))

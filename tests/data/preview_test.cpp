@@ -85,11 +85,16 @@ TEST(PreviewText, ShowsWhatIsLearnt) {
   const Preview classes = shown(config::Objective::kClassify,
                                 "{\"text\": \"x\", \"labels\": [\"joy\", \"anger\"]}\n"
                                 "{\"text\": \"y\", \"labels\": [\"joy\"]}\n");
-  expect(classes, {"; classes anger, joy", "; class joy"});
+  expect(classes, {"; classes anger, joy", "; class joy",
+                   "o token has a label; trained on: the "
+                   "scores of each text"});
+  EXPECT_EQ(preview_text(classes, model, false).find(">>"), std::string::npos);
+  EXPECT_EQ(json(classes)[0]["num_labels"], 0);
+  EXPECT_EQ(json(classes)[0]["trained_of_text"], "the scores of each text");
   EXPECT_EQ(json(classes)[0]["classes"], Json({"anger", "joy"}));
   const Preview pairs = shown(config::Objective::kReward,
                               R"({"prompt": "p", "chosen": "a", "rejected": "b", "margin": 0.5})");
-  expect(pairs, {"line 1, chosen", "; margin 0.5"});
+  expect(pairs, {"line 1, chosen: 2 tokens; margin 0.5", "one score of each text"});
   EXPECT_EQ(json(pairs)[1]["margin"], 0.5);
   EXPECT_TRUE(json(pairs)[1]["classes"].is_null());
   const Preview answers = shown(config::Objective::kGrpo,

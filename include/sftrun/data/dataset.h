@@ -164,11 +164,13 @@ struct PreviewedSequence {
   std::vector<std::string> classes = {};  ///< of a text with classes
   /// Of a sampled answer: 1 for the group of the first one that is shown, and so on. 0: it has none
   int64_t group = 0;
+  config::HeadKind head = config::HeadKind::kLanguage;  ///< what is trained on: tokens, scores, …
 };
 struct Preview {
   std::string name;  ///< the data set's path
   RecordFormat format = RecordFormat::kText;
   std::string format_reason;
+  config::HeadKind head = config::HeadKind::kLanguage;
   std::vector<PreviewedSequence> sequences;
   std::vector<std::string> warnings;  ///< warnings of training about the first thousand records
   std::optional<DataError> refusal;   ///< error with which training would stop, for these records

@@ -20,7 +20,8 @@ struct ChartOfKey {
   bool may_be_smoothed;
 };
 
-constexpr ChartOfKey kLoss = {"loss", "Loss", "", "mean over the label tokens of a step", true};
+constexpr ChartOfKey kLoss = {"loss", "Loss", "",
+                              "mean over the label tokens or examples of a step", true};
 constexpr ChartOfKey kChartsOfKeys[] = {
     {"grad_norm", "Gradient norm", "", "before clipping", true},
     {"learning_rate", "Learning rate", "", "", false},

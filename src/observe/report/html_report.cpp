@@ -14,6 +14,7 @@
 #include "resources.h"
 #include "run_record.h"
 #include "sftrun/config/objectives.h"
+#include "sftrun/config/trained_rows.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/html.h"
 #include "sftrun/core/plural.h"
@@ -163,6 +164,9 @@ std::vector<RunFact> overview_of(const RunRecord& run) {
   const RunReport report = run.report.value_or(RunReport{});
   const double tokens = sum_of(training.find("tokens")),
                seconds = sum_of(training.find("step_seconds"));
+  const config::ObjectiveInfo* objective = config::find_objective(run.setting("train.objective"));
+  const std::string_view of_texts =
+      objective != nullptr ? config::trained_of_texts(objective->head) : std::string_view();
   const std::string r = run.setting("tuning.mode") == "full" ? "" : run.setting("tuning.lora.r");
   std::vector<RunFact> facts = {
       {"Status", report.status},
@@ -172,8 +176,9 @@ std::vector<RunFact> overview_of(const RunRecord& run) {
       {"Strategy, dtype", run.report ? report.strategy + ", " + report.dtype : ""},
       {"Steps", training.empty() ? "" : std::to_string(training.steps.back())},
       {"Tokens", training.empty() ? "" : format_count(static_cast<uint64_t>(tokens))},
-      {"Tokens trained on",
-       tokens > 0 ? percent(sum_of(training.find("label_tokens")) / tokens) : ""},
+      {"Tokens trained on", !of_texts.empty() ? fmt::format("none: {}", of_texts)
+                            : tokens > 0 ? percent(sum_of(training.find("label_tokens")) / tokens)
+                                         : ""},
       {"Packed positions in use", percent(packed_share(run))},
       {"Time of the steps", training.empty() ? "" : format_duration(seconds)},
       {"Tokens per second",
