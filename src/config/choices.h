@@ -203,6 +203,22 @@ struct Words<Objective> {
       *end++ = {name, Objective{}, WordKind::kUnsupported};
     return words;
   }();
+  /// What other tools call one of them.
+  static constexpr auto others = std::to_array<std::pair<std::string_view, std::string_view>>({
+      {"rm", "reward"},
+      {"reward_model", "reward"},
+      {"reward_modeling", "reward"},
+      {"gkd", "distill"},
+      {"kd", "distill"},
+      {"distillation", "distill"},
+      {"classification", "classify"},
+      {"seq_cls", "classify"},
+      {"embedding", "embed"},
+      {"ppo", "grpo"},
+      {"rloo", "grpo"},
+      {"pt", "sft"},
+      {"pretrain", "sft"},
+  });
   static constexpr std::string_view instead{};
 };
 

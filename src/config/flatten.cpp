@@ -9,6 +9,8 @@
 namespace sftrun::config {
 namespace {
 
+constexpr const char* kPlaceOfPath = "PATH";
+
 std::string place_in(const std::string& file, Mark mark) {
   return fmt::format("{}:{}:{}", file, mark.line, mark.column);
 }
@@ -44,16 +46,30 @@ class Flattener {
     if (value.kind == Value::Kind::kNull) return;
     if (value.kind == Value::Kind::kMap) return walk(value, key);
     if (says_nothing_is_offloaded({.key = key, .value = value})) return add_none(key, name, value);
-    problems_.push_back({fmt::format("`{}` is {}; it takes a map", key, describe(value)),
+    const bool is_empty = value.kind == Value::Kind::kScalar && trim(value.text).empty();
+    problems_.push_back({is_empty ? fmt::format("`{}` is empty; it takes a map", key)
+                                  : fmt::format("`{}` is {}; it takes a map", key, describe(value)),
                          place_in(file_, value.mark), fix_of_value(key, value)});
+    add_required(key, name, value);
+  }
+
+  /// What a run must have is not reported as missing, too.
+  void add_required(const std::string& section, const MapKey& name, const Value& value) {
+    const std::string meant = setting_of_section(section);
+    const bool is_required = meant == "model.name" || meant == "data.train";
+    if (value.kind != Value::Kind::kScalar || !is_required) return;
+    Value stated = value;
+    if (trim(value.text).empty()) stated.text = kPlaceOfPath;
+    add(meant, name, stated);
   }
 
   static std::string fix_of_value(const std::string& section, const Value& value) {
     const std::string meant = setting_of_section(section);
     if (value.kind != Value::Kind::kScalar || meant.empty())
       return fmt::format("indent its keys below `{}:`", section);
+    const bool is_empty = trim(value.text).empty();
     return fmt::format("write `{}: {{ {}: {} }}`", section, meant.substr(section.size() + 1),
-                       excerpt(value.text));
+                       is_empty ? std::string(kPlaceOfPath) : excerpt(value.text));
   }
 
   bool is_field(const std::string& key) const {

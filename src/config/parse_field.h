@@ -193,7 +193,10 @@ requires std::is_enum_v<E> std::optional<Complaint> parse_field(const Value& val
     member = word.value;
     return std::nullopt;
   }
-  const std::string near = nearest(text, known);
+  std::string near = nearest(text, known);
+  if constexpr (requires { Words<E>::others; })
+    for (const auto& [theirs, ours] : Words<E>::others)
+      if (theirs == text) near = ours;
   std::string fix;
   if (is_unsupported<E>(near)) {
     fix = fmt::format("`{}` is not supported in this version: {}", near, supported_instead<E>());

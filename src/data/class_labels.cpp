@@ -54,6 +54,9 @@ std::optional<int64_t> as_number(const Json& value) {
   return static_cast<int64_t>(wide);
 }
 
+constexpr const char* kNumbersOfClasses =
+    "numbers of classes begin at 0: write 0 and 1 for -1 and 1, or names as texts";
+
 /// A name that files and tables can have.
 bool is_class_name(const std::string& name) {
   return !trim(name).empty() && std::none_of(name.begin(), name.end(), [](char c) {
@@ -67,11 +70,14 @@ bool is_class_name(const std::string& name) {
   constexpr size_t kShown = 8;
   std::vector<std::string> shown(
       classes.begin(), classes.begin() + static_cast<ptrdiff_t>(std::min(kShown, classes.size())));
+  const bool is_below = value.is_number() && value < 0;
   throw DataError(fmt::format("\"{}\" has {}, which is none of the {} classes", of.column,
                               excerpt(to_json_text(value)), classes.size()),
                   where,
-                  fmt::format("the classes are {}{} (data.classes), with the numbers from 0",
-                              join(shown, ", "), classes.size() > kShown ? ", …" : ""));
+                  is_below
+                      ? std::string(kNumbersOfClasses)
+                      : fmt::format("the classes are {}{} (data.classes), with the numbers from 0",
+                                    join(shown, ", "), classes.size() > kShown ? ", …" : ""));
 }
 
 float number_of(const ClassValue& of, const Json& value, const std::vector<std::string>& classes,
@@ -244,6 +250,9 @@ class ClassCollector {
           first_name_, "use one of both, or set data.classes to the names");
     if (has_numbers) return numbered(std::max(most_ + 1, num_flags_), known);
     if (has_booleans_ && names_.empty()) return {"false", "true"};
+    if (names_.empty() && !first_odd_.empty())
+      throw DataError(fmt::format("no label is a class; the first is {}", first_odd_),
+                      first_odd_at_, kNumbersOfClasses);
     if (names_.empty())
       throw DataError(
           "no record has a \"label\" or \"labels\", which train.objective classify needs",
@@ -270,12 +279,15 @@ class ClassCollector {
     } else if (value.is_string() && is_class_name(value.get_ref<const std::string&>())) {
       if (names_.empty()) first_name_ = where;
       names_.insert(value.get<std::string>());
+    } else if (value.is_number() && first_odd_.empty()) {
+      first_odd_ = excerpt(to_json_text(value));
+      first_odd_at_ = where;
     }
   }
 
   std::set<std::string> names_;
   std::set<int64_t> numbers_;
-  std::string first_name_, most_at_;
+  std::string first_name_, most_at_, first_odd_, first_odd_at_;
   int64_t most_ = -1, num_flags_ = 0;
   bool has_booleans_ = false, has_several_ = false;
 };

@@ -111,7 +111,10 @@ bool judgement_of(const Json& record, const std::string& where) {
   if (const auto judgement = value_as_judgement(value)) return *judgement;
   throw DataError(
       fmt::format("\"{}\" must be true or false, not {}", column, excerpt(to_json_text(value))),
-      where, "write true for a desirable answer, and false for an undesirable one");
+      where,
+      value.is_number()
+          ? "write true or 1 for a desirable answer, and false or 0 for an undesirable one"
+          : "write true for a desirable answer, and false for an undesirable one");
 }
 
 std::vector<JudgedShape> judged_shapes(const Json& record, RecordFormat format,
