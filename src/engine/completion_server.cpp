@@ -86,9 +86,12 @@ hub::PostOptions options_of(const config::RolloutsConfig& rollouts,
                             std::function<bool()> should_stop) {
   constexpr int kAttempts = 3;
   constexpr double kFirstDelay = 2;  // s; a server that restarts needs longer
+  constexpr double kBusyS = 300;     // others may use it, too
   hub::PostOptions options{.timeout_s = rollouts.engine_timeout,
                            .max_attempts = kAttempts,
                            .first_delay_s = kFirstDelay,
+                           .max_busy_s = kBusyS,
+                           .outage = hub::new_outage(),
                            .should_stop = std::move(should_stop)};
   if (!rollouts.engine_token_variable.empty())
     options.token =
@@ -219,6 +222,7 @@ void CompletionServer::unload_adapter_at_end(const std::string& name) const {
   hub::PostOptions options = options_;
   options.timeout_s = std::min(options.timeout_s, kLongestS);
   options.max_attempts = 1;
+  options.max_busy_s = 0;
   options.should_stop = {};
   try {
     unload_adapter(name, {}, options);

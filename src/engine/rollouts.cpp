@@ -45,8 +45,7 @@ Rollouts::Rollouts(const Inputs& inputs)
       writer_(make_turn_writer(inputs.run, failure_)),
       rewards_(inputs.run.config.train.rollouts.reward, surroundings_of(inputs.run)) {
   if (!in_.run.config.train.rollouts.environment.empty())
-    environment_.emplace(in_.run.config, in_.run.text,
-                         surroundings_of(in_.run).should_stop);
+    environment_.emplace(in_.run.config, in_.run.text, surroundings_of(in_.run).should_stop);
 }
 
 void Rollouts::finish() {
@@ -75,6 +74,7 @@ train::Rollout Rollouts::answer(PromptTask task) {
   if (rollout.stop_exit_code != 0) return rollout;
   const double written = monotonic_seconds();
   std::vector<JudgedAnswer> judged;
+  rank.tell(launch::Status{.phase = launch::Phase::kJudging});
   const int code =
       failure_.guard([&] { judged = judge_conversations(rollouts, rewards_, task, own); });
   JudgedByAll all =

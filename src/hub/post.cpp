@@ -83,7 +83,9 @@ class Poster {
     const std::string what = fmt::format("the server answers with status {}{}{}", response.status,
                                          said.empty() ? "" : ": ", said);
     if (!is_transient_status(response.status)) throw CommError(what);
-    throw TransientFailure(what, asked_delay_s(response.header("retry-after"), {}));
+    TransientFailure failure(what, asked_delay_s(response.header("retry-after"), {}));
+    failure.is_busy = is_busy_status(response.status);
+    throw failure;
   }
 
   const std::string& url_;
@@ -120,10 +122,17 @@ std::string answered(const std::string& url, const std::string* json, const std:
                      const PostOptions& options) {
   const std::string place = fmt::format("{} ({})", what, shown_url(url));
   const RetryPolicy policy{.max_attempts = options.max_attempts,
-                           .first_delay_s = options.first_delay_s};
+                           .first_delay_s = options.first_delay_s,
+                           .max_busy_s = options.max_busy_s};
   Poster poster(url, json, options);
   try {
-    return with_retries(Retries(policy, place, options.should_stop), [&] { return poster.send(); });
+    std::string body =
+        with_retries(Retries(policy, place, options.should_stop, options.outage.get()),
+                     [&] { return poster.send(); });
+    if (options.outage)
+      if (const auto seconds = options.outage->ends())
+        log::info("{}: answers again, after {:.0f} s", place, *seconds);
+    return body;
   } catch (const CommError& error) {
     throw RequestError(poster.status(), error.message(), place, advice_on(poster.status()));
   } catch (const Error& error) {
@@ -133,6 +142,10 @@ std::string answered(const std::string& url, const std::string* json, const std:
 }
 
 }  // namespace
+
+std::shared_ptr<Outage> new_outage() {
+  return std::make_shared<Outage>();
+}
 
 Secret token_in_variable(const std::string& variable, const std::string& whose,
                          const std::string& where, const std::string& key) {

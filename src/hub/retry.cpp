@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <ctime>
+#include <limits>
 #include <random>
 #include <thread>
 
@@ -18,6 +20,13 @@ std::optional<double> leading_number(const std::string& text) {
   const double number = std::strtod(text.c_str(), &end);
   if (end == text.c_str() || !std::isfinite(number) || number < 0) return std::nullopt;
   return number;
+}
+
+/// "Wed, 21 Oct 2015 07:28:00 GMT" (RFC 9110, section 5.6.7).
+std::optional<double> seconds_until(const std::string& date) {
+  std::tm time{};
+  if (::strptime(date.c_str(), "%a, %d %b %Y %H:%M:%S GMT", &time) == nullptr) return std::nullopt;
+  return std::max(0.0, std::difftime(::timegm(&time), std::time(nullptr)));
 }
 
 double random_unit() {
@@ -40,9 +49,15 @@ std::optional<double> delay_before_retry(const RetryPolicy& policy, int failures
 
 std::optional<double> asked_delay_s(const std::string& retry_after, const std::string& rate_limit) {
   if (const auto seconds = leading_number(retry_after)) return seconds;
+  if (const auto seconds = seconds_until(retry_after)) return seconds;
   const size_t at = rate_limit.find(";t=");
   if (at == std::string::npos) return std::nullopt;
   return leading_number(rate_limit.substr(at + 3));
+}
+
+bool is_busy_status(long status) {
+  constexpr long kTooMany = 429, kUnavailable = 503;
+  return status == kTooMany || status == kUnavailable;
 }
 
 bool is_transient_status(long status) {
@@ -72,20 +87,72 @@ void wait_s(double seconds, const ShouldStop& should_stop) {
   }
 }
 
-Retries::Retries(const RetryPolicy& policy, std::string what, ShouldStop should_stop)
-    : policy_(policy), what_(std::move(what)), should_stop_(std::move(should_stop)) {}
+bool Outage::begins() {
+  const std::lock_guard lock(mutex_);
+  if (began_) return false;
+  began_ = std::chrono::steady_clock::now();
+  return true;
+}
+
+std::optional<double> Outage::ends() {
+  const std::lock_guard lock(mutex_);
+  if (!began_) return std::nullopt;
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - *began_;
+  began_.reset();
+  return passed.count();
+}
+
+Retries::Retries(const RetryPolicy& policy, std::string what, ShouldStop should_stop,
+                 Outage* outage)
+    : policy_(policy),
+      what_(std::move(what)),
+      should_stop_(std::move(should_stop)),
+      outage_(outage) {}
+
+double Retries::seconds_passed() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+}
 
 bool Retries::is_too_late(const TransientFailure& failure, double delay_s) const {
-  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - began_;
   return failure.unreachable && policy_.max_unreachable_s &&
-         passed.count() + delay_s > *policy_.max_unreachable_s;
+         seconds_passed() + delay_s > *policy_.max_unreachable_s;
+}
+
+bool Retries::waits_for_busy(const TransientFailure& failure) const {
+  return failure.is_busy && policy_.max_busy_s > 0;
+}
+
+std::optional<double> Retries::delay_after(const TransientFailure& failure) const {
+  RetryPolicy policy = policy_;
+  if (!waits_for_busy(failure))
+    return delay_before_retry(policy, failures_, failure.wait_s, random_unit());
+  constexpr double kShortestS = 1;  // for servers that ask for 0
+  policy.max_attempts = std::numeric_limits<int>::max();
+  policy.max_asked_delay_s = policy.max_busy_s;
+  auto delay = delay_before_retry(policy, failures_, failure.wait_s, random_unit());
+  if (delay) delay = std::max(*delay, std::min(policy.first_delay_s, kShortestS));
+  return delay && seconds_passed() + *delay <= policy.max_busy_s ? delay : std::nullopt;
+}
+
+/// Of an outage once, whatever delays follow.
+void Retries::log(const TransientFailure& failure, double delay_s) const {
+  if (outage_ == nullptr)
+    return log::info("{}: {}; trying again in {:.1f} s", what_, failure.what(), delay_s);
+  if (!outage_->begins()) return;
+  if (waits_for_busy(failure))
+    log::info("{}: {}; asking again for up to {:.0f} s", what_, failure.what(), policy_.max_busy_s);
+  else
+    log::info("{}: {}; trying again, {} attempts in all", what_, failure.what(),
+              policy_.max_attempts);
 }
 
 void Retries::failed(const TransientFailure& failure, bool progressed) {
   failures_ = progressed ? 1 : failures_ + 1;
-  const auto delay = delay_before_retry(policy_, failures_, failure.wait_s, random_unit());
+  const std::optional<double> delay = delay_after(failure);
   if (!delay || is_too_late(failure, *delay)) {
-    const bool asked = failure.wait_s && *failure.wait_s > policy_.max_asked_delay_s;
+    const double longest_s =
+        waits_for_busy(failure) ? policy_.max_busy_s : policy_.max_asked_delay_s;
+    const bool asked = failure.wait_s && *failure.wait_s > longest_s;
     throw CommError(
         asked ? fmt::format("{}; the server asks to wait {:.0f} s", failure.what(), *failure.wait_s)
         : failures_ == 1 ? failure.what()
@@ -96,7 +163,7 @@ void Retries::failed(const TransientFailure& failure, bool progressed) {
               : "check the network (HF_ENDPOINT, proxies, firewall), then rerun the same command "
                 "to resume");
   }
-  log::info("{}: {}; trying again in {:.1f} s", what_, failure.what(), *delay);
+  log(failure, *delay);
   wait_s(*delay, should_stop_);
 }
 

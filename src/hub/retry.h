@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -15,6 +16,7 @@ struct TransientFailure : std::runtime_error {
       : std::runtime_error(what), wait_s(wait_s) {}
   std::optional<double> wait_s;  ///< what the server asked for (Retry-After)
   bool unreachable = false;      ///< no connection was made
+  bool is_busy = false;          ///< the server is there, and takes no more requests for now
 };
 
 struct RetryPolicy {
@@ -24,6 +26,21 @@ struct RetryPolicy {
   double max_asked_delay_s = 120;  ///< give up if the server asks for more
   /// Without a connection no attempt begins later than this after the first.
   std::optional<double> max_unreachable_s = std::nullopt;
+  /// A busy server is asked again until so long after the first attempt, whatever the other limits say.
+  double max_busy_s = 0;
+};
+
+/// A time in which a server fails, however many requests meet it. Thread-safe.
+class Outage {
+ public:
+  /// A request failed.   @return whether it is the first since the server last answered
+  bool begins();
+  /// A request was answered.   @return seconds since the outage began; nullopt: there was none
+  std::optional<double> ends();
+
+ private:
+  std::mutex mutex_;
+  std::optional<std::chrono::steady_clock::time_point> began_;
 };
 
 /// Seconds before the next attempt after `failures` consecutive failures; nullopt: give up. Uses
@@ -33,10 +50,12 @@ struct RetryPolicy {
 std::optional<double> delay_before_retry(const RetryPolicy& policy, int failures,
                                          std::optional<double> asked_s, double unit_random);
 
-/// Seconds to wait according to response headers: Retry-After (a number), or the hub's `RateLimit:
+/// Seconds to wait according to response headers: Retry-After (a number or a date), or the hub's `RateLimit:
 /// "api";r=0;t=57`.
 std::optional<double> asked_delay_s(const std::string& retry_after, const std::string& rate_limit);
 
+/// Whether a server with this status is there, and asks for fewer requests: 429 and 503.
+bool is_busy_status(long status);
 /// Whether the same request may succeed later, judged by the status.
 bool is_transient_status(long status);
 
@@ -50,18 +69,25 @@ void wait_s(double seconds, const ShouldStop& should_stop);
 /// The attempts of one operation: counts consecutive failures and waits between attempts.
 class Retries {
  public:
-  Retries(const RetryPolicy& policy, std::string what, ShouldStop should_stop);
+  /// @param outage of the server: its first failure alone is logged; null: each is. Must outlive this
+  Retries(const RetryPolicy& policy, std::string what, ShouldStop should_stop,
+          Outage* outage = nullptr);
   /// Waits before the next attempt.
   /// @param progressed whether this attempt got further than the earlier ones
   /// @throws CommError naming the operation, if there is to be no further attempt
   void failed(const TransientFailure& failure, bool progressed = false);
 
  private:
+  double seconds_passed() const;
   bool is_too_late(const TransientFailure& failure, double delay_s) const;
+  bool waits_for_busy(const TransientFailure& failure) const;
+  std::optional<double> delay_after(const TransientFailure& failure) const;
+  void log(const TransientFailure& failure, double delay_s) const;
 
   RetryPolicy policy_;
   std::string what_;
   ShouldStop should_stop_;
+  Outage* outage_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   int failures_ = 0;
 };

@@ -100,7 +100,8 @@ std::string when(const WorkerEnd& end) {
   if (end.error && end.error->step) return fmt::format(" at step {}", *end.error->step);
   if (!end.last_status) return {};
   std::string text = fmt::format(" while {}", phase_name(end.last_status->phase));
-  const bool counts_steps = end.last_status->phase != Phase::kGenerating;  // but answers
+  const Phase phase = end.last_status->phase;
+  const bool counts_steps = phase != Phase::kGenerating && phase != Phase::kJudging;  // but answers
   if (counts_steps && end.last_status->step > 0)
     text += fmt::format(", after step {}", end.last_status->step);
   return text;

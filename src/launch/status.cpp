@@ -16,9 +16,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 8> kPhaseNames = {"loading", "tokenizing",      "generating",
-                                                         "fitting", "training",        "evaluating",
-                                                         "saving",  "running commands"};
+constexpr std::array<std::string_view, 9> kPhaseNames = {
+    "loading",  "tokenizing", "generating", "judging answers", "fitting",
+    "training", "evaluating", "saving",     "running commands"};
 
 void put(Json& json, const char* key, const std::optional<double>& value) {
   if (value && std::isfinite(*value)) json[key] = *value;

@@ -41,6 +41,8 @@ TEST(Retry, HeadersThatAskToWait) {
   for (const char* nothing : {"", "soon", "-5", "nan", "inf"})
     EXPECT_FALSE(asked_delay_s(nothing, "")) << nothing;
   EXPECT_FALSE(asked_delay_s("", R"("api";r=0)"));
+  EXPECT_EQ(asked_delay_s("Wed, 21 Oct 2015 07:28:00 GMT", ""), 0) << "it is past";
+  EXPECT_GT(asked_delay_s("Wed, 21 Oct 2915 07:28:00 GMT", ""), 1e9);
 }
 
 TEST(Retry, TemporaryStatuses) {
@@ -70,6 +72,29 @@ TEST(Retry, WithoutAConnectionItGivesUpSoon) {
               Retries(policy, "file", {}).failed(unreachable);
             }).find("attempts"),
             std::string::npos);
+}
+
+TEST(Retry, ABusyServerIsAskedForATime) {
+  const RetryPolicy policy{.max_attempts = 2, .first_delay_s = 0.01, .max_busy_s = 0.1};
+  TransientFailure busy("status 429", 0.0);
+  busy.is_busy = true;
+  Retries retries(policy, "judge", {});
+  for (int attempt = 0; attempt < 4; ++attempt) retries.failed(busy);  // more than max_attempts
+  TransientFailure later("status 429", 60.0);
+  later.is_busy = true;
+  expect_error<CommError>([&] { retries.failed(later); }, {"the server asks to wait 60 s"});
+  expect_error<CommError>([&] { retries.failed(TransientFailure("cut")); }, {"of 6 attempts"});
+  EXPECT_TRUE(is_busy_status(429) && is_busy_status(503) && !is_busy_status(500));
+}
+
+TEST(Retry, AnOutageBeginsAndEndsOnce) {
+  Outage outage;
+  EXPECT_FALSE(outage.ends());
+  EXPECT_TRUE(outage.begins());
+  EXPECT_FALSE(outage.begins());
+  EXPECT_TRUE(outage.ends());
+  EXPECT_FALSE(outage.ends());
+  EXPECT_TRUE(outage.begins());
 }
 
 TEST(Retry, StopsWhileItWaits) {

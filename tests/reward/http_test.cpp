@@ -18,11 +18,12 @@ class HttpRewardTest : public ::testing::Test {
  protected:
   HttpRewardTest() { log::configure({.console = log::Level::kOff}); }
 
-  static std::unique_ptr<Rewards> judge(const std::string& url, const std::string& settings = "") {
+  static std::unique_ptr<Rewards> judge(const std::string& url, const std::string& settings = "",
+                                        double busy_s = 0) {
     return std::make_unique<Rewards>(
         test::specs_of("{name: http, label: judge, url: '" + url + "'" +
                        (settings.empty() ? "" : ", " + settings) + "}"),
-        Surroundings{.retry_delay_s = 0.05});
+        Surroundings{.retry_delay_s = 0.05, .busy_s = busy_s});
   }
   static std::vector<Value> values(Rewards& rewards, const std::vector<std::string>& texts) {
     const test::JudgedAnswers judged(test::records_of(texts));
@@ -52,6 +53,18 @@ TEST_F(HttpRewardTest, ABusyServerIsAskedAgain) {
                             {"status 503: come back later (the last of 3 attempts)",
                              "the server of the reward judge (http://127"},
                             "retries: 2");
+}
+
+/// Whatever `retries` says: it is there.
+TEST_F(HttpRewardTest, AServerThatSaysThatItIsBusyIsWaitedFor) {
+  for (const char* way : {"limits 6", "busy 4"}) {
+    const JudgeServer server(way);
+    EXPECT_EQ(values(*judge(server.url(), "retries: 1", 60), {"a"}), (std::vector<Value>{1}));
+  }
+  const JudgeServer server("limits 1000");
+  test::expect_error<CommError>(
+      [&] { values(*judge(server.url(), "retries: 1", 0.3), {"a"}); },
+      {"status 429: too many requests (the last of", "the server is busy: ask it for fewer"});
 }
 
 TEST_F(HttpRewardTest, AServerThatVanishesIsNamed) {

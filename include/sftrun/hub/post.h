@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,11 +13,20 @@
 /// Requests to a user's own server: JSON in, JSON out.
 namespace sftrun::hub {
 
+class Outage;
+
+/// For requests to one server: what fails them is logged once, until it answers again.
+std::shared_ptr<Outage> new_outage();
+
 struct PostOptions {
   double timeout_s = 60;     ///< of an attempt, from connecting to the last byte
   int max_attempts = 3;      ///< at failures that another attempt may fix
   double first_delay_s = 1;  ///< before the second attempt; doubled each time
-  Secret token = {};         ///< sent as `Authorization: Bearer`, and never shown; empty: none
+  /// A busy server (429, 503) is asked again until so long after the first attempt, however many
+  /// attempts that takes; 0: it counts as any failure.
+  double max_busy_s = 0;
+  std::shared_ptr<Outage> outage = {};  ///< null: each failure is logged
+  Secret token = {};  ///< sent as `Authorization: Bearer`, and never shown; empty: none
   size_t max_response_bytes = size_t{64} << 20;
   std::function<bool()> should_stop = {};  ///< asked often; true ends the request. Empty: never
 };

@@ -16,6 +16,7 @@ enum class Phase {
   kLoading,
   kTokenizing,
   kGenerating,
+  kJudging,  ///< programs and servers judge the model's answers
   kFitting,  ///< computing the longest micro-batch, before the first step
   kTraining,
   kEvaluating,

@@ -38,6 +38,7 @@ struct Surroundings {
   /// The program that becomes the guard of programs (launch/command_guard.h): this one.
   std::string guard = "/proc/self/exe";
   double retry_delay_s = 1;  ///< before the second request to a server
+  double busy_s = 300;       ///< in which a server that says that it is busy is asked again
 };
 
 /// One function with its settings. Not thread-safe.

@@ -18,9 +18,12 @@ hub::Secret token_in(const config::RewardSpec& spec) {
 }  // namespace
 
 hub::PostOptions server_options(const config::RewardSpec& spec, const Surroundings& surroundings) {
+  const auto retries = spec.settings.at("retries").get<int64_t>();
   return {.timeout_s = spec.settings.at("timeout").get<double>(),
-          .max_attempts = static_cast<int>(spec.settings.at("retries").get<int64_t>()) + 1,
+          .max_attempts = static_cast<int>(retries) + 1,
           .first_delay_s = surroundings.retry_delay_s,
+          .max_busy_s = retries > 0 ? surroundings.busy_s : 0,
+          .outage = hub::new_outage(),
           .token = token_in(spec),
           .should_stop = surroundings.should_stop};
 }

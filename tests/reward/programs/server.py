@@ -3,6 +3,7 @@
 
 length     the number of characters of each answer; null for an empty one
 busy N     answers the first N requests with status 503
+limits N   answers the first N requests with status 429, and asks for 0.05 s
 vanishes   ends at the second request, without an answer
 slow S     waits S seconds
 short      one reward too few
@@ -54,6 +55,8 @@ class Judge(http.server.BaseHTTPRequestHandler):
         rewards = [len(record["completion"]) or None for record in records]
         if way == "busy" and requests <= int(words[0]):
             return self.answer(503, "come back later")
+        if way == "limits" and requests <= int(words[0]):
+            return self.answer(429, "too many requests", [("Retry-After", "0.05")])
         if way == "vanishes" and requests == 2:
             os._exit(0)
         if way == "slow":
