@@ -96,6 +96,7 @@ Command add_reward(CLI::App& sftrun) {
             flags->options.specs = specs_of(*flags);
             flags->options.input = input_of(flags->records);
             flags->options.output = flags->records.output;
+            flags->options.overwrite = flags->records.overwrite;
             return run_reward(flags->options);
           },
           /*other_words=*/{"judge", "rewards", "grade"},

@@ -4,13 +4,17 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "judged_part.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/exact_json.h"
+#include "sftrun/core/hash.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
+#include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/data/input_records.h"
 #include "sftrun/observe/system.h"
@@ -178,6 +182,63 @@ Json additions_of(const config::RewardSpecs& specs, const reward::Judgement& jud
   return {{"reward", number_or_null(judgement.rewards[i])}, {"rewards", std::move(values)}};
 }
 
+/// Records of a batch with their judgement, as lines with their ends.
+std::string lines_of(const std::vector<JudgedRecord>& records, size_t first, size_t count,
+                     const reward::Judgement& judgement, const RewardOptions& options) {
+  std::string lines;
+  for (size_t i = 0; i < count; ++i)
+    lines += data::output_line(*records[first + i].input, additions_of(options.specs, judgement, i),
+                               options.output) +
+             "\n";
+  return lines;
+}
+
+/// The judgement that a line has.
+reward::Judgement judgement_in(const std::string& line, const config::RewardSpecs& specs) {
+  const Json record = parse_exact_json(line);
+  const auto value_in = [](const Json& object, const std::string& key) {
+    const auto found = object.find(key);
+    return found != object.end() && found->is_number() ? reward::Value(found->get<double>())
+                                                       : std::nullopt;
+  };
+  reward::Judgement judgement;
+  judgement.rewards.push_back(value_in(record, "reward"));
+  for (const config::RewardSpec& spec : specs)
+    judgement.values.push_back({value_in(record.value("rewards", Json::object()), spec.label)});
+  return judgement;
+}
+
+/// Changes with the records, and with what judges them.
+std::string key_of(const std::vector<data::InputRecord>& inputs, const RewardOptions& options) {
+  Fingerprint key;
+  key.add(options.answer_key).add(options.output);
+  for (const config::RewardSpec& spec : options.specs)
+    key.add(key_of_judge(fmt::format("{} {} {}", spec.label, spec.weight, spec.settings.dump()),
+                         spec.settings.value("command", std::string())));
+  for (const data::InputRecord& input : inputs) key.add(input.line);
+  return key.hex();
+}
+
+/// What a command that is stopped keeps; nullopt: the output is a stream, or all records are judged
+/// together.
+std::optional<JudgedPart> part_of(const std::vector<data::InputRecord>& inputs,
+                                  const RewardOptions& options) {
+  const bool is_file =
+      options.output != "-" && (!leads_to_file(options.output) || is_plain_file(options.output));
+  if (!is_file || std::ssize(inputs) <= options.batch_size) return std::nullopt;
+  JudgedPart part(options.output, key_of(inputs, options));
+  if (options.overwrite && !part.lines().empty()) {
+    part.remove();
+    return JudgedPart(options.output, key_of(inputs, options));
+  }
+  if (!part.lines().empty())
+    log::info(
+        "{} of {} have been judged before, and are not judged again ({}); --overwrite judges "
+        "all",
+        part.lines().size(), counted(inputs.size(), "record"), part.path().string());
+  return part;
+}
+
 }  // namespace
 
 int run_reward(const RewardOptions& options) {
@@ -189,23 +250,29 @@ int run_reward(const RewardOptions& options) {
     rewards.check_record(judged.input->record, judged.input->where);
   rewards.rehearse();
   Summary summary(rewards.specs());
+  std::optional<JudgedPart> part = part_of(inputs, options);
   std::string lines;
-  const auto batch_size = static_cast<size_t>(options.batch_size);
-  for (size_t first = 0; first < records.size(); first += batch_size) {
-    std::vector<reward::Answer> batch;
-    for (size_t i = first; i < std::min(records.size(), first + batch_size); ++i)
-      batch.push_back(records[i].answer);
-    const reward::Judgement judgement = rewards.judge(batch);
-    for (size_t i = 0; i < batch.size(); ++i) {
-      const data::InputRecord& input = *records[first + i].input;
-      lines +=
-          data::output_line(input, additions_of(rewards.specs(), judgement, i), options.output) +
-          "\n";
-      summary.add(input.record, judgement, i);
+  size_t first = 0;
+  if (part)
+    for (const std::string& line : part->lines()) {
+      summary.add(records[first++].input->record, judgement_in(line, rewards.specs()), 0);
+      lines += line + "\n";
     }
+  while (first < records.size()) {
+    std::vector<reward::Answer> batch;
+    const size_t end = std::min(records.size(), first + static_cast<size_t>(options.batch_size));
+    for (size_t i = first; i < end; ++i) batch.push_back(records[i].answer);
+    const reward::Judgement judgement = rewards.judge(batch);
+    for (size_t i = 0; i < batch.size(); ++i)
+      summary.add(records[first + i].input->record, judgement, i);
+    const std::string more = lines_of(records, first, batch.size(), judgement, options);
+    if (part) part->append(more);
+    lines += more;
+    first = end;
   }
   rewards.finish();
   data::write_records(options.output, lines);
+  if (part) part->remove();
   if (options.json)
     fmt::print("{}\n", to_json_text(summary.json()));
   else

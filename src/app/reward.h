@@ -15,7 +15,8 @@ struct RewardOptions {
   std::string output;      ///< file; "-": standard output
   std::string answer_key;  ///< empty: "generated", else "completion"
   int64_t batch_size = 64;
-  bool json = false;  ///< print a summary
+  bool json = false;       ///< print a summary
+  bool overwrite = false;  ///< what an earlier command has judged is judged again
 };
 int run_reward(const RewardOptions& options);
 

@@ -7,6 +7,7 @@ Standard library only.
 generated   generate -n 4 --logprobs, then reward: every function, weights, groups, the summary
 formats     completions, lists of messages, messages without a prompt, --answer
 programs    one that is killed with sftrun, one that dies, one that lies, one for each batch, one that leaves a process
+stopped     batches that were judged before a command ended are not judged again, but with other settings or --overwrite
 refused     mistakes in lists, records without a reference, a sum that is not finite
 """
 
@@ -150,6 +151,32 @@ def check_programs(program):
         program.expect(f"programs: ended with sftrun by {sent.name}", gone(program.folder))
 
 
+def check_stopped(program):
+    def lines(name):
+        return (program.folder / name).read_text().splitlines()
+
+    records = [{"completion": str(n)} for n in range(6)]
+    command = "while read -r line; do echo x >> judged; [ $(wc -l < judged) -le 4 ] || [ -e go ] || exit 3; echo 1; done"
+    words = ["--batch-size", 2, "--reward", json.dumps({"name": "program", "command": command, "restarts": 0})]
+    program.reward(records, *words, code=5)
+    program.expect("stopped: finished batches are kept", len(lines("out.jsonl.part")) == 5, lines("out.jsonl.part"))
+    with open(program.folder / "out.jsonl.part", "a") as part:
+        part.write('{"completion": "4"')  # as a killed command leaves it
+    (program.folder / "go").touch()
+    done = program.run("reward", "--input", "in.jsonl", "--output", "out.jsonl", *words, "--json")
+    rows = [json.loads(line) for line in lines("out.jsonl")]
+    program.expect("stopped: the rest is judged", len(lines("judged")) == 7, lines("judged"))
+    program.expect("stopped: all records, in order", [row["completion"] for row in rows] == list("012345") and all(row["reward"] == 1 for row in rows), rows)
+    program.expect("stopped: the summary has all", json.loads(done.stdout)["reward"]["count"] == 6, done.stdout)
+    program.expect("stopped: no part is left", not (program.folder / "out.jsonl.part").exists())
+    for name in ("judged", "go"):
+        (program.folder / name).unlink()
+    program.reward(records, *words, code=5)
+    (program.folder / "go").touch()
+    done = program.run("reward", "--input", "in.jsonl", "--output", "out.jsonl", "--overwrite", *words)
+    program.expect("stopped: --overwrite judges all", "judged before" not in done.stderr and len(lines("judged")) == 5 + 6, lines("judged"))
+
+
 def check_refused(program):
     records = [{"completion": "a", "answer": 1}, {"completion": "a", "anwer": 1}]
     said = program.reward(records, "--reward", "numbr", "--reward", "{name: length, targt: 3}", code=2)
@@ -178,7 +205,7 @@ def main():
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         program = Program(arguments.sftrun.resolve(), pathlib.Path(folder))
-        for check in (check_generated, check_formats, check_programs, check_refused):
+        for check in (check_generated, check_formats, check_programs, check_stopped, check_refused):
             check(program)
     print(f"{program.count - len(program.failures)} of {program.count} checks hold")
     return 1 if program.failures or not program.count else 0
