@@ -24,6 +24,7 @@
 #include "sftrun/hub/repo_name.h"
 #include "sftrun/launch/launch_plan.h"
 #include "sftrun/plan/auto_values.h"
+#include "sftrun/reward/outside_program.h"
 #include "sftrun/reward/rewards.h"
 
 namespace sftrun::app {
@@ -48,6 +49,7 @@ void require_local_files(const config::LoadedConfig& loaded) {
   config::require_files(here);
   data::require_chat_template(here);
   reward::require_programs(here.config.train);
+  reward::require_program(here.config.callbacks);
 }
 
 /// For `config show`, which may be called before the data exist.

@@ -21,6 +21,7 @@
 #include "sftrun/plan/auto_values.h"
 #include "sftrun/plan/lora_plan.h"
 #include "sftrun/plan/stages.h"
+#include "sftrun/reward/outside_program.h"
 #include "sftrun/reward/rewards.h"
 
 namespace sftrun::app {
@@ -156,6 +157,7 @@ void print_dry_run(const TrainOptions& options, const config::RunConfig& asked, 
                    const ModelHeaders& headers, bool on_gpu, const std::string& launch) {
   config::RunConfig shown = shown_config(run, headers, on_gpu);
   reward::require_programs(shown.train);
+  reward::require_program(shown.callbacks);
   const RunCheck found =
       check_run(shown, run.model_path, headers, sizes_follow_data(shown, run.batches));
   const Forecast steps = forecast(shown, found.train, run.batches);

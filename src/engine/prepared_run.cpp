@@ -147,6 +147,7 @@ void prepare_data(PreparedRun& run, const train::TrainState* saved,
       may_have_media ? kinds_in(run.data.train_or_null()) : data::MediaKinds();
   run.has_images = has_images(run, in_train);
   if (rank.is_main()) reward::require_programs(run.config.train);
+  if (rank.is_main()) reward::require_program(run.config.callbacks);
   if (run.config.train.has_rollouts() && rank.is_main()) {
     require_judgeable(run.config, *run.data.train);
     if (run.data.val) require_judgeable(run.config, *run.data.val);

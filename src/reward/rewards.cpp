@@ -84,4 +84,14 @@ void require_programs(const config::TrainConfig& train) {
                                   .where = kEnvironmentSetting});
 }
 
+void require_program(const config::CallbacksConfig& callbacks) {
+  if (callbacks.command.empty() || callbacks.events.empty()) return;
+  const std::string why = missing_program(callbacks.command);
+  if (!why.empty())
+    throw ConfigError(fmt::format("callbacks.command cannot run: {}", why),
+                      fmt::format("{} (callbacks.command)", excerpt(callbacks.command)),
+                      "correct the command, or remove callbacks; paths in it begin at the working "
+                      "directory");
+}
+
 }  // namespace sftrun::reward

@@ -132,6 +132,19 @@ TEST(RequirePrograms, OfTheRewardsAndTheEnvironment) {
   require_programs(train);
 }
 
+TEST(RequirePrograms, OfCallbacks) {
+  config::CallbacksConfig callbacks;
+  require_program(callbacks);
+  callbacks.command = "./no-such-notify.sh \"$SFTRUN_EVENT\"";
+  test::expect_error<ConfigError>(
+      [&] { require_program(callbacks); },
+      {"callbacks.command cannot run: ./no-such-notify.sh does not exist", "(callbacks.command)"});
+  callbacks.events.clear();
+  require_program(callbacks);  // it is never run
+  callbacks = {.command = "cat > /dev/null"};
+  require_program(callbacks);
+}
+
 /// Before the first answer.
 TEST_F(ProgramRewardTest, OneThatIsMissingIsRefusedAtOnce) {
   test::expect_error<ConfigError>(

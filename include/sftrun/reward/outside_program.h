@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "sftrun/config/run_config.h"
 #include "sftrun/launch/line_program.h"
 
 namespace sftrun::reward {
@@ -30,6 +31,8 @@ struct OutsideProgramOptions {
 /// only as it runs (variables, quotes, several commands). Of an interpreter (python3, bash, node, …) the same of its script.
 /// @param command for `sh -c`
 std::string missing_program(const std::string& command);
+/// @throws ConfigError if the program of `callbacks.command` cannot run
+void require_program(const config::CallbacksConfig& callbacks);
 
 /// A program of the user that answers each line with one, started again where it ends or hangs
 /// (launch::LineProgram). Not thread-safe.
