@@ -156,7 +156,7 @@ def check_stopped(program):
         return (program.folder / name).read_text().splitlines()
 
     records = [{"completion": str(n)} for n in range(6)]
-    command = "while read -r line; do echo x >> judged; [ $(wc -l < judged) -le 4 ] || [ -e go ] || exit 3; echo 1; done"
+    command = "while read -r line; do echo x >> judged; [ $(wc -l < judged) -le 4 ] || [ -e 'go' ] || exit 3; echo 1; done"
     words = ["--batch-size", 2, "--reward", json.dumps({"name": "program", "command": command, "restarts": 0})]
     program.reward(records, *words, code=5)
     program.expect("stopped: finished batches are kept", len(lines("out.jsonl.part")) == 5, lines("out.jsonl.part"))
