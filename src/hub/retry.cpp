@@ -91,7 +91,9 @@ bool Outage::begins() {
   const std::lock_guard lock(mutex_);
   if (began_) return false;
   began_ = std::chrono::steady_clock::now();
-  return true;
+  is_told_ = !told_ || std::chrono::duration<double>(*began_ - *told_).count() >= quiet_s_;
+  if (is_told_) told_ = began_;
+  return is_told_;
 }
 
 std::optional<double> Outage::ends() {
@@ -99,7 +101,7 @@ std::optional<double> Outage::ends() {
   if (!began_) return std::nullopt;
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - *began_;
   began_.reset();
-  return passed.count();
+  return is_told_ ? std::optional(passed.count()) : std::nullopt;
 }
 
 Retries::Retries(const RetryPolicy& policy, std::string what, ShouldStop should_stop,

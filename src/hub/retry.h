@@ -33,14 +33,21 @@ struct RetryPolicy {
 /// A time in which a server fails, however many requests meet it. Thread-safe.
 class Outage {
  public:
-  /// A request failed.   @return whether it is the first since the server last answered
+  /// @param quiet_s after an outage that was told, others are not: a busy server refuses some requests
+  /// and answers others
+  explicit Outage(double quiet_s = 60) : quiet_s_(quiet_s) {}
+  /// A request failed.   @return whether to tell: it is the first since the server last answered
   bool begins();
-  /// A request was answered.   @return seconds since the outage began; nullopt: there was none
+  /// A request was answered.   @return seconds since the outage began; nullopt: there was none to tell
   std::optional<double> ends();
 
  private:
+  using Time = std::chrono::steady_clock::time_point;
+
+  double quiet_s_;
   std::mutex mutex_;
-  std::optional<std::chrono::steady_clock::time_point> began_;
+  std::optional<Time> began_, told_;
+  bool is_told_ = false;
 };
 
 /// Seconds before the next attempt after `failures` consecutive failures; nullopt: give up. Uses

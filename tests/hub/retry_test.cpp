@@ -88,13 +88,18 @@ TEST(Retry, ABusyServerIsAskedForATime) {
 }
 
 TEST(Retry, AnOutageBeginsAndEndsOnce) {
-  Outage outage;
+  Outage outage(/*quiet_s=*/0);
   EXPECT_FALSE(outage.ends());
   EXPECT_TRUE(outage.begins());
   EXPECT_FALSE(outage.begins());
   EXPECT_TRUE(outage.ends());
   EXPECT_FALSE(outage.ends());
   EXPECT_TRUE(outage.begins());
+  Outage quiet;
+  EXPECT_TRUE(quiet.begins());
+  EXPECT_TRUE(quiet.ends());
+  EXPECT_FALSE(quiet.begins()) << "it was told a moment ago";
+  EXPECT_FALSE(quiet.ends());
 }
 
 TEST(Retry, StopsWhileItWaits) {
