@@ -67,24 +67,48 @@ void check(const EvalOptions& options, const CLI::App& command) {
                     "the command line", fmt::format("leave out --no-generate, or {}", flags));
 }
 
-/// Pairs are compared with the reference model. What a run has written knows of one: its base.
-void require_base_as_reference(const config::LoadedConfig& loaded) {
-  const config::TrainConfig& train = loaded.config.train;
-  const config::TuningConfig& tuning = loaded.config.tuning;
-  if (!train.objective_info().reads_pairs() || !train.needs_reference()) return;
-  const config::ReferenceModel reference = train.reference_model();
-  const bool is_base = reference == config::ReferenceModel::kStart
-                           ? config::starts_as_base(tuning)
-                           : reference == config::ReferenceModel::kBase;
-  if (is_base) return;
+/// Whether pairs are compared with another model than what was trained without its adapter.
+bool has_other_reference(const config::RunConfig& config) {
+  const config::TrainConfig& train = config.train;
+  if (!train.objective_info().reads_pairs() || !train.needs_reference()) return false;
+  return train.reference_model() == config::ReferenceModel::kStart
+             ? !config::starts_as_base(config.tuning)
+             : train.reference_model() == config::ReferenceModel::kPath;
+}
+
+/// Log-probabilities of answers are what is known of another model.
+void require_sums_of_reference(const config::LoadedConfig& loaded) {
+  if (!has_other_reference(loaded.config) || loaded.config.train.ld_alpha.value_or(1) == 1) return;
   throw ConfigError(
-      "`sftrun eval` compares pairs with the base model as their reference, and the reference "
-      "model "
-      "of this run is another one",
-      loaded.place_of("train.reference"),
-      "see its evaluations while it trained (eval_loss in metrics.jsonl), or compare with the "
-      "base: "
-      "train.reference=base");
+      "`train.ld_alpha` weighs single tokens, and `sftrun eval` knows whole answers of the "
+      "reference model of this run",
+      loaded.place_of("train.ld_alpha"),
+      "see the run's evaluations while it trained (eval_loss in metrics.jsonl), or evaluate "
+      "without the weights: train.ld_alpha=1");
+}
+
+/// @param base path of the base model
+EvaluatedModel reference_of(const config::LoadedConfig& loaded, const std::string& base) {
+  const config::TrainConfig& train = loaded.config.train;
+  const bool is_start = train.reference_model() == config::ReferenceModel::kStart;
+  const std::string& adapter = is_start ? loaded.config.tuning.lora.init_from : train.reference;
+  EvaluatedModel reference{.name = "reference model", .model = base};
+  const bool names_adapter =
+      is_start ? !adapter.empty()
+               : leads_to_file(observe::adapter_at(adapter) / "adapter_config.json");
+  if (names_adapter) {
+    const char* key = is_start ? "tuning.lora.init_from" : "train.reference";
+    reference.adapter =
+        find_adapter({.name = adapter, .where = loaded.place_of(key), .names_model = "model.name="})
+            .string();
+  } else if (!is_start) {
+    const fs::path of_run = fs::path(train.reference) / "model";
+    reference.model = find_model({.name = leads_to_file(of_run / "config.json") ? of_run.string()
+                                                                                : train.reference,
+                                  .where = loaded.place_of("train.reference")})
+                          .path.string();
+  }
+  return reference;
 }
 
 /// What measures a run that `sftrun eval` does not.
@@ -121,7 +145,7 @@ void check(const config::LoadedConfig& loaded, const fs::path& yaml) {
                                                 : "learns from judgements"),
         loaded.place_of("train.objective"), instead_of_eval(config));
   }
-  require_base_as_reference(loaded);
+  require_sums_of_reference(loaded);
 }
 
 /// What the run has trained: its model, or the adapter that --adapter or its directory names.
@@ -203,6 +227,7 @@ EvalRequest request_of(EvalOptions& options) {
                       .sampling = options.sampling,
                       .batch_size = options.batch_size,
                       .json = options.json};
+  if (has_other_reference(config)) request.reference = reference_of(loaded, base);
   if (request.ranks.compute.dtype == "auto")
     request.ranks.compute.dtype = config::to_json(config).at("model").at("dtype");
   choose_division(use_of(options, request), options.launch, options.division);

@@ -96,6 +96,8 @@ class Evaluation {
   /// @return 0, or the exit code of a stop
   int run() {
     if (const int code = ranks_.connect()) return code;
+    if (request_.reference)
+      if (const int code = read_reference()) return code;
     for (const app::EvaluatedModel& variant : request_.models) {
       if (const int code = measure(variant)) return code;
     }
@@ -104,15 +106,41 @@ class Evaluation {
   }
 
  private:
+  int load(const app::EvaluatedModel& variant, LoadedModel& model) {
+    return ranks_.load_model({.model = variant.model,
+                              .adapter = variant.adapter,
+                              .as_stored = request_.as_stored,
+                              .read_as = config_,
+                              .takes_images = evaluates_images(*config_, variant.model)},
+                             model);
+  }
+
+  /// Gives the data the log-probabilities of the reference model, which no other model is beside.
+  /// The data are read as the first model reads them.   @return 0, or the exit code of a stop
+  int read_reference() {
+    {
+      LoadedModel first;
+      if (const int code = load(request_.models.front(), first)) return code;
+      if (const int code = rank_.interruptible([&] { read_data(first.text); })) return code;
+    }
+    LoadedModel reference;
+    if (const int code = load(*request_.reference, reference)) return code;
+    auto logps = label_logps(reference.stage(), reference.mesh(rank_), model::PassValues::kTrained,
+                             *data_, rank_, request_.reference->name);
+    if (!logps) return rank_.stop_of_any_rank();
+    if (!std::ranges::all_of(*logps, [](double value) { return std::isfinite(value); })) {
+      weights::require_finite(*reference.checkpoint, request_.reference->model);
+      throw DataError("log-probabilities of the reference model are NaN or infinite",
+                      request_.reference->model,
+                      "use --dtype fp32; if that does not help, the weights are broken");
+    }
+    data_->set_reference_logps(std::move(*logps));
+    return 0;
+  }
+
   int measure(const app::EvaluatedModel& variant) {
     LoadedModel model;
-    const int stop = ranks_.load_model({.model = variant.model,
-                                        .adapter = variant.adapter,
-                                        .as_stored = request_.as_stored,
-                                        .read_as = config_,
-                                        .takes_images = evaluates_images(*config_, variant.model)},
-                                       model);
-    if (stop != 0) return stop;
+    if (const int code = load(variant, model)) return code;
     const data::TextModel& text = model.text;
     const auto prepare = [&] {
       refuse_embedder(model);

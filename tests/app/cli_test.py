@@ -498,7 +498,12 @@ class CommandLineTest(unittest.TestCase):
             self.expect(USAGE, [f"{flag} needs generated answers"], *words, "--no-generate", flag, value)
         self.expect(USAGE, ["train.jsonl exists", "--overwrite"], *words, "--predictions", "train.jsonl")
         self.expect(USAGE, ["data.val=FILE train.objective=sft data.format=auto"], *words, "train.objective=kto", "data.format=preference")
-        self.expect(USAGE, ["train.reference=base"], *words, "train.objective=dpo", "data.format=preference", "tuning.lora.init_from=adapter")
+        pairs = [*words, "train.objective=dpo", "data.format=preference"]
+        self.assertIsNone(self.request(*pairs)["reference"])
+        self.assertEqual(self.request(*pairs, "tuning.mode=full")["reference"], {"name": "reference model", "model": "model", "adapter": None})
+        self.assertEqual(self.request(*pairs, "tuning.lora.init_from=adapter")["reference"]["adapter"], "adapter")
+        self.assertEqual(self.request(*pairs, "train.reference=adapter")["reference"]["adapter"], "adapter")
+        self.expect(USAGE, ["train.ld_alpha=1"], *pairs, "tuning.mode=full", "train.ld_alpha=0.5")
         # Of a run on pairs, with what only training uses.
         self.write("pairs.yaml", "model: { name: model }\n"
                    "data: { train: { path: train.jsonl, format: preference }, val_split: 0.5, format: preference }\n"

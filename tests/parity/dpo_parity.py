@@ -475,21 +475,23 @@ def check_evaluated(sftrun: Sftrun, scratch: Path, verdicts: Verdicts, quick: bo
     held_out = write_jsonl(scratch / "evaluated-val.jsonl", chat_records(random.Random(10), 7))
     evaluated = {"data__val": str(held_out), "train__eval_strategy": "steps", "train__eval_steps": 2, "train__max_steps": 2}
     for name, settings in {"dpo": {}, "mixture": {"train__loss_type": {"sigmoid": 0.8, "sft": 1.0}}, "simpo": {"train__objective": "simpo"},
-                           "orpo": {"train__objective": "orpo"}}.items():
+                           "orpo": {"train__objective": "orpo"}, "full": {"tuning__mode": "full", "train__learning_rate": LEARNING_RATE / 10},
+                           "start": {}}.items():
+        start = {"tuning.lora.init_from": scratch / "evaluated-dpo/adapter"} if name == "start" else {}
         if quick and name in ("simpo", "orpo"):
             continue
         config = write_run(scratch / f"evaluated-{name}.yaml", model, data, {"model__max_seq_len": 256, **evaluated, **settings})
         output = scratch / f"evaluated-{name}"
-        sftrun.train(config, output, train__batch_size=4, train__grad_accum=1)
+        sftrun.train(config, output, train__batch_size=4, train__grad_accum=1, **start)
         last = evaluations(output)[-1]
         for flags in ([],) if quick else ([], ["--pp", "2", "--nproc-per-node", "2"], ["--nproc-per-node", "2"]):
-            ours = json.loads(sftrun.run("eval", "--config", str(config), "--device", "cpu", "--json", *flags, f"output.dir={output}"))["adapter"]
+            ours = json.loads(sftrun.run("eval", "--config", str(config), "--device", "cpu", "--json", *flags, f"output.dir={output}",
+                                        *(f"{key}={value}" for key, value in start.items())))["model" if name == "full" else "adapter"]
             worst = max(abs(value - last[f"eval_{key}"]) for key, value in ours.items() if key != "sets")
             verdicts.below(f"eval of {name} {' '.join(flags)}: {len(ours)} values of the last evaluation", worst, LOSS)
             verdicts.expect(f"eval of {name}: accuracy", "rewards/accuracies" in ours, str(ours))
-    refused = subprocess.run([sftrun.path, "eval", "--config", str(config), "--device", "cpu", "train.objective=dpo", f"tuning.lora.init_from={output}/adapter"],
-                             capture_output=True, text=True)
-    verdicts.expect("eval with another reference than the base is refused", refused.returncode == 2 and "train.reference=base" in refused.stderr, refused.stderr[-500:])
+    refused = subprocess.run([sftrun.path, "eval", "--config", str(config), "--device", "cpu", "train.ld_alpha=0.5", f"tuning.lora.init_from={output}/adapter", f"output.dir={output}"], capture_output=True, text=True)
+    verdicts.expect("eval with ld_alpha and another reference than the base is refused", refused.returncode == 2 and "train.ld_alpha=1" in refused.stderr, refused.stderr[-500:])
 
 
 def evaluations(run_directory: Path) -> list[dict]:

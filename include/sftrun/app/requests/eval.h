@@ -17,6 +17,8 @@ struct EvalRequest {
   config::RunConfig config;
   std::vector<EvaluatedModel> models;
   RanksRequest ranks;
+  /// What pairs are compared with; null: the models without their adapters.
+  std::optional<EvaluatedModel> reference;
   bool as_stored = false;                  ///< as of ModelRequest
   bool generate = true;                    ///< answers
   std::optional<int64_t> max_records;      ///< that are answered; null: all
@@ -25,8 +27,8 @@ struct EvalRequest {
   std::optional<int64_t> batch_size;
   bool json = false;
 
-  SFTRUN_FIELDS(config, models, ranks, as_stored, generate, max_records, predictions, sampling,
-                batch_size, json)
+  SFTRUN_FIELDS(config, models, ranks, reference, as_stored, generate, max_records, predictions,
+                sampling, batch_size, json)
 };
 
 }  // namespace sftrun::app
