@@ -12,6 +12,7 @@
 #include "sftrun/config/reference_model.h"
 #include "sftrun/core/entries.h"
 #include "sftrun/core/error.h"
+#include "sftrun/core/log.h"
 #include "sftrun/core/optional_file.h"
 #include "sftrun/core/presence.h"
 #include "sftrun/core/strings.h"
@@ -19,6 +20,7 @@
 #include "sftrun/data/text_model.h"
 #include "sftrun/foreign/load.h"
 #include "sftrun/observe/run_report.h"
+#include "teacher_source.h"
 
 namespace sftrun::app {
 namespace {
@@ -109,6 +111,27 @@ EvaluatedModel reference_of(const config::LoadedConfig& loaded, const std::strin
                           .path.string();
   }
   return reference;
+}
+
+/// nullopt: the run has none, names scores, or it cannot be found, which a warning says.
+std::optional<EvaluatedModel> teacher_of(const config::LoadedConfig& loaded) {
+  if (!loaded.config.train.objective_info().needs_teacher) return std::nullopt;
+  try {
+    const std::optional<TeacherSource> found = find_teacher(loaded, {});
+    if (!found) return std::nullopt;
+    return EvaluatedModel{
+        .name = "teacher", .model = found->model.string(), .adapter = if_given(found->adapter)};
+  } catch (const Error& error) {
+    log::warn("the divergence from the teacher is not measured: {}{}", error.message(),
+              error.where().empty() ? "" : fmt::format(" ({})", error.where()));
+    return std::nullopt;
+  }
+}
+
+std::string words_of_settings(const EvalOptions& options) {
+  std::string words = shell_word(options.config.string());
+  for (const std::string& change : options.overrides) words += " " + shell_word(change);
+  return words;
 }
 
 /// What measures a run that `sftrun eval` does not.
@@ -220,6 +243,8 @@ EvalRequest request_of(EvalOptions& options) {
   EvalRequest request{.config = config,
                       .models = models_of(options, config, base),
                       .ranks = {.compute = options.compute, .places = loaded.places},
+                      .teacher = teacher_of(loaded),
+                      .settings = words_of_settings(options),
                       .as_stored = options.as_stored,
                       .generate = !options.no_generate,
                       .max_records = options.max_records,

@@ -20,6 +20,7 @@
 #include "rank.h"
 #include "session.h"
 #include "sftrun/config/best_metric.h"
+#include "sftrun/config/teacher.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/log.h"
 #include "sftrun/core/plural.h"
@@ -28,8 +29,11 @@
 #include "sftrun/data/input_records.h"
 #include "sftrun/data/sequence.h"
 #include "sftrun/images/caps_file.h"
+#include "sftrun/train/objective.h"
+#include "sftrun/train/teacher.h"
 #include "sftrun/weights/hf_text_files.h"
 #include "shared_answers.h"
+#include "teacher.h"
 #include "text_generator.h"
 
 namespace sftrun::engine {
@@ -150,10 +154,12 @@ class Evaluation {
       if (!data_) read_data(text);
     };
     if (const int code = rank_.interruptible(prepare)) return code;
+    if (const int code = find_teacher(model)) return code;
     Measured measured{.name = variant.name};
     if (measures_documents()) return measure_scores(variant, model, std::move(measured));
     const auto stops = [this] { return rank_.stop_exit_code() != 0; };
-    measured.sums = label_sums(model, *data_, rank_, measured.name, stops);
+    measured.sums = label_sums(model, *data_, rank_, measured.name, stops,
+                               distillation_ ? &*distillation_ : nullptr);
     if (const int code = rank_.stop_of_any_rank()) return code;
     if (!std::isfinite(measured.total().loss)) {
       weights::require_finite(*model.checkpoint, variant.model);
@@ -166,6 +172,50 @@ class Evaluation {
     }
     dtype_ = dtype_name(model.dtype);
     measured_.push_back(std::move(measured));
+    return 0;
+  }
+
+  /// What the divergence of distillation is measured to: scores, which belong to the data, or a model
+  /// beside those that are measured. A warning says why there is neither.
+  /// @return 0, or the exit code of a stop
+  int find_teacher(const LoadedModel& student) {
+    const config::TrainConfig& train = config_->train;
+    if (!train.objective_info().needs_teacher || has_sought_teacher_) return 0;
+    has_sought_teacher_ = true;
+    if (request_.teacher) return load_teacher(student);
+    if (config::teacher_kind(train) != config::TeacherKind::kScores) {
+      // A warning of the command says it of a model that was not found.
+      if (rank_.is_main() && train.teacher.empty())
+        log::warn("the divergence from the teacher is not measured: train.teacher is not set");
+      return 0;
+    }
+    try {
+      data_->set_teacher(scores_for(train, {{&*data_, "the validation data"}}, student.text,
+                                    student.checkpoint->arch().vocab_size, request_.settings));
+      distillation_.emplace(train);
+    } catch (const Error& error) {
+      if (rank_.is_main())
+        log::warn("the divergence from the teacher is not measured: {} ({}); {}", error.message(),
+                  error.where(), error.fix());
+    }
+    return 0;
+  }
+
+  int load_teacher(const LoadedModel& student) {
+    const config::TrainConfig& train = config_->train;
+    if (rank_.is_main() && train.teacher_quant != config::Quant::kAuto)
+      log::info("the teacher is in the format of its files: train.teacher_quant is of training");
+    if (const int code = load(*request_.teacher, teacher_model_)) return code;
+    const int64_t num_tokens = require_teacher_of(*teacher_model_.checkpoint, student.text,
+                                                  student.checkpoint->arch().vocab_size);
+    teacher_.emplace(teacher_model_.stage(),
+                     train::TeacherOptions{.k = std::min(train.teacher_topk, num_tokens),
+                                           .num_tokens = num_tokens,
+                                           .mix = {.alpha = train.kd_alpha,
+                                                   .beta = train.kd_beta,
+                                                   .temperature = train.kd_temperature},
+                                           .is_pinned = false});
+    distillation_.emplace(train, &*teacher_);
     return 0;
   }
 
@@ -305,12 +355,14 @@ class Evaluation {
     return lines;
   }
 
-  static Json json_of(const LabelSums& sums) {
+  Json json_of(const LabelSums& sums) const {
     const double loss = sums.loss / sums.weight;
-    return {{"loss", loss},
-            {"perplexity", std::exp(loss)},
-            {"token_accuracy", sums.correct / sums.weight},
-            {"label_tokens", sums.labels}};
+    Json json = {{"loss", loss},
+                 {"perplexity", std::exp(loss)},
+                 {"token_accuracy", sums.correct / sums.weight},
+                 {"label_tokens", sums.labels}};
+    if (distillation_) json["kd_loss"] = sums.divergence / sums.weight;
+    return json;
   }
 
   /// Rows of "confusion" are classes of the data, its columns those that the model gave; with several classes a text, the counts of each class.
@@ -399,10 +451,10 @@ class Evaluation {
       for (const Measured& measured : measured_) rows.back().second.push_back(value_of(measured));
     };
     for (const Measured& measured : measured_) rows[0].second.push_back(measured.name);
-    for (const char* key :
-         {"loss", "perplexity", "token_accuracy", "rouge1", "rouge2", "rouge_l", "exact_match",
-          "accuracy", "f1_macro", "f1_micro", "margin", "mean_reward", "rewards/accuracies",
-          "rewards/margins", "rewards/chosen", "rewards/rejected", "nll_loss"}) {
+    for (const char* key : {"loss", "perplexity", "token_accuracy", "kd_loss", "rouge1", "rouge2",
+                            "rouge_l", "exact_match", "accuracy", "f1_macro", "f1_micro", "margin",
+                            "mean_reward", "rewards/accuracies", "rewards/margins",
+                            "rewards/chosen", "rewards/rejected", "nll_loss"}) {
       if (!json_of(measured_[0]).contains(key)) continue;
       add(key, [&](const Measured& m) {
         return fmt::format("{:.4f}", json_of(m)[key].template get<double>());
@@ -443,6 +495,10 @@ class Evaluation {
   std::optional<data::Dataset> data_;
   std::vector<size_t> asked_;  // examples to generate an answer for
   std::map<size_t, Question> questions_;
+  LoadedModel teacher_model_;
+  std::optional<train::Teacher> teacher_;
+  std::optional<train::Objective> distillation_;  // with a teacher that can be had
+  bool has_sought_teacher_ = false;
   std::vector<Measured> measured_;
   std::string dtype_;  // that all of them computed in
 };

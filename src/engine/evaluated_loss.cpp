@@ -35,20 +35,34 @@ data::Bin bin_of(const SharedPass& pass, const std::vector<data::Bin>& bins) {
   return pass.own ? bins[*pass.own] : data::Bin();
 }
 
-/// @param bin empty: a pass for the other ranks alone
-LabelSums sums_of_bin(const model::Stage& stage, const data::Dataset& dataset,
-                      const data::Bin& bin) {
+/// Sum over the labels.   @param run after the stage's forward pass; its last use
+double divergence_of(const model::Stage& stage, model::MicroBatchRun& run,
+                     const train::Objective& distillation) {
+  const at::Tensor loss = stage.loss(run);
+  return train::head_metrics(run, loss, distillation).front().sum.item<double>();
+}
+
+/// @param bin empty: a pass for the other ranks alone   @param distillation null: no teacher
+LabelSums sums_of_bin(const model::Stage& stage, const data::Dataset& dataset, const data::Bin& bin,
+                      const train::Objective* distillation) {
   const model::PackedBatch packed =
-      device_batch(stage.decoder(), dataset, bin, {.with_documents = true});
+      distillation == nullptr
+          ? device_batch(stage.decoder(), dataset, bin, {.with_documents = true})
+          : prepared_batch(dataset, bin, [&](const data::Batch& batch) {
+              return train::prepare_for(*distillation, batch, stage.decoder(), {});
+            });
   model::MicroBatchRun run(packed);
   stage.forward(run);
   const at::Tensor losses = stage.label_losses(run).to(at::kDouble);
   const at::Tensor& weights = packed.values_of(data::LabelColumn::kWeight);
+  const double correct = stage.correct_weight(run).item<double>();
+  const double divergence = distillation == nullptr ? 0 : divergence_of(stage, run, *distillation);
   return {.loss = (weights.defined() ? losses * weights : losses).sum().item<double>(),
-          .correct = stage.correct_weight(run).item<double>(),
+          .correct = correct,
           .weight = weights.defined() ? weights.sum(at::kDouble).item<double>()
                                       : static_cast<double>(losses.numel()),
-          .labels = losses.numel()};
+          .labels = losses.numel(),
+          .divergence = divergence};
 }
 
 /// @param bin empty: a pass for the other ranks alone   @return of each example of the bin
@@ -95,6 +109,7 @@ LabelSums& LabelSums::operator+=(const LabelSums& other) {
   correct += other.correct;
   weight += other.weight;
   labels += other.labels;
+  divergence += other.divergence;
   return *this;
 }
 
@@ -170,26 +185,30 @@ ScoredSums scored_sums(const LoadedModel& model, const data::Dataset& dataset,
 
 std::vector<LabelSums> label_sums(const LoadedModel& model, const data::Dataset& dataset,
                                   Rank& rank, const std::string& name,
-                                  const std::function<bool()>& stop_requested) {
+                                  const std::function<bool()>& stop_requested,
+                                  const train::Objective* distillation) {
   const at::NoGradGuard no_grad;
   const model::Stage stage = model.stage();
   const parallel::Mesh mesh = model.mesh(rank);
   const auto stop = stop_of(model, rank, stop_requested);
+  constexpr size_t kSums = 5;
   std::vector<double> own;
   for (const data::DatasetPart& part : dataset.parts()) {
     LabelSums sums;
     const std::vector<data::Bin> bins = bins_of(dataset.examples(), part);
     share_passes(mesh, bins.size(), stop, [&](const SharedPass& pass) {
       rank.comm().activity().set_work(Work::kEvaluating);
-      sums += sums_of_bin(stage, dataset, bin_of(pass, bins));
+      sums += sums_of_bin(stage, dataset, bin_of(pass, bins), distillation);
     });
-    own.insert(own.end(), {sums.loss, sums.correct, sums.weight, static_cast<double>(sums.labels)});
+    own.insert(own.end(), {sums.loss, sums.correct, sums.weight, static_cast<double>(sums.labels),
+                           sums.divergence});
   }
   rank.comm().barrier("losses of " + name);  // one rank may take long
   const std::vector<double> all = parallel::counted_sums(rank.comm(), mesh, own);
   std::vector<LabelSums> totals;
-  for (size_t i = 0; i < all.size(); i += 4)
-    totals.push_back({all[i], all[i + 1], all[i + 2], static_cast<int64_t>(all[i + 3])});
+  for (size_t i = 0; i < all.size(); i += kSums)
+    totals.push_back(
+        {all[i], all[i + 1], all[i + 2], static_cast<int64_t>(all[i + 3]), all[i + 4]});
   return totals;
 }
 

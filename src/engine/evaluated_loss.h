@@ -10,6 +10,7 @@
 #include "sftrun/data/dataset.h"
 #include "sftrun/model/stage.h"
 #include "sftrun/parallel/mesh.h"
+#include "sftrun/train/objective.h"
 
 namespace sftrun::engine {
 
@@ -19,15 +20,18 @@ struct LabelSums {
   double correct = 0;  ///< weights of labels that are the most likely token
   double weight = 0;   ///< of all labels
   int64_t labels = 0;
+  double divergence = 0;  ///< from the teacher's distribution, weighted as the loss; 0 without one
   LabelSums& operator+=(const LabelSums& other);
 };
 
 /// Of each part of a data set, over all ranks, which divide the examples. All ranks call it.
 /// @param name new for each call   @param stop_requested ends the work early; the sums are
 /// incomplete then
+/// @param distillation the objective with a teacher that can be had, beside the model or in the data set; null: none
 std::vector<LabelSums> label_sums(const LoadedModel& model, const data::Dataset& dataset,
                                   Rank& rank, const std::string& name,
-                                  const std::function<bool()>& stop_requested);
+                                  const std::function<bool()>& stop_requested,
+                                  const train::Objective* distillation = nullptr);
 
 /// What an objective on documents gives of examples: on scores, or on pairs of answers.
 struct ScoredSums {

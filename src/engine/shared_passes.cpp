@@ -38,17 +38,25 @@ int share_passes(const parallel::Mesh& mesh, size_t num_pieces, const std::funct
   return 0;
 }
 
-model::PackedBatch device_batch(model::Decoder& decoder, const data::Dataset& dataset,
-                                const data::Bin& bin, const model::BatchOptions& options) {
+model::PackedBatch prepared_batch(
+    const data::Dataset& dataset, const data::Bin& bin,
+    const std::function<model::PackedBatch(const data::Batch&)>& prepare) {
   const std::vector<data::Bin> bins(bin.empty() ? 0 : 1, bin);
   const data::Batch batch =
       data::make_batch(dataset.examples(), bins, 0, static_cast<int64_t>(bins.size()));
   try {
-    return model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {}, options);
+    return prepare(batch);
   } catch (const data::MediaError& error) {
     const int64_t example = bin[static_cast<size_t>(error.document())];
     throw data::error_in_record(error, dataset.place_of(example), /*may_be_left_out=*/false);
   }
+}
+
+model::PackedBatch device_batch(model::Decoder& decoder, const data::Dataset& dataset,
+                                const data::Bin& bin, const model::BatchOptions& options) {
+  return prepared_batch(dataset, bin, [&](const data::Batch& batch) {
+    return model::prepare_batch(batch, decoder.rope(), decoder.batch_target(), {}, options);
+  });
 }
 
 }  // namespace sftrun::engine

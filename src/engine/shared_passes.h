@@ -37,8 +37,12 @@ struct SharedPass {
 int share_passes(const parallel::Mesh& mesh, size_t num_pieces, const std::function<int()>& stop,
                  const std::function<void(const SharedPass&)>& compute);
 
-/// Examples as a batch on the device of the decoder.   @param bin empty: no tokens
+/// Examples as the batch that `prepare` puts on a device.   @param bin empty: no tokens
 /// @throws DataError naming the record, for images and features that cannot be read
+model::PackedBatch prepared_batch(
+    const data::Dataset& dataset, const data::Bin& bin,
+    const std::function<model::PackedBatch(const data::Batch&)>& prepare);
+/// The same on the device of the decoder.
 model::PackedBatch device_batch(model::Decoder& decoder, const data::Dataset& dataset,
                                 const data::Bin& bin, const model::BatchOptions& options);
 

@@ -80,19 +80,27 @@ std::optional<int64_t> rendering_time_of_teacher(const config::TrainConfig& trai
   return data::TeacherScores(train.teacher).description().rendered_at_unix_s;
 }
 
+std::shared_ptr<const data::TeacherScores> scores_for(
+    const config::TrainConfig& train,
+    const std::vector<std::pair<const data::Dataset*, const char*>>& data,
+    const data::TextModel& student, int64_t vocab_size, const std::string& settings) {
+  auto scores = std::make_shared<const data::TeacherScores>(train.teacher);
+  data::require_temperature(scores->description(), train.kd_temperature, "train.kd_temperature");
+  require_tokens_of_teacher(scores->description().tokens, student, vocab_size, "train.teacher");
+  for (const auto& [dataset, key] : data) require_all_scored(*dataset, *scores, key, settings);
+  return scores;
+}
+
 void attach_teacher(PreparedRun& run, const std::string& settings) {
   const config::TrainConfig& train = run.config.train;
   if (config::teacher_kind(train) != config::TeacherKind::kScores) return;
-  const auto scores = std::make_shared<const data::TeacherScores>(train.teacher);
-  data::require_temperature(scores->description(), train.kd_temperature, "train.kd_temperature");
-  require_tokens_of_teacher(scores->description().tokens, *run.text,
-                            run.checkpoint->arch().vocab_size, "train.teacher");
-  for (auto [dataset, key] :
-       {std::pair(&run.data.train, "data.train"), std::pair(&run.data.val, "data.val")}) {
-    if (!*dataset) continue;
-    require_all_scored(**dataset, *scores, key, settings);
-    (*dataset)->set_teacher(scores);
-  }
+  std::vector<std::pair<const data::Dataset*, const char*>> data;
+  if (run.data.train) data.emplace_back(&*run.data.train, "data.train");
+  if (run.data.val) data.emplace_back(&*run.data.val, "data.val");
+  const auto scores =
+      scores_for(train, data, *run.text, run.checkpoint->arch().vocab_size, settings);
+  for (auto* dataset : {&run.data.train, &run.data.val})
+    if (*dataset) (*dataset)->set_teacher(scores);
   train::add_teacher(run.identity, fmt::format("{:016x}", scores->description().hash()));
 }
 
@@ -106,6 +114,24 @@ int64_t values_of_adapter(const std::optional<std::string>& adapter, const spec:
 }
 
 }  // namespace
+
+int64_t require_teacher_of(const weights::Checkpoint& teacher, const data::TextModel& student,
+                           int64_t vocab_size) {
+  if (teacher.arch().score)
+    throw ConfigError("the teacher has a head of scores, and gives no tokens", kSetting,
+                      "name a language model");
+  const data::TextModel text = text_model_of(teacher, "");
+  require_tokens_of_teacher(data::tokens_of(*text.tokenizer), student, vocab_size, kSetting);
+  const int64_t num_tokens = std::min(std::ssize(data::tokens_of(*student.tokenizer)), vocab_size);
+  const int64_t num_embeddings = text.num_embeddings.value_or(teacher.arch().vocab_size);
+  if (num_embeddings < num_tokens)
+    throw ConfigError(fmt::format("the teacher has embeddings for only {} of the {}",
+                                  num_embeddings, counted(num_tokens, "token")),
+                      kSetting,
+                      "give a teacher with as many, or enlarge it with resize_token_embeddings of "
+                      "transformers");
+  return num_tokens;
+}
 
 uint64_t LoadedTeacher::device_bytes() const {
   const parallel::StoredBytes stored = model.strategy->stored_bytes();
@@ -131,25 +157,10 @@ OtherModelAsked TeacherBeside::asked() const {
 }
 
 void TeacherBeside::check(const weights::Checkpoint& teacher) {
-  const spec::ArchSpec& arch = teacher.arch();
-  if (arch.score)
-    throw ConfigError("the teacher has a head of scores, and gives no tokens", kSetting,
-                      "name a language model");
   if (const config::TrainConfig& train = run_.config.train;
       config::form_of_teacher(train).keeps_blocks())
     plan::require_blocks(train.teacher_quant, weights::block_kinds(teacher), "train.teacher_quant");
-  const data::TextModel text = text_model_of(teacher, "");
-  require_tokens_of_teacher(data::tokens_of(*text.tokenizer), *run_.text,
-                            run_.checkpoint->arch().vocab_size, kSetting);
-  num_tokens_ = std::min(std::ssize(data::tokens_of(*run_.text->tokenizer)),
-                         run_.checkpoint->arch().vocab_size);
-  const int64_t num_embeddings = text.num_embeddings.value_or(arch.vocab_size);
-  if (num_embeddings < num_tokens_)
-    throw ConfigError(fmt::format("the teacher has embeddings for only {} of the {}",
-                                  num_embeddings, counted(num_tokens_, "token")),
-                      kSetting,
-                      "give a teacher with as many, or enlarge it with resize_token_embeddings of "
-                      "transformers");
+  num_tokens_ = require_teacher_of(teacher, *run_.text, run_.checkpoint->arch().vocab_size);
   k_ = std::min(run_.config.train.teacher_topk, num_tokens_);
 }
 

@@ -39,6 +39,20 @@ class TeacherBeside {
   int64_t num_tokens_ = 0, k_ = 0;
 };
 
+/// Checks a teacher beside a student by its files.
+/// @return the number of tokens of the student's tokenizer that both have embeddings for
+/// @throws DataError; ConfigError for a model that gives no tokens, or others than the student's
+int64_t require_teacher_of(const weights::Checkpoint& teacher, const data::TextModel& student,
+                           int64_t vocab_size);
+
+/// The scores that `train.teacher` names, for these examples.   @param key, settings for messages
+/// @pre there are scores
+/// @throws ConfigError, DataError: other tokens or settings, or an example that it has not scored
+std::shared_ptr<const data::TeacherScores> scores_for(
+    const config::TrainConfig& train,
+    const std::vector<std::pair<const data::Dataset*, const char*>>& data,
+    const data::TextModel& student, int64_t vocab_size, const std::string& settings);
+
 /// @param vocab_size of the model that reads these tokens   @param where names the teacher, for messages
 /// @throws ConfigError: the tokenizers are of different content, naming the first token that differs
 void require_tokens_of_teacher(const std::vector<std::string>& of_teacher,

@@ -10,7 +10,10 @@ namespace sftrun::train {
 
 Teacher::Teacher(model::Decoder& decoder, parallel::Strategy& strategy,
                  const TeacherOptions& options)
-    : options_(options), stage_(stage_of(decoder, strategy)) {
+    : Teacher(stage_of(decoder, strategy), options) {}
+
+Teacher::Teacher(const model::Stage& stage, const TeacherOptions& options)
+    : options_(options), stage_(stage) {
   SFTRUN_CHECK(options.k >= 1 && options.k <= options.num_tokens);
 }
 

@@ -1,6 +1,6 @@
 """Distillation beside plain torch, on a CPU in fp32.
 
-    python tests/parity/distillation_parity.py --sftrun build/bin/sftrun [--only training processes nearer scores beside own]
+    python tests/parity/distillation_parity.py --sftrun build/bin/sftrun [--only training processes nearer scores beside own eval]
 
 training   5 steps of full training of a tiny Llama whose teacher is another one: loss, divergence, cross-entropy and gradient norm are those of
            the formulas over k + 1 classes (k tokens and the rest) of the teacher's logits by transformers; with k = vocabulary of the whole
@@ -12,6 +12,7 @@ beside     a teacher beside the student gives the losses of its scores: 1 and 2 
            with evaluations, streamed data, a QLoRA student, a GGUF file, an adapter, a quantised teacher; interrupted and resumed; what is refused
 own        answers that the student writes while it trains: their log-probabilities are those of the student at each step, and losses are those of
            TRL's GKDTrainer.generalized_jsd_loss on them; 2 processes, streamed data, sharded weights: the same; interrupted and resumed; what is refused
+eval       `sftrun eval` gives the divergence from the teacher that plain torch does, by a model and by scores; of unscored data the cross-entropy alone
 
 --quick leaves out some settings and strategies.
 """
@@ -629,6 +630,30 @@ def own_divisions(own: Own, one: list[dict], quick: bool) -> None:
             own.verdicts.expect(f"share {own.share}: evaluations answer", len(lines) >= STEPS and all("eval_rouge_l" in line for line in lines))
 
 
+def check_eval(place: Place, verdicts: Verdicts, quick: bool) -> None:
+    case = Case(0.5, 0.5, 2, 8)
+    teacher, student = (AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (place.teacher, place.student))
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for document in documents_of(place.records):
+            (logits, labels), (target, _) = labelled_logits(student, document), labelled_logits(teacher, document)
+            total, count = total + divergence(target, logits, case).item(), count + len(labels)
+    settings, data, scores = case.settings | {"teacher_topk": case.k}, {"val": str(place.data)}, place.folder / "scores-of-val"
+    beside, scored = place.run("eval-beside", place.teacher, settings, data), place.run("eval-scored", scores, settings, data)
+    place.score(scored, scores, case.k, "--temperature", str(case.temperature))
+
+    def evaluate(run: Path, *more: str) -> dict:
+        words = ["eval", "--config", str(run), "--adapter", "none", "--no-generate", "--json", "--device", "cpu"]
+        return json.loads(place.sftrun.run(*words, *more))["base"]
+
+    for name, run, more in [("a model", beside, []), ("scores", scored, []), ("a model, 2 processes", beside, ["--nproc-per-node", "2"])]:
+        ours = evaluate(run, *more)
+        verdicts.below(f"eval with {name}: kd_loss", abs(ours["kd_loss"] / (total / count) - 1), LOSS)
+        verdicts.expect(f"eval with {name}: label tokens", ours["label_tokens"] == count, str(ours))
+    other = write_jsonl(place.folder / "unscored.jsonl", text_records(2, 3))
+    verdicts.expect("eval without scores: the cross-entropy alone", "kd_loss" not in evaluate(scored, f"data.val={other}"))
+
+
 def own_resumed(own: Own, one: list[dict]) -> None:
     steps = 30
     whole = own.train("whole", train__max_steps=steps)
@@ -660,6 +685,7 @@ def own_refused(own: Own) -> None:
 
 CHECKS = {
     "training": check_training, "processes": check_processes, "nearer": check_nearer, "scores": check_scores, "beside": check_beside, "own": check_own,
+    "eval": check_eval,
 }  # fmt: skip
 
 

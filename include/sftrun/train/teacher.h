@@ -26,6 +26,8 @@ class Teacher {
  public:
   /// @param decoder with its frozen weights   @param strategy that divides it; both must outlive this
   Teacher(model::Decoder& decoder, parallel::Strategy& strategy, const TeacherOptions& options);
+  /// @param stage of a frozen model, whose decoder and links must outlive this
+  Teacher(const model::Stage& stage, const TeacherOptions& options);
 
   /// What it says of the labelled rows of a micro-batch, in their order: [N, k] and [N, k + 1]. Its
   /// forward pass: every rank calls this for the same micro-batches, in the same order as passes of the

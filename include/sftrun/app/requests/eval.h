@@ -17,8 +17,11 @@ struct EvalRequest {
   config::RunConfig config;
   std::vector<EvaluatedModel> models;
   RanksRequest ranks;
+  /// Of `train.teacher`, if that names a model: what the divergence of distillation is measured to.
+  std::optional<EvaluatedModel> teacher;
   /// What pairs are compared with; null: the models without their adapters.
   std::optional<EvaluatedModel> reference;
+  std::string settings;                    ///< "run.yaml data.val=more.jsonl", for messages
   bool as_stored = false;                  ///< as of ModelRequest
   bool generate = true;                    ///< answers
   std::optional<int64_t> max_records;      ///< that are answered; null: all
@@ -27,8 +30,8 @@ struct EvalRequest {
   std::optional<int64_t> batch_size;
   bool json = false;
 
-  SFTRUN_FIELDS(config, models, ranks, reference, as_stored, generate, max_records, predictions,
-                sampling, batch_size, json)
+  SFTRUN_FIELDS(config, models, ranks, teacher, reference, settings, as_stored, generate,
+                max_records, predictions, sampling, batch_size, json)
 };
 
 }  // namespace sftrun::app
