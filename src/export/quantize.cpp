@@ -19,7 +19,7 @@ namespace {
 void refuse_quantised(const weights::Checkpoint& base, const fs::path& path) {
   for (const weights::TensorInfo& tensor : base.tensors()) {
     const auto packed = base.packed(tensor.name);
-    const auto* coded = packed ? std::get_if<weights::CodedMatrix>(&*packed) : nullptr;
+    const weights::CodedMatrix* coded = packed ? weights::first_coded(*packed) : nullptr;
     if (coded == nullptr) continue;
     throw DataError(
         fmt::format("the model is already quantised to {} bits", quant_info(coded->format).bits),

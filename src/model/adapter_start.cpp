@@ -20,11 +20,10 @@ constexpr uint64_t kStreams = 0x4c6f5241ULL << 32;  // random streams of adapter
 QuantOptions own_form(const layers::Linear& linear) {
   const kernels::QuantizedMatrix& matrix = *linear.quantized;
   if (!matrix.info().is_made) {
-    throw ConfigError(
-        fmt::format("PiSSA changes the base weights of {}, and a run cannot write ggml's "
-                    "blocks",
-                    linear.name),
-        "tuning.lora.init", "set tuning.quant to nf4 or none, or tuning.lora.init to default");
+    throw ConfigError(fmt::format("PiSSA changes the base weights of {}, and a run cannot write {}",
+                                  linear.name, matrix.info().kept_name),
+                      "tuning.lora.init",
+                      "set tuning.quant to nf4 or none, or tuning.lora.init to default");
   }
   return {.format = matrix.format, .block_size = matrix.block_size, .nested = matrix.is_nested()};
 }

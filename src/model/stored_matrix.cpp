@@ -40,16 +40,67 @@ void require_same(std::span<const std::byte> stored, std::span<const float> ours
   }
 }
 
-/// One fp32 scale per row, which the file may hold in another dtype, or once for all rows.
-at::Tensor row_scales(const weights::CodedMatrix& stored) {
-  at::Tensor scales = at::empty({stored.rows}, at::kFloat);
-  for (int64_t row = 0; row < stored.rows; ++row)
-    scales.data_ptr<float>()[row] = stored.row_scale(row);
+/// In fp32. The file may hold them in another dtype, or once for the whole matrix.
+/// @param count of rows, or of tiles
+at::Tensor scales_of(const weights::CodedMatrix& stored, int64_t count) {
+  at::Tensor scales = at::empty({count}, at::kFloat);
+  for (int64_t i = 0; i < count; ++i) scales.data_ptr<float>()[i] = stored.scale(i);
   return scales;
+}
+
+/// Bytes that follow one another in a file are used in place.
+at::Tensor codes_of(const std::vector<weights::CodedMatrix>& parts, const Checkpoint& checkpoint) {
+  const std::byte* first = parts.front().codes.data();
+  size_t size = 0;
+  bool is_one = true;
+  for (const weights::CodedMatrix& part : parts) {
+    is_one = is_one && part.codes.data() == first + size;
+    size += part.codes.size();
+  }
+  if (is_one) return tensor_over({first, size}, at::kByte, checkpoint);
+  at::Tensor codes = at::empty({static_cast<int64_t>(size)}, at::kByte);
+  auto* to = codes.data_ptr<uint8_t>();
+  for (const weights::CodedMatrix& part : parts) {
+    std::memcpy(to, part.codes.data(), part.codes.size());
+    to += part.codes.size();
+  }
+  return codes;
+}
+
+/// Matrices with one scale per row, or per tile, whose rows follow one another.
+kernels::QuantizedMatrix below_one_another(const std::vector<weights::CodedMatrix>& parts,
+                                           const Checkpoint& checkpoint) {
+  const weights::CodedMatrix& first = parts.front();
+  kernels::QuantizedMatrix matrix;
+  matrix.format = first.format;
+  matrix.block_size = first.tile;
+  matrix.packed = codes_of(parts, checkpoint);
+  std::vector<at::Tensor> scales, block_rows;
+  int64_t before = 0;  // rows of tiles
+  for (const weights::CodedMatrix& part : parts) {
+    SFTRUN_CHECK(part.block_size == 0 && part.tile == first.tile);
+    if (part.tile == 0) {
+      scales.push_back(scales_of(part, part.rows));
+      continue;
+    }
+    const int64_t count = (part.rows + part.tile - 1) / part.tile;
+    scales.push_back(scales_of(part, count * part.tiles_of_row()));
+    block_rows.push_back(at::floor_divide(at::arange(part.rows), part.tile).add_(before));
+    before += count;
+  }
+  matrix.absmax = at::cat(scales);
+  if (!block_rows.empty()) matrix.block_rows = at::cat(block_rows).to(at::kInt);
+  return matrix;
+}
+
+kernels::QuantizedMatrix from(const weights::CodedParts& stored, const Shape& /*shape*/,
+                              const std::string& /*name*/, const Checkpoint& checkpoint) {
+  return below_one_another(stored.parts, checkpoint);
 }
 
 kernels::QuantizedMatrix from(const weights::CodedMatrix& stored, const Shape& /*shape*/,
                               const std::string& name, const Checkpoint& checkpoint) {
+  if (stored.block_size == 0) return below_one_another({stored}, checkpoint);
   kernels::QuantizedMatrix matrix;
   matrix.format = stored.format;
   matrix.block_size = stored.block_size;
@@ -57,8 +108,7 @@ kernels::QuantizedMatrix from(const weights::CodedMatrix& stored, const Shape& /
     require_same(stored.table, kernels::quant_table(matrix.format), name, "quant_map");
   matrix.packed = tensor_over(stored.codes, at::kByte, checkpoint);
   if (!stored.is_nested) {
-    matrix.absmax = stored.block_size == 0 ? row_scales(stored)
-                                           : tensor_over(stored.scales, at::kFloat, checkpoint);
+    matrix.absmax = tensor_over(stored.scales, at::kFloat, checkpoint);
     return matrix;
   }
   const at::Tensor& map = kernels::nested_map();
@@ -171,7 +221,7 @@ weights::CodedMatrix coded_view(const kernels::QuantizedMatrix& matrix) {
 }
 
 bool is_stored_as(const weights::PackedMatrix& packed, QuantFormat format) {
-  const auto* coded = std::get_if<weights::CodedMatrix>(&packed);
+  const weights::CodedMatrix* coded = weights::first_coded(packed);
   return coded != nullptr && coded->format == format;
 }
 

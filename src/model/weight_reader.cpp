@@ -104,8 +104,7 @@ void WeightReader::fill_dense(const TensorSlot& slot, bool stays) {
 
 kernels::QuantizedMatrix WeightReader::unread_form(kernels::QuantizedMatrix stored) {
   const at::Device device = options_.device;
-  for (at::Tensor* part : {&stored.packed, &stored.absmax, &stored.codes, &stored.nested_absmax}) {
-    if (!part->defined()) continue;
+  for (at::Tensor* part : stored.tensor_members()) {
     at::Tensor tensor = layers::without_memory(part->sizes(), part->scalar_type(), device);
     unread_[tensor.storage().unsafeGetStorageImpl()] = reader_of(*part);
     *part = std::move(tensor);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "sftrun/core/error.h"
@@ -57,7 +58,10 @@ void require_blocks(config::Quant quant, const std::set<std::string>& kinds,
 void require_pissa_over(const config::TuningConfig& tuning, const spec::ArchSpec& arch,
                         const StoredBytes& stored, const std::set<std::string>& kinds) {
   if (tuning.lora.init != config::LoraInit::kPissa || !tuning.trains_adapter()) return;
-  if (!kinds.contains("gguf") || !keeps_stored(tuning, !stored.empty())) return;
+  const auto* kept = std::ranges::find_if(kQuantFormats, [&](const QuantFormatInfo& info) {
+    return !info.is_made && kinds.contains(std::string(info.name));
+  });
+  if (kept == kQuantFormats.end() || !keeps_stored(tuning, !stored.empty())) return;
   const spec::LoraSpec lora = lora_spec(tuning, arch);
   for (int64_t layer = 0; layer < arch.num_layers; ++layer) {
     for (const spec::LinearSpec& linear : spec::layer_linears(arch, layer)) {
@@ -65,9 +69,8 @@ void require_pissa_over(const config::TuningConfig& tuning, const spec::ArchSpec
       if (!stored.contains(name + ".weight") || is_skipped(name, tuning)) continue;
       if (!spec::is_target(lora, name, linear, arch)) continue;
       throw ConfigError(
-          fmt::format("PiSSA changes the base weights of {}, and a run cannot write ggml's "
-                      "blocks",
-                      name),
+          fmt::format("PiSSA changes the base weights of {}, and a run cannot write {}", name,
+                      kept->kept_name),
           "tuning.lora.init", "set tuning.quant to nf4 or none, or tuning.lora.init to default");
     }
   }

@@ -7,9 +7,9 @@ namespace sftrun::plan {
 namespace {
 
 std::optional<QuantFormat> format_of(const spec::QuantizationConfig& config) {
-  if (config.method == "fp8") return QuantFormat::kFp8;  // scales of tiles, about as many bytes
   const QuantLayout layout = config.layout();
   if (layout == QuantLayout::kNone) return std::nullopt;
+  if (layout == QuantLayout::kFp8Blocks) return QuantFormat::kFp8;  // bytes of rows, not of blocks
   return first_format_of(layout).format;
 }
 
@@ -44,7 +44,9 @@ AssumedFiles assumed_files(const spec::ArchSpec& arch, const spec::QuantizationC
       const QuantOptions options{.format = *format};
       const QuantFormatInfo& info = quant_info(*format);
       add(tensor.name, info.bytes(rows, columns, options),
-          info.has_blocks ? options.block_size : 1);
+          info.has_blocks        ? options.block_size
+          : config.block.empty() ? 1
+                                 : kFp8LeastBlock);
     }
   }
   return files;

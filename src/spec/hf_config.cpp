@@ -22,13 +22,22 @@ void refuse_quantized(const json& config, const std::string& where, const Family
   if (!quantization) return;
   const QuantLayout layout = quantization->layout();
   for (const std::string& strategy : quantization->strategies) {
-    if (layout != QuantLayout::kCompressedFp8 || strategy == "channel" || strategy == "tensor")
+    if (layout != QuantLayout::kCompressedFp8 || strategy == "channel" || strategy == "tensor" ||
+        strategy == "block")
       continue;
     throw DataError(
         fmt::format(
             "the checkpoint's FP8 scales use the strategy \"{}\"; supported: one scale per row "
-            "(\"channel\") or per matrix (\"tensor\")",
+            "(\"channel\"), per block (\"block\") or per matrix (\"tensor\")",
             strategy),
+        where, "use the unquantised checkpoint with tuning.quant: fp8");
+  }
+  const std::vector<int64_t>& block = quantization->block;
+  if (!block.empty() && block != std::vector{kFp8Block, kFp8Block}) {
+    throw DataError(
+        fmt::format("the checkpoint's FP8 scales are of blocks of {} rows and {} columns; "
+                    "supported: {} and {}",
+                    block[0], block[1], kFp8Block, kFp8Block),
         where, "use the unquantised checkpoint with tuning.quant: fp8");
   }
   const std::string& method = quantization->method;

@@ -86,6 +86,9 @@ std::set<std::string> block_kinds(const Checkpoint& checkpoint) {
     const auto packed = checkpoint.packed(tensor.name);
     if (!packed) continue;
     kinds.insert("stored");
+    const CodedMatrix* coded = first_coded(*packed);
+    if (coded != nullptr && !quant_info(coded->format).is_made)
+      kinds.insert(std::string(quant_info(coded->format).name));
     const auto* blocks = std::get_if<GgmlBlocks>(&*packed);
     if (blocks != nullptr) kinds.insert("gguf");
     const bool is_mxfp4 =
@@ -98,8 +101,9 @@ std::set<std::string> block_kinds(const Checkpoint& checkpoint) {
 int64_t values_per_block(const PackedMatrix& matrix) {
   constexpr int64_t kMxfp4Block = 32;
   if (const auto* blocks = std::get_if<GgmlBlocks>(&matrix)) return blocks->type.block_size;
-  const auto* coded = std::get_if<CodedMatrix>(&matrix);
+  const CodedMatrix* coded = first_coded(matrix);
   if (coded == nullptr) return kMxfp4Block;
+  if (coded->tile > 0) return kFp8LeastBlock;
   constexpr int kByte = 8;  // bits; codes that share one cannot be separated
   return coded->block_size > 0 ? coded->block_size : kByte / quant_info(coded->format).bits;
 }

@@ -161,9 +161,8 @@ class HfCheckpoint final : public CheckpointBase {
     const TensorInfo& info = tensors_[i];
     auto* to = static_cast<std::byte*>(destination);
     if (const auto found = quantised_.matrices.find(name); found != quantised_.matrices.end()) {
-      const CodedMatrix& matrix = found->second.codes;
-      read_quantised(matrix, dtype, to, info.numel());
-      for (const auto& part : stored_parts(matrix)) files_.release(part);
+      for (size_t part = 0; part < found->second.parts.size(); ++part)
+        read_quantised_part(found->second, part, dtype, to);
       return;
     }
     if (info.layout.reorders()) return read_reordered(i, dtype, to);
@@ -175,6 +174,11 @@ class HfCheckpoint final : public CheckpointBase {
 
   void read_part(const std::string& name, size_t part, DType dtype,
                  void* destination) const override {
+    if (const auto found = quantised_.matrices.find(name); found != quantised_.matrices.end()) {
+      auto* to = static_cast<std::byte*>(destination);
+      return read_quantised_part(found->second, part, dtype,
+                                 to - found->second.values_before(part) * size_of(dtype));
+    }
     const SafetensorsEntry& entry = *files_.at(tensors_[index_of(name)].parts.at(part).name).entry;
     const DType from = *float_dtype(entry.dtype);
     read_stored(from, entry.bytes, dtype, destination,
@@ -222,7 +226,7 @@ class HfCheckpoint final : public CheckpointBase {
     }
     const auto found = quantised_.matrices.find(name);
     if (found == quantised_.matrices.end()) return std::nullopt;
-    return found->second.codes;
+    return found->second.packed();
   }
 
   std::vector<WeightFile> weight_files() const override { return files_.weight_files(); }
@@ -260,6 +264,14 @@ class HfCheckpoint final : public CheckpointBase {
                    int64_t numel) const {
     convert(stored, bytes.data(), dtype, static_cast<std::byte*>(destination), numel);
     files_.release(bytes);
+  }
+
+  /// @param to receives the first part
+  void read_quantised_part(const HfQuantisedMatrix& matrix, size_t part, DType dtype,
+                           std::byte* to) const {
+    const CodedMatrix& codes = matrix.parts[part];
+    read_quantised(codes, dtype, to + matrix.values_before(part) * size_of(dtype));
+    for (const auto& bytes : stored_parts(codes)) files_.release(bytes);
   }
 
   /// @return bytes read
@@ -316,7 +328,7 @@ class HfCheckpoint final : public CheckpointBase {
     }
     for (const std::string& name : names) {
       const SafetensorsEntry& entry = *files_.at(name).entry;
-      if (!float_dtype(entry.dtype)) continue;
+      if (!float_dtype(entry.dtype) || is_scale_of_codes(name)) continue;
       TensorInfo info{.name = name,
                       .shape = entry.shape,
                       .format = entry.dtype,
@@ -330,6 +342,12 @@ class HfCheckpoint final : public CheckpointBase {
       }
       add(std::move(info), entry.bytes);
     }
+  }
+
+  /// Whether it is of an FP8 matrix in a part of the model that is not read.
+  bool is_scale_of_codes(const std::string& name) const {
+    const SafetensorsEntry* codes = files_.find(name.substr(0, name.rfind("_scale")));
+    return codes != nullptr && !float_dtype(codes->dtype);
   }
 
   /// The tensors of the files that the text model can use.   @param others receives the rest
@@ -352,6 +370,10 @@ class HfCheckpoint final : public CheckpointBase {
   std::vector<spec::TensorSpec> in_files(const std::vector<spec::TensorSpec>& specs) const {
     std::vector<spec::TensorSpec> stored;
     for (const spec::TensorSpec& spec : specs) {
+      if (quantised_.matrices.contains(spec.name)) {
+        stored.push_back({.name = spec.name, .shape = spec.shape, .role = spec.role});
+        continue;
+      }
       if (is_in_mxfp4(spec, files_)) {
         for (spec::TensorSpec& tensor : mxfp4_tensors(spec, where_))
           stored.push_back(std::move(tensor));
@@ -395,15 +417,17 @@ class HfCheckpoint final : public CheckpointBase {
 
   void add_quantised(const spec::TensorSpec& spec) {
     const HfQuantisedMatrix& matrix = quantised_.matrices.at(spec.name);
-    const auto parts = stored_parts(matrix.codes);
+    const CodedMatrix& first = matrix.parts.front();
     uint64_t stored_bytes = 0;
-    for (const auto& part : parts) stored_bytes += part.size();
+    for (const CodedMatrix& codes : matrix.parts)
+      for (const auto& part : stored_parts(codes)) stored_bytes += part.size();
     add({.name = spec.name,
          .shape = spec.shape,
-         .format = std::string(quant_info(matrix.codes.format).stored_name),
+         .format = std::string(quant_info(first.format).stored_name),
          .stored_bytes = stored_bytes,
-         .stored_name = matrix.stored_name},
-        parts.front());
+         .stored_name = matrix.stored_name,
+         .parts = spec.parts},
+        first.codes);
   }
 
   const Located& require_float(const std::string& name) const {

@@ -14,8 +14,11 @@
 namespace sftrun::weights {
 
 struct HfQuantisedMatrix {
-  CodedMatrix codes;
-  std::string stored_name;  ///< in the files
+  std::vector<CodedMatrix> parts;  ///< one, or the experts' matrices; their rows follow one another
+  std::string stored_name;         ///< in the files; empty: each part has a name of its own
+
+  int64_t values_before(size_t part) const;  ///< of all parts before it
+  PackedMatrix packed() const;
 };
 
 struct HfQuantised {
@@ -27,7 +30,7 @@ HfQuantised find_quantised(const std::vector<spec::TensorSpec>& specs, const HfF
 
 /// Codes and scales; the codes first.
 std::vector<std::span<const std::byte>> stored_parts(const CodedMatrix& matrix);
-/// Dequantises all `numel` values.
-void read_quantised(const CodedMatrix& matrix, DType dtype, std::byte* destination, int64_t numel);
+/// Dequantises all values.
+void read_quantised(const CodedMatrix& matrix, DType dtype, std::byte* destination);
 
 }  // namespace sftrun::weights

@@ -27,6 +27,17 @@ void add_file(WeightsSummary& summary, const fs::path& path) {
   summary.bytes += bytes_of_file(path);
 }
 
+/// nullopt: as many as in the files.
+std::optional<uint64_t> bytes_in_memory(const PackedMatrix& packed) {
+  const CodedMatrix* first = first_coded(packed);
+  if (first == nullptr || first->block_size > 0) return std::nullopt;
+  const auto* parts = std::get_if<CodedParts>(&packed);
+  if (parts == nullptr) return first->bytes_in_memory();
+  int64_t bytes = 0;
+  for (const CodedMatrix& part : parts->parts) bytes += part.bytes_in_memory();
+  return bytes;
+}
+
 }  // namespace
 
 WeightsSummary summarize_weights(const fs::path& path) {
@@ -62,7 +73,8 @@ std::string packed_format(const Checkpoint& checkpoint) {
 std::map<std::string, uint64_t> packed_bytes(const Checkpoint& checkpoint) {
   std::map<std::string, uint64_t> bytes;
   for (const TensorInfo& tensor : checkpoint.tensors())
-    if (checkpoint.packed(tensor.name)) bytes[tensor.name] = tensor.stored_bytes;
+    if (const auto packed = checkpoint.packed(tensor.name))
+      bytes[tensor.name] = bytes_in_memory(*packed).value_or(tensor.stored_bytes);
   return bytes;
 }
 

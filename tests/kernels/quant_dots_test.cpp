@@ -45,7 +45,7 @@ class QuantDots : public ::testing::TestWithParam<const char*> {
                         tokens, to);
       } else if (w.info().bits == 8) {
         const auto form = w.format == QuantFormat::kFp8 ? EightBits::kE4m3 : EightBits::kInt8;
-        dots_->dot_8bit({form, packed + row * n, w.absmax.const_data_ptr<float>()[row]}, n,
+        dots_->dot_8bit({form, packed + row * n, w.absmax.const_data_ptr<float>() + row, n}, n,
                         x.const_data_ptr<float>(), tokens, to);
       } else {
         std::vector<float> factors(static_cast<size_t>(w.num_blocks()));

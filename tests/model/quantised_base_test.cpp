@@ -308,6 +308,37 @@ TEST(QuantisedBase, DirectoriesInEightBitsLoadAsTheyAre) {
   }
 }
 
+/// FP8 with a scale per block (scripts/fixtures/make_fp8_blocks.py): logits are those of the values, and
+/// gradients those of a dense model of them.
+TEST(QuantisedBase, Fp8BlocksTrainAsTheirValues) {
+  const std::filesystem::path directory = data("models/fp8-blocks");
+  const std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(directory);
+  const test::Reference reference = test::read_reference(directory);
+  for (const layers::Backend* backend : {&layers::fused_backend(), &layers::plain_backend()}) {
+    double losses[2];
+    at::Tensor grads[2];
+    for (const bool keeps : {false, true}) {
+      SCOPED_TRACE(std::string(backend->name) + (keeps ? ", kept" : ""));
+      DecoderOptions options;
+      options.trains = Trains::kLora;
+      options.backend = backend;
+      options.base.keep_stored = keeps;
+      const auto decoder = Decoder::load(model, options);
+      for (const layers::Linear* linear : decoder->linears())
+        ASSERT_EQ(linear->quantized.has_value(), keeps) << linear->name;
+      for (size_t i = 0; i < reference.examples.size(); ++i) {
+        const PackedBatch batch = test::packed(*decoder, {reference.examples[i]});
+        const at::Tensor rows = at::arange(reference.logits[i].size(0));
+        EXPECT_TRUE(test::close(Stage(*decoder).logits(batch, rows), reference.logits[i], 1e-5));
+      }
+      losses[keeps] = loss_of(*decoder, many(reference.examples), &grads[keeps]);
+    }
+    EXPECT_NEAR(losses[1] / losses[0], 1, 1e-6);
+    EXPECT_TRUE(test::close(grads[1], grads[0], 1e-5));
+    EXPECT_GT(grads[0].abs().max().item<float>(), 0);
+  }
+}
+
 /// Gradients through products that round: LibTorch's operators and autograd against our own.
 TEST(QuantisedBase, Fp8TrainsAlikeInBothBackends) {
   const std::shared_ptr<const weights::Checkpoint> model =

@@ -611,6 +611,9 @@ TEST(StoredBytes, AreAssumedFromTheMethod) {
             values / 2 + blocks + blocks / 256 * 4);
   EXPECT_EQ(assumed_files(arch, {.method = "fp8"}).stored.at("model.layers.3.mlp.up_proj.weight"),
             values + 14336 * 4);
+  EXPECT_EQ(assumed_files(arch, {.method = "fp8", .block = {128, 128}})
+                .blocks.at("model.layers.3.mlp.up_proj.weight"),
+            kFp8LeastBlock);
   EXPECT_TRUE(assumed_files(arch, {.method = "mystery"}).stored.empty());
   spec::ArchSpec sparse = arch;
   sparse.mixture.num_experts = 8, sparse.mixture.top_k = 2, sparse.mixture.intermediate_size = 1024;

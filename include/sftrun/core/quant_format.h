@@ -16,9 +16,9 @@
 namespace sftrun {
 
 /// kNf4: 4 bits, quantiles of a normal distribution. kFp4: 4 bits, a float with one sign, two
-/// exponent and one mantissa bit. kFp8 (e4m3), kInt8: 8 bits. kGgml: one of ggml's types, each with
-/// a size of its own.
-enum class QuantFormat : uint8_t { kNf4, kFp4, kFp8, kInt8, kGgml };
+/// exponent and one mantissa bit. kFp8 (e4m3), kInt8: 8 bits, with a scale per row. kFp8Blocks: e4m3
+/// with a scale per block of rows and columns. kGgml: one of ggml's types, each with a size of its own.
+enum class QuantFormat : uint8_t { kNf4, kFp4, kFp8, kInt8, kFp8Blocks, kGgml };
 
 struct QuantOptions {
   QuantFormat format = QuantFormat::kNf4;  ///< with `is_made`
@@ -28,8 +28,21 @@ struct QuantOptions {
 
 /// How safetensors files hold quantised matrices, and which `quantization_config` describes them.
 /// kNone: no such file exists. kBitsandbytes4, kBitsandbytes8: as transformers + bitsandbytes save
-/// them. kCompressedFp8: compressed-tensors with one scale per row.
-enum class QuantLayout : uint8_t { kNone, kBitsandbytes4, kBitsandbytes8, kCompressedFp8 };
+/// them. kFp8Blocks: one scale per block of kFp8Block rows and columns (DeepSeek's and Qwen's FP8,
+/// transformers' FineGrainedFP8Config). kCompressedFp8: compressed-tensors with one scale per row.
+enum class QuantLayout : uint8_t {
+  kNone,
+  kBitsandbytes4,
+  kBitsandbytes8,
+  kFp8Blocks,
+  kCompressedFp8
+};
+
+/// Rows and columns of values that share a scale in kFp8Blocks. A smaller size, one that divides it,
+/// gives parts that tensor parallelism cuts out of a block.
+inline constexpr int64_t kFp8Block = 128;
+/// Columns of kFp8Blocks are cut at multiples of this.
+inline constexpr int64_t kFp8LeastBlock = 32;
 
 /// A `quantization_config` that stands for a layout.
 struct QuantMethod {
@@ -64,6 +77,9 @@ inline constexpr auto kQuantLayouts = std::to_array<QuantLayoutInfo>({
     {.layout = QuantLayout::kBitsandbytes8,
      .peft_name = "int8",
      .methods = {{{.name = "bitsandbytes", .in_8bit = true}}}},
+    {.layout = QuantLayout::kFp8Blocks,
+     .peft_name = "FP8 in blocks",
+     .methods = {{{.name = "fp8"}}}},
     {.layout = QuantLayout::kCompressedFp8,
      .peft_name = "FP8",
      .methods = {{{.name = "fbgemm_fp8"},
@@ -85,10 +101,12 @@ struct QuantFormatInfo {
   std::string_view name;         ///< in configurations, on the command line and in files
   std::string_view stored_name;  ///< in messages about matrices that files hold
   std::string_view description;  ///< for help texts: "4 bits, ..."
-  int bits = 0;                  ///< of a code; 0: depends on ggml's type
+  /// In messages about a base that a run cannot write: of formats without `is_made`.
+  std::string_view kept_name = {};
+  int bits = 0;  ///< of a code; 0: depends on ggml's type
   /// A run can quantise matrices to it. Other formats are kept as files have them.
   bool is_made = false;
-  /// Blocks of consecutive values share a scale, across row boundaries; else each row has its own.
+  /// Blocks of consecutive values share a scale, across row boundaries, and a setting has their size.
   bool has_blocks = false;
   bool can_nest = false;            ///< the scales of blocks can be quantised, too
   bool rounds_activations = false;  ///< products round their other operand, too
@@ -153,10 +171,18 @@ inline constexpr auto kQuantFormats = std::to_array<QuantFormatInfo>({
      .is_made = true,
      .layout = QuantLayout::kBitsandbytes8,
      .bytes = bytes_of_rows},
+    {.format = QuantFormat::kFp8Blocks,
+     .name = "fp8_blocks",
+     .stored_name = "FP8_BLOCKS",
+     .description = "e4m3 with one scale per block of 128 rows and columns",
+     .kept_name = "FP8 in blocks",
+     .bits = 8,
+     .layout = QuantLayout::kFp8Blocks},
     {.format = QuantFormat::kGgml,
      .name = "gguf",
      .stored_name = "",
-     .description = "the blocks of a GGUF file"},
+     .description = "the blocks of a GGUF file",
+     .kept_name = "ggml's blocks"},
 });
 
 constexpr const QuantFormatInfo& quant_info(QuantFormat format) {

@@ -178,7 +178,8 @@ struct FourBitRow {
 struct EightBitRow {
   EightBits form;
   const uint8_t* codes;
-  float scale;
+  const float* scales;  ///< of each `block_size` values
+  int64_t block_size;   ///< the row's length, if it has one scale
 };
 
 /// Rows of a dense matrix, `stride` values apart.
@@ -188,8 +189,8 @@ struct DenseRows {
   int64_t stride, count;
 };
 
-/// out[t] = w . x[t] for one row w of n values and x fp32 [tokens, n]. For quantised rows n, and
-/// for 4 bits also `first` and `block_size`, are multiples of 32. See
+/// out[t] = w . x[t] for one row w of n values and x fp32 [tokens, n]. For quantised rows n,
+/// `first` and a `block_size` below n are multiples of 32. See
 /// src/kernels/quant/dots_cpu.inl.
 struct DotKernels {
   /// Reorders x into the layout that `dot_4bit` reads.

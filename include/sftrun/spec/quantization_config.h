@@ -15,6 +15,9 @@ struct QuantizationConfig {
   std::string format;                   ///< of compressed-tensors: "float-quantized", …
   bool load_in_8bit = false;            ///< bitsandbytes: 8 bits; else 4
   std::vector<std::string> strategies;  ///< of compressed-tensors' weights: "channel", "block", …
+  /// Rows and columns of the blocks that share a scale: `weight_block_size` of "fp8", or
+  /// `block_structure` of compressed-tensors' weights. Empty: other scales, or not said.
+  std::vector<int64_t> block;
 
   /// Of the files; kNone: one that is not read, or MXFP4.
   QuantLayout layout() const { return layout_of_method(method, format, load_in_8bit); }

@@ -18,9 +18,11 @@ namespace sftrun::weights {
 struct CodedMatrix {
   QuantFormat format = QuantFormat::kNf4;
   int64_t rows = 0, columns = 0;
-  int64_t block_size = 0;            ///< consecutive values that share a scale; 0: those of a row
+  int64_t block_size = 0;  ///< consecutive values that share a scale; 0: see `tile`
+  int64_t tile = 0;        ///< rows and columns that share a scale; 0: the values of a row
   std::span<const std::byte> codes;  ///< as `packed` of kernels::QuantizedMatrix
-  /// Of blocks: F32 [blocks], U8 if nested. Of rows: `scale_dtype` [rows], or one for all rows.
+  /// Of blocks: F32 [blocks], U8 if nested. Of rows: `scale_dtype` [rows]. Of tiles: `scale_dtype`
+  /// [rows of tiles, tiles_of_row()]. Of rows or tiles also one for the whole matrix.
   std::span<const std::byte> scales;
   DType scale_dtype = DType::kF32;
   std::span<const std::byte> table = {};  ///< F32, the value of each code; empty: it is computed
@@ -30,7 +32,16 @@ struct CodedMatrix {
   std::span<const std::byte> nested_map = {};     ///< F32 [256]
   float offset = 0;
 
-  float row_scale(int64_t row) const;
+  int64_t tiles_of_row() const { return (columns + tile - 1) / tile; }
+  /// Of a row, or of a tile.
+  float scale(int64_t index) const;
+  /// What codes and scales take in memory, where scales are in fp32.   @pre block_size is 0
+  int64_t bytes_in_memory() const;
+};
+/// A tensor of several matrices in one of the formats without `block_size`, whose rows follow one
+/// another: all experts of a layer.
+struct CodedParts {
+  std::vector<CodedMatrix> parts;
 };
 /// Dequantises values [first, first + count) of the matrix, bit-equal to the library of its layout
 /// (stored_layout.h).
@@ -56,7 +67,9 @@ struct Mxfp4Experts {
 /// @throws DataError naming the tensor
 void require_numbers(std::span<const std::byte> mxfp4_exponents, const std::string& name);
 
-using PackedMatrix = std::variant<CodedMatrix, GgmlBlocks, Mxfp4Experts>;
+using PackedMatrix = std::variant<CodedMatrix, CodedParts, GgmlBlocks, Mxfp4Experts>;
+/// The matrix, or the first of the parts; nullptr: a format of other files.
+const CodedMatrix* first_coded(const PackedMatrix& matrix);
 /// Consecutive values of a row that share a scale or bytes; 1: values can be separated.
 int64_t values_per_block(const PackedMatrix& matrix);
 

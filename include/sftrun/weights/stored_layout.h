@@ -57,13 +57,14 @@ struct StoredLayout {
   /// The names of the tensors that a matrix `name` has in addition to its codes.
   std::vector<std::string> (*additional)(const std::string& name, const FindEntry& find);
   /// @param shape expected by the configuration
+  /// @return one matrix, or of a shape [experts, rows, columns] one for each expert
   /// @throws DataError naming the tensor: parts that are missing or of another size or type, scales
   /// that are not finite, variants that the layout's library does not write
-  CodedMatrix (*read)(const std::string& name, const std::vector<int64_t>& shape,
-                      const FindEntry& find, const std::string& where);
+  std::vector<CodedMatrix> (*read)(const std::string& name, const std::vector<int64_t>& shape,
+                                   const FindEntry& find, const std::string& where);
   /// See `dequantize` of packed.h.
   void (*dequantize)(const CodedMatrix& matrix, int64_t first, int64_t count, float* destination);
-  /// The tensors to write for a matrix; the codes first.
+  /// The tensors to write for a matrix; the codes first. Null unless its formats are made.
   std::vector<CodedTensor> (*tensors)(const MatrixToStore& matrix);
   nlohmann::ordered_json (*config)(const ModelToStore& model);  ///< `quantization_config`
 
@@ -75,6 +76,9 @@ const StoredLayout& stored_layout(QuantLayout layout);
 /// All of them, in the order in which files are asked for a matrix.
 std::span<const StoredLayout* const> stored_layouts();
 
+/// @throws DataError naming the tensor
+void require_shape_of(const SafetensorsEntry& entry, const std::vector<int64_t>& shape,
+                      const std::string& name, const std::string& where);
 /// "MODULE" for "MODULE.weight"; empty for other names.
 std::string module_of_weight(const std::string& name);
 

@@ -59,6 +59,17 @@ inline EightBitView eight_bit_view(const QuantizedMatrix& matrix, EightBits form
           .form = form};
 }
 
+/// @pre the matrix is in kFp8Blocks, and its block size is a power of two
+inline Fp8BlockView fp8_block_view(const QuantizedMatrix& matrix) {
+  return {.codes = matrix.packed.const_data_ptr<uint8_t>(),
+          .scales = matrix.absmax.const_data_ptr<float>(),
+          .block_rows = matrix.block_rows.const_data_ptr<int32_t>(),
+          .rows = matrix.rows,
+          .columns = matrix.columns,
+          .blocks_of_row = matrix.blocks_of_row(),
+          .block_shift = std::countr_zero(static_cast<uint64_t>(matrix.block_size))};
+}
+
 /// Whether the kernels can compute x [T, K] w^T: at most kMaxThinTokens tokens, rows of whole
 /// groups of eight values, and aligned memory.
 inline bool thin_product_serves(const at::Tensor& x, const QuantizedMatrix& w) {

@@ -168,6 +168,47 @@ struct EightBitView {
   }
 };
 
+/// An e4m3 matrix with one scale per block of rows and columns.
+struct Fp8BlockView {
+  static constexpr int kRowsAtOnce = 2;
+
+  const uint8_t* codes;
+  const float* scales;        ///< [rows of blocks, blocks_of_row]
+  const int32_t* block_rows;  ///< [rows]: the row of blocks of each row
+  int64_t rows, columns, blocks_of_row;
+  int block_shift;  ///< log2 of the columns of a block, at least 3
+
+  SFTRUN_HOST_DEVICE float scale(int64_t row, int64_t column) const {
+    return scales[block_rows[row] * blocks_of_row + (column >> block_shift)];
+  }
+  /// Value i of the whole matrix, rounded after every operation.
+  SFTRUN_HOST_DEVICE float value(int64_t i) const {
+    const int64_t row = i / columns;
+    return e4m3_value(codes[i]) * scale(row, i - row * columns);
+  }
+  SFTRUN_HOST_DEVICE const uint8_t* bytes() const { return codes; }
+  SFTRUN_HOST_DEVICE int64_t row_bytes() const { return columns; }
+  SFTRUN_HOST_DEVICE static constexpr int64_t bytes_before(int64_t group) { return group * kGroup; }
+  /// @param group index in the row   @pre groups_are_whole()
+  SFTRUN_HOST_DEVICE float decode(const uint8_t* from, int64_t row, int64_t group,
+                                  float* values) const {
+    const uint32_t words[2] = {load_word(from), load_word(from + 4)};
+    for (int i = 0; i < kGroup; ++i)
+      values[i] = e4m3_value(static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8)));
+    return scale(row, group * kGroup);
+  }
+  /// Values times their scale, rounded after every operation.
+  /// @param group index in the whole matrix   @pre groups_are_whole()
+  SFTRUN_HOST_DEVICE void final_values(const uint8_t* from, int64_t group, float* values) const {
+    const int64_t of_row = columns / kGroup, row = row_of_group(group, of_row);
+    const float of_block = decode(from, row, group - row * of_row, values);
+    for (int i = 0; i < kGroup; ++i) values[i] *= of_block;
+  }
+  bool groups_are_whole() const {
+    return columns % kGroup == 0 && reinterpret_cast<uintptr_t>(codes) % 4 == 0;
+  }
+};
+
 /// A matrix in ggml blocks; each row is a whole number of blocks.
 /// @tparam Format one of ggml_blocks.inl
 template <typename Format>

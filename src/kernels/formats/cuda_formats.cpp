@@ -16,12 +16,16 @@ const CudaEntry<decltype(cuda::launch_dequantize_4bit)> launch_dequantize_4bit(
     "launch_dequantize_4bit");
 const CudaEntry<decltype(cuda::launch_dequantize_8bit)> launch_dequantize_8bit(
     "launch_dequantize_8bit");
+const CudaEntry<decltype(cuda::launch_dequantize_fp8_blocks)> launch_dequantize_fp8_blocks(
+    "launch_dequantize_fp8_blocks");
 const CudaEntry<decltype(cuda::launch_dequantize_ggml)> launch_dequantize_ggml(
     "launch_dequantize_ggml");
 const CudaEntry<decltype(cuda::launch_thin_product_4bit)> launch_thin_product_4bit(
     "launch_thin_product_4bit");
 const CudaEntry<decltype(cuda::launch_thin_product_8bit)> launch_thin_product_8bit(
     "launch_thin_product_8bit");
+const CudaEntry<decltype(cuda::launch_thin_product_fp8_blocks)> launch_thin_product_fp8_blocks(
+    "launch_thin_product_fp8_blocks");
 const CudaEntry<decltype(cuda::launch_thin_product_ggml)> launch_thin_product_ggml(
     "launch_thin_product_ggml");
 const CudaEntry<decltype(cuda::launch_grouped_tiles_4bit)> launch_grouped_tiles_4bit(
@@ -80,6 +84,21 @@ constinit const FormatLaunches kFourBitLaunches = {
         }};
 constinit const FormatLaunches kE4m3Launches = kEightBits<EightBits::kE4m3>;
 constinit const FormatLaunches kInt8Launches = kEightBits<EightBits::kInt8>;
+constinit const FormatLaunches kFp8BlocksLaunches = {
+    .has_whole_groups =
+        [](const QuantizedMatrix& matrix) {
+          return cuda::fp8_block_view(matrix).groups_are_whole();
+        },
+    .dequantize =
+        [](const QuantizedMatrix& matrix, const cuda::FourBitTables& /*tables*/, cuda::Type type,
+           const cuda::ValueRows& to, cuda::Stream stream) {
+          launch_dequantize_fp8_blocks(type, cuda::fp8_block_view(matrix), to, stream);
+        },
+    .thin_product =
+        [](const cuda::ThinProduct& product, const QuantizedMatrix& w,
+           const cuda::FourBitTables& /*tables*/, cuda::Stream stream) {
+          launch_thin_product_fp8_blocks(product, cuda::fp8_block_view(w), stream);
+        }};
 constinit const FormatLaunches kGgmlLaunches = {
     .has_whole_groups = [](const QuantizedMatrix& /*matrix*/) { return true; },
     .dequantize =

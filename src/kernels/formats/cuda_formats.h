@@ -29,7 +29,8 @@ struct FormatLaunches {
   void (*grouped_tiles)(const cuda::GroupedTiles& tiles, const QuantizedMatrix& w, cuda::Type type,
                         const cuda::FourBitTables& tables, cuda::Stream stream) = nullptr;
 };
-extern const FormatLaunches kFourBitLaunches, kE4m3Launches, kInt8Launches, kGgmlLaunches;
+extern const FormatLaunches kFourBitLaunches, kE4m3Launches, kInt8Launches, kFp8BlocksLaunches,
+    kGgmlLaunches;
 
 /// @param out [rows, columns], with loose rows
 void dequantize_on_cuda(const QuantizedMatrix& matrix, const at::Tensor& out);

@@ -109,8 +109,8 @@ at::Tensor thin_product_of_rows(const at::Tensor& x, const QuantizedMatrix& w) {
   return each_row(x, w.rows, [&] {
     return [&](int64_t row, float* out) {
       const float scale = scales == nullptr ? 1.0F : scales[row];
-      dots.dot_8bit({kCodes, codes + row * w.columns, scale}, w.columns, tokens.x, tokens.count,
-                    out);
+      dots.dot_8bit({kCodes, codes + row * w.columns, &scale, w.columns}, w.columns, tokens.x,
+                    tokens.count, out);
     };
   });
 }

@@ -175,6 +175,11 @@ void launch_thin_product_8bit(const ThinProduct& product, const EightBitView& w,
   launch_of(product, w, stream);
 }
 
+void launch_thin_product_fp8_blocks(const ThinProduct& product, const Fp8BlockView& w,
+                                    Stream stream) {
+  launch_of(product, w, stream);
+}
+
 void launch_thin_product_ggml(const ThinProduct& product, weights::GgmlType ggml_type,
                               const uint8_t* blocks, int64_t rows, int64_t columns, Stream stream) {
   ggml::with_format(ggml_type, [&](auto format) {
@@ -184,6 +189,7 @@ void launch_thin_product_ggml(const ThinProduct& product, weights::GgmlType ggml
 
 const Provided kLaunchers[] = {{"launch_thin_product_4bit", launch_thin_product_4bit},
                                {"launch_thin_product_8bit", launch_thin_product_8bit},
+                               {"launch_thin_product_fp8_blocks", launch_thin_product_fp8_blocks},
                                {"launch_thin_product_ggml", launch_thin_product_ggml}};
 
 }  // namespace sftrun::kernels::cuda

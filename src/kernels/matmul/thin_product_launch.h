@@ -21,6 +21,8 @@ struct ThinProduct {
 void launch_thin_product_4bit(const ThinProduct& product, const FourBitView& w,
                               const FourBitTables& tables, Stream stream);
 void launch_thin_product_8bit(const ThinProduct& product, const EightBitView& w, Stream stream);
+void launch_thin_product_fp8_blocks(const ThinProduct& product, const Fp8BlockView& w,
+                                    Stream stream);
 void launch_thin_product_ggml(const ThinProduct& product, weights::GgmlType ggml_type,
                               const uint8_t* blocks, int64_t rows, int64_t columns, Stream stream);
 

@@ -19,6 +19,9 @@ void launch_dequantize_4bit(Type type, const FourBitView& matrix, const FourBitT
 /// Dequantises an 8-bit matrix.
 void launch_dequantize_8bit(Type type, const EightBitView& matrix, const ValueRows& to,
                             Stream stream);
+/// Dequantises an e4m3 matrix with scales of blocks.
+void launch_dequantize_fp8_blocks(Type type, const Fp8BlockView& matrix, const ValueRows& to,
+                                  Stream stream);
 /// to [columns, rows] = transpose of from [rows, columns].
 void launch_transpose_codes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns,
                             Stream stream);

@@ -128,7 +128,11 @@ void dots_ggml(uint32_t type, const uint8_t* blocks, int64_t n, const float* x, 
 template <int kTokens>
 void dots_8bit(const EightBitRow& row, int64_t n, const float* x, float* out) {
   DotSums<kTokens> sums;
-  unpack_groups(row.form, row.codes, n, row.scale, DotSink<kTokens>{x, n, &sums});
+  const float* scale = row.scales;
+  for (int64_t i = 0; i < n; i += row.block_size, ++scale) {
+    unpack_groups(row.form, row.codes + i, std::min(row.block_size, n - i), *scale,
+                  DotSink<kTokens>{x + i, n, &sums});
+  }
   sums.write(out);
 }
 #else
@@ -171,8 +175,9 @@ void dots_ggml(uint32_t type, const uint8_t* blocks, int64_t n, const float* x, 
 template <int kTokens>
 void dots_8bit(const EightBitRow& row, int64_t n, const float* x, float* out) {
   const auto unpack = [&](int64_t first, float* values) {
+    const float scale = row.scales[first / row.block_size];
     for (int64_t i = 0; i < kAtOnce; ++i)
-      values[i] = eight_bit_value(row.form, row.codes[first + i], row.scale);
+      values[i] = eight_bit_value(row.form, row.codes[first + i], scale);
   };
   dots_of_parts<kTokens>(unpack, n, x, out);
 }

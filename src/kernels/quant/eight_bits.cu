@@ -102,19 +102,37 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename T, int kWidth>
+template <typename View, typename T, int kWidth>
 __global__ void __launch_bounds__(kUnpackThreads)
-    dequantize_8bit(EightBitView matrix, const UnpackedRows<T> to, int64_t groups) {
+    dequantize_8bit(View matrix, const UnpackedRows<T> to, int64_t groups) {
   dequantize_groups<kWidth>(matrix, to, groups);
 }
 
 /// For matrices that do not consist of whole groups.
-template <typename T>
+template <typename View, typename T>
 __global__ void __launch_bounds__(kThreads)
-    dequantize_8bit_singly(EightBitView matrix, const UnpackedRows<T> to, int64_t n) {
+    dequantize_8bit_singly(View matrix, const UnpackedRows<T> to, int64_t n) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride)
     store(to.value(i), matrix.value(i));
+}
+
+template <typename View>
+void launch_dequantize(Type type, const View& matrix, const ValueRows& to, Stream stream) {
+  const int64_t n = matrix.rows * matrix.columns;
+  if (n == 0) return;
+  for_type(type, [&](auto* null) {
+    using T = Element<decltype(null)>;
+    if (!matrix.groups_are_whole()) {
+      launch(dequantize_8bit_singly<View, T>, grid_of(n), kThreads, stream, matrix,
+             UnpackedRows<T>(to, matrix.columns), n);
+      return;
+    }
+    with_width(rows_in_eights(type, to), [&](auto width) {
+      launch(dequantize_8bit<View, T, decltype(width)::value>, unpack_grid(n / kGroup),
+             kUnpackThreads, stream, matrix, UnpackedRows<T>(to, matrix.columns), n / kGroup);
+    });
+  });
 }
 
 }  // namespace
@@ -133,23 +151,16 @@ void launch_round_to_e4m3(Type type, const void* x, const float* gains, uint8_t*
 
 void launch_dequantize_8bit(Type type, const EightBitView& matrix, const ValueRows& to,
                             Stream stream) {
-  const int64_t n = matrix.rows * matrix.columns;
-  if (n == 0) return;
-  for_type(type, [&](auto* null) {
-    using T = Element<decltype(null)>;
-    if (!matrix.groups_are_whole()) {
-      launch(dequantize_8bit_singly<T>, grid_of(n), kThreads, stream, matrix,
-             UnpackedRows<T>(to, matrix.columns), n);
-      return;
-    }
-    with_width(rows_in_eights(type, to), [&](auto width) {
-      launch(dequantize_8bit<T, decltype(width)::value>, unpack_grid(n / kGroup), kUnpackThreads,
-             stream, matrix, UnpackedRows<T>(to, matrix.columns), n / kGroup);
-    });
-  });
+  launch_dequantize(type, matrix, to, stream);
+}
+
+void launch_dequantize_fp8_blocks(Type type, const Fp8BlockView& matrix, const ValueRows& to,
+                                  Stream stream) {
+  launch_dequantize(type, matrix, to, stream);
 }
 
 const Provided kLaunchers[] = {{"launch_round_to_e4m3", launch_round_to_e4m3},
-                               {"launch_dequantize_8bit", launch_dequantize_8bit}};
+                               {"launch_dequantize_8bit", launch_dequantize_8bit},
+                               {"launch_dequantize_fp8_blocks", launch_dequantize_fp8_blocks}};
 
 }  // namespace sftrun::kernels::cuda

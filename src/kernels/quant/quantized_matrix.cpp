@@ -26,10 +26,17 @@ QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options,
   return ops_of(options.format).quantize(weight, options, name);
 }
 
+std::vector<at::Tensor*> QuantizedMatrix::tensor_members() {
+  std::vector<at::Tensor*> present;
+  for (at::Tensor* part : {&packed, &absmax, &block_rows, &codes, &nested_absmax})
+    if (part->defined()) present.push_back(part);
+  return present;
+}
+
 std::vector<at::Tensor> QuantizedMatrix::tensors() const {
+  QuantizedMatrix same = *this;
   std::vector<at::Tensor> present;
-  for (const at::Tensor* part : {&packed, &absmax, &codes, &nested_absmax})
-    if (part->defined()) present.push_back(*part);
+  for (const at::Tensor* part : same.tensor_members()) present.push_back(*part);
   return present;
 }
 
@@ -75,8 +82,7 @@ QuantizedMatrix QuantizedMatrix::to(at::Device device) const {
         {}, "run on the CPU (device: cpu), or choose another format");
   }
   QuantizedMatrix moved = *this;
-  for (at::Tensor* part : {&moved.packed, &moved.absmax, &moved.codes, &moved.nested_absmax})
-    if (part->defined()) *part = part->to(device);
+  for (at::Tensor* part : moved.tensor_members()) *part = part->to(device);
   moved.nested_values = is_nested() && !device.is_cpu() ? nested_map().to(device) : at::Tensor();
   return moved;
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 
 #include "layouts.h"
@@ -26,7 +25,8 @@ using nlohmann::ordered_json;
 struct FileForm {
   QuantFormat format;
   DType dtype;
-  const char* scales;  ///< ending of the name of the rows' scales
+  const char* scales;        ///< ending of the name of the rows' scales
+  const char* other_scales;  ///< of the same dtype with scales of blocks; null: none
   /// Values of codes that share a scale.
   void (*dequantize)(std::span<const std::byte> codes, float scale, float* out);
 };
@@ -37,20 +37,15 @@ void dequantize_each(std::span<const std::byte> codes, float* out, const Value& 
 }
 
 constexpr FileForm kE4m3Form{
-    QuantFormat::kFp8, DType::kF8E4M3, ".weight_scale",
+    QuantFormat::kFp8, DType::kF8E4M3, ".weight_scale", ".weight_scale_inv",
     [](std::span<const std::byte> codes, float scale, float* out) {
       dequantize_each(codes, out, [=](uint8_t code) { return e4m3_value(code) * scale; });
     }};
 constexpr FileForm kInt8Form{
-    QuantFormat::kInt8, DType::kI8, ".SCB",
+    QuantFormat::kInt8, DType::kI8, ".SCB", nullptr,
     [](std::span<const std::byte> codes, float scale, float* out) {
       dequantize_each(codes, out, [=](uint8_t code) { return int8_value(code, scale); });
     }};
-
-[[noreturn]] void fail(const std::string& name, const std::string& what, const std::string& where) {
-  throw DataError(fmt::format("8-bit tensor `{}`: {}", name, what), where,
-                  "download or copy the model again");
-}
 
 /// Allowed shapes: [rows], [rows, 1], or a single scale: [], [1] or [1, 1]. Others are block
 /// scales.
@@ -65,15 +60,6 @@ void check_layout(const SafetensorsEntry& scales, int64_t rows, const std::strin
           name, fmt::join(scales.shape, ", "), rows),
       where,
       "use a checkpoint with one scale per row, or the unquantised one with tuning.quant: fp8");
-}
-
-void check_scales(const CodedMatrix& matrix, const std::string& name, const std::string& where) {
-  const auto count = static_cast<int64_t>(matrix.scales.size()) / size_of(matrix.scale_dtype);
-  for (int64_t row = 0; row < count; ++row) {
-    const float scale = matrix.row_scale(row);
-    if (std::isfinite(scale) && scale >= 0) continue;
-    fail(name, fmt::format("the scale of row {} is {}", row, scale), where);
-  }
 }
 
 template <const FileForm& kForm>
@@ -93,29 +79,24 @@ std::vector<std::string> beside_eight_bits(const std::string& name, const FindEn
 }
 
 template <const FileForm& kForm>
-CodedMatrix read_eight_bits(const std::string& name, const std::vector<int64_t>& shape,
-                            const FindEntry& find, const std::string& where) {
+std::vector<CodedMatrix> read_eight_bits(const std::string& name, const std::vector<int64_t>& shape,
+                                         const FindEntry& find, const std::string& where) {
   const SafetensorsEntry& entry = *find(name);
   CodedMatrix matrix{.format = kForm.format, .rows = shape.at(0), .codes = entry.bytes};
   matrix.columns = static_cast<int64_t>(entry.bytes.size()) / std::max<int64_t>(1, matrix.rows);
-  if (entry.shape != shape) {
-    throw DataError(fmt::format("tensor `{}` has the shape [{}], expected [{}]", name,
-                                fmt::join(entry.shape, ", "), fmt::join(shape, ", ")),
-                    where, "configuration and weights are of different models");
+  require_shape_of(entry, shape, name, where);
+  const ScalesOf8Bits scales{name, where};
+  const std::string module = module_of_weight(name);
+  if (kForm.other_scales != nullptr && find(module + kForm.scales) == nullptr) {
+    scales.fail(
+        fmt::format("`{}{}` is missing, and so is `{}{}`, which models with a scale per block "
+                    "have",
+                    module, kForm.scales, module, kForm.other_scales));
   }
-  const std::string scales = module_of_weight(name) + kForm.scales;
-  const SafetensorsEntry* found = find(scales);
-  if (found == nullptr) fail(name, fmt::format("`{}` is missing", scales), where);
-  const auto dtype = float_dtype(found->dtype);
-  if (!dtype) {
-    fail(name, fmt::format("`{}` is stored as {}, expected F32, F16 or BF16", scales, found->dtype),
-         where);
-  }
-  check_layout(*found, matrix.rows, name, where);
-  matrix.scales = found->bytes;
-  matrix.scale_dtype = *dtype;
-  check_scales(matrix, name, where);
-  return matrix;
+  check_layout(scales.find(module + kForm.scales, find, matrix), matrix.rows, name, where);
+  const auto count = static_cast<int64_t>(matrix.scales.size()) / size_of(matrix.scale_dtype);
+  scales.require_numbers(matrix, count, "row");
+  return {matrix};
 }
 
 template <const FileForm& kForm>
@@ -124,8 +105,7 @@ void dequantize_eight_bits(const CodedMatrix& matrix, int64_t first, int64_t cou
   for (int64_t i = first; i < first + count;) {
     const int64_t row = i / columns, end = std::min(first + count, (row + 1) * columns);
     const auto length = static_cast<size_t>(end - i);
-    kForm.dequantize(matrix.codes.subspan(static_cast<size_t>(i), length), matrix.row_scale(row),
-                     out);
+    kForm.dequantize(matrix.codes.subspan(static_cast<size_t>(i), length), matrix.scale(row), out);
     out += length;
     i = end;
   }

@@ -179,9 +179,9 @@ std::vector<std::string> beside_four_bits(const std::string& name, const FindEnt
   return names;
 }
 
-CodedMatrix read_four_bits(const std::string& name, const std::vector<int64_t>& shape,
-                           const FindEntry& find, const std::string& where) {
-  return Reader(name, find, where).read(shape);
+std::vector<CodedMatrix> read_four_bits(const std::string& name, const std::vector<int64_t>& shape,
+                                        const FindEntry& find, const std::string& where) {
+  return {Reader(name, find, where).read(shape)};
 }
 
 void dequantize_four_bits(const CodedMatrix& matrix, int64_t first, int64_t count, float* out) {

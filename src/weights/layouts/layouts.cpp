@@ -1,6 +1,9 @@
 #include "layouts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 
 #include "sftrun/core/error.h"
 #include "sftrun/weights/convert.h"
@@ -25,12 +28,60 @@ std::string StoredLayout::codes_name(const std::string& name) const {
   return codes_ending.empty() ? name : module_of_weight(name) + std::string(codes_ending);
 }
 
-float CodedMatrix::row_scale(int64_t row) const {
+float CodedMatrix::scale(int64_t index) const {
   const bool is_one = static_cast<int64_t>(scales.size()) == size_of(scale_dtype);
   float value;
-  convert(scale_dtype, scales.data() + (is_one ? 0 : row) * size_of(scale_dtype), DType::kF32,
+  convert(scale_dtype, scales.data() + (is_one ? 0 : index) * size_of(scale_dtype), DType::kF32,
           reinterpret_cast<std::byte*>(&value), 1);
   return value;
+}
+
+int64_t CodedMatrix::bytes_in_memory() const {
+  SFTRUN_CHECK(block_size == 0);
+  constexpr int64_t kScale = 4, kRowOfTiles = 4;  // of kernels::QuantizedMatrix
+  const auto of_codes = static_cast<int64_t>(codes.size());
+  if (tile == 0) return of_codes + rows * kScale;
+  return of_codes + (rows + tile - 1) / tile * tiles_of_row() * kScale + rows * kRowOfTiles;
+}
+
+const CodedMatrix* first_coded(const PackedMatrix& matrix) {
+  if (const auto* parts = std::get_if<CodedParts>(&matrix)) return parts->parts.data();
+  return std::get_if<CodedMatrix>(&matrix);
+}
+
+void require_shape_of(const SafetensorsEntry& entry, const std::vector<int64_t>& shape,
+                      const std::string& name, const std::string& where) {
+  if (entry.shape == shape) return;
+  throw DataError(fmt::format("tensor `{}` has the shape [{}], expected [{}]", name,
+                              fmt::join(entry.shape, ", "), fmt::join(shape, ", ")),
+                  where, "configuration and weights are of different models");
+}
+
+void ScalesOf8Bits::fail(const std::string& what) const {
+  throw DataError(fmt::format("8-bit tensor `{}`: {}", name, what), where,
+                  "download or copy the model again");
+}
+
+const SafetensorsEntry& ScalesOf8Bits::find(const std::string& scales, const FindEntry& find_entry,
+                                            CodedMatrix& matrix) const {
+  const SafetensorsEntry* found = find_entry(scales);
+  if (found == nullptr) fail(fmt::format("`{}` is missing", scales));
+  const auto dtype = float_dtype(found->dtype);
+  if (!dtype) {
+    fail(fmt::format("`{}` is stored as {}, expected F32, F16 or BF16", scales, found->dtype));
+  }
+  matrix.scales = found->bytes;
+  matrix.scale_dtype = *dtype;
+  return *found;
+}
+
+void ScalesOf8Bits::require_numbers(const CodedMatrix& matrix, int64_t count,
+                                    const char* what) const {
+  for (int64_t i = 0; i < count; ++i) {
+    const float scale = matrix.scale(i);
+    if (!std::isfinite(scale) || scale < 0)
+      fail(fmt::format("the scale of {} {} is {}", what, i, scale));
+  }
 }
 
 const StoredLayout& stored_layout(QuantLayout layout) {

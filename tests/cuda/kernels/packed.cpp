@@ -1,6 +1,7 @@
 #include "packed.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -137,6 +138,48 @@ std::vector<float> EightBitMatrix::values() const {
     volatile float scaled = static_cast<float>(static_cast<int8_t>(code)) * scale;
     constexpr float kInverse127 = 1.0F / 127.0F;
     values.push_back(view_.form == EightBits::kE4m3 ? e4m3(code) * scale : scaled * kInverse127);
+  }
+  return values;
+}
+
+namespace {
+
+constexpr int64_t kRowsOfBlocks = 3;
+
+std::vector<int32_t> rows_of_blocks(int64_t rows) {
+  std::vector<int32_t> of_rows;
+  for (int64_t row = 0; row < rows; ++row)
+    of_rows.push_back(static_cast<int32_t>(row * 2 % kRowsOfBlocks));
+  return of_rows;
+}
+
+}  // namespace
+
+Fp8BlockMatrix::Fp8BlockMatrix(int64_t rows, int64_t columns, int64_t block_size, int64_t shift)
+    : codes_(Memory::raw(random_bytes(rows * columns, 17), shift)),
+      scales_(Memory::raw(normal(kRowsOfBlocks * ((columns + block_size - 1) / block_size), 18))),
+      block_rows_(Memory::raw(rows_of_blocks(rows))),
+      view_{.codes = codes_.as<uint8_t>(),
+            .scales = scales_.as<float>(),
+            .block_rows = block_rows_.as<int32_t>(),
+            .rows = rows,
+            .columns = columns,
+            .blocks_of_row = (columns + block_size - 1) / block_size,
+            .block_shift = std::countr_zero(static_cast<uint64_t>(block_size))} {}
+
+void Fp8BlockMatrix::make_finite() {
+  for (int64_t i = 0; i < view_.rows * view_.columns; ++i)
+    if ((view_.codes[i] & 0x7f) == 0x7f) codes_.as<uint8_t>()[i] = 0;
+}
+
+std::vector<float> Fp8BlockMatrix::values() const {
+  std::vector<float> values;
+  for (int64_t row = 0; row < view_.rows; ++row) {
+    for (int64_t column = 0; column < view_.columns; ++column) {
+      const int64_t block = row * 2 % kRowsOfBlocks * view_.blocks_of_row +
+                            column / (int64_t{1} << view_.block_shift);
+      values.push_back(e4m3(view_.codes[row * view_.columns + column]) * view_.scales[block]);
+    }
   }
   return values;
 }

@@ -58,6 +58,21 @@ class EightBitMatrix {
   EightBitView view_;
 };
 
+/// Rows are in blocks of three, not in order: any row may have any scales.
+class Fp8BlockMatrix {
+ public:
+  /// @param shift of the codes, in bytes
+  Fp8BlockMatrix(int64_t rows, int64_t columns, int64_t block_size, int64_t shift = 0);
+  const Fp8BlockView& view() const { return view_; }
+  /// Without the two codes of e4m3 that are NaN.
+  void make_finite();
+  std::vector<float> values() const;
+
+ private:
+  Memory codes_, scales_, block_rows_;
+  Fp8BlockView view_;
+};
+
 /// A type of ggml's blocks: how many numbers and bytes each has, and where its scales in fp16 are.
 struct GgmlCase {
   weights::GgmlType type;

@@ -196,6 +196,25 @@ TEST(CudaDequantize, EightBitsOfMoreThanAGrid) {
   }
 }
 
+void expect_fp8_blocks(const Shape& shape, int64_t block_size, int64_t shift, int64_t shift_of_y,
+                       int64_t gap = 0) {
+  const Fp8BlockMatrix matrix(shape.rows, shape.columns, block_size, shift);
+  expect_values(matrix.values(), shape.columns, gap, shift_of_y,
+                [&](Type type, const ValueRows& to) {
+                  launch_dequantize_fp8_blocks(type, matrix.view(), to, nullptr);
+                });
+}
+
+TEST(CudaDequantize, Fp8Blocks) {
+  for_each("shape", kShapes, [&](const Shape& shape) {
+    for (const int64_t block_size : {32, 64, 128}) expect_fp8_blocks(shape, block_size, 0, 0);
+  });
+  for (const Shape& shape : {Shape{5, 40}, Shape{8, 9}, Shape{3, 2056}}) {
+    for (const int64_t shift : {1, 4, 8}) expect_fp8_blocks(shape, 128, shift, 1);
+    for (const int64_t gap : kGaps) expect_fp8_blocks(shape, 32, 0, 0, gap);
+  }
+}
+
 // ---- ggml's blocks.
 
 void expect_ggml(const GgmlCase& c, const std::vector<uint8_t>& blocks, int64_t shift,

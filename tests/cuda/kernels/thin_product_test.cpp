@@ -113,6 +113,20 @@ TEST_P(CudaThinProduct, EightBits) {
   });
 }
 
+TEST_P(CudaThinProduct, Fp8Blocks) {
+  for_each("shape", kShapes, [&](const Shape& shape) {
+    for_each("tokens", kFew, [&](const Tokens& tokens) {
+      for (const int64_t block_size : {32, 128}) {
+        Fp8BlockMatrix w(shape.rows, shape.columns, block_size);
+        w.make_finite();
+        expect_products(type(), w.values(), shape, tokens, [&](const ThinProduct& product) {
+          launch_thin_product_fp8_blocks(product, w.view(), nullptr);
+        });
+      }
+    });
+  });
+}
+
 /// Rows are copied to be decoded in words of 16 bytes, and each begins elsewhere in one.
 TEST_P(CudaThinProduct, CodesAtEachWord) {
   for_each("shift", std::initializer_list<int64_t>{4, 8, 12}, [&](int64_t shift) {
