@@ -136,7 +136,9 @@ std::vector<Bin> bins_of_examples(std::vector<Bin> bins_of_units, int64_t togeth
 
 BatchPlan::BatchPlan(std::vector<int64_t> lengths, std::vector<int64_t> label_tokens,
                      BatchPlanOptions options)
-    : lengths_(std::move(lengths)), label_tokens_(std::move(label_tokens)), options_(std::move(options)) {
+    : lengths_(std::move(lengths)),
+      label_tokens_(std::move(label_tokens)),
+      options_(std::move(options)) {
   SFTRUN_CHECK_EQ(lengths_.size(), label_tokens_.size());
   SFTRUN_CHECK(options_.global_batch_size > 0);
   SFTRUN_CHECK(options_.max_seq_len > 0);

@@ -47,7 +47,7 @@ constexpr const char* kReport = "merge_report.json";
 /// How the adapter's run held its base, and what it learnt from.
 struct Training {
   config::RunConfig config;
-  bool is_known = false;  ///< how the base was held: by the run around the adapter, or by itself
+  bool is_known = false;    ///< how the base was held: by the run around the adapter, or by itself
   bool writes_text = true;  // it has a head for tokens
   std::shared_ptr<const weights::Checkpoint> base;
   std::string base_name;

@@ -245,7 +245,8 @@ inline constexpr auto kRewardModelSettings = std::to_array<RewardSetting>(
       .type = kFlag,
       .fallback = {},
       .description =
-          "a prompt that is a text is a user's turn, else prompt and answer are one text; without it "
+          "a prompt that is a text is a user's turn, else prompt and answer are one text; without "
+          "it "
           "as the run writes its prompts (`train.rollouts.chat`), and in `sftrun reward` false",
       .example = "true"},
      {.name = "activation",
