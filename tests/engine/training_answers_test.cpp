@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "answer_scores.h"
+#include "memory_advice.h"
 #include "session.h"
 #include "support/expect_error.h"
 #include "support/reference.h"

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "by_name.h"
 #include "sftrun/core/error.h"
 #include "support/expect_error.h"
 
@@ -76,10 +77,6 @@ struct Student {
 OnPolicyBatches batches_of(const config::RunConfig& config, const data::Dataset& data,
                            Student& student) {
   return {config, std::make_unique<PlannedBatches>(config, data), &data, student.writes()};
-}
-
-std::map<std::string, double> by_name(const observe::NamedValues& values) {
-  return {values.begin(), values.end()};
 }
 
 TEST(OnPolicyBatches, TheStudentAnswersAllExamplesWithTheShareOne) {

@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
-
+#include "by_name.h"
 #include "sftrun/core/error.h"
 #include "sftrun/train/trainer.h"
 #include "support/expect_error.h"
@@ -49,10 +48,6 @@ RolloutAnswer answer_of(std::vector<int32_t> tokens, std::optional<double> rewar
                        .values = {reward}};
   answer.tokens = std::move(tokens);
   return answer;
-}
-
-std::map<std::string, double> by_name(const observe::NamedValues& values) {
-  return {values.begin(), values.end()};
 }
 
 TEST(RolloutBatches, AStepHasTheAnswersToItsPrompts) {

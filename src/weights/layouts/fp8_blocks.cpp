@@ -17,7 +17,7 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-constexpr const char *kInverseScales = "_scale_inv", *kScales = "_scale";
+constexpr const char *kInverseScales = "_scale_inv", *kBlockScales = "_scale";
 
 int64_t blocks_in(int64_t values) {
   return (values + kFp8Block - 1) / kFp8Block;
@@ -44,14 +44,14 @@ bool has_fp8_blocks(const std::string& name, const FindEntry& find) {
   const SafetensorsEntry* codes = find(name);
   if (codes == nullptr || codes->dtype != safetensors_name_of(DType::kF8E4M3)) return false;
   if (find(name + kInverseScales) != nullptr) return true;
-  const SafetensorsEntry* scales = find(name + kScales);
+  const SafetensorsEntry* scales = find(name + kBlockScales);
   return scales != nullptr && has_scales_of_blocks(*codes, *scales);
 }
 
 std::vector<std::string> beside_fp8_blocks(const std::string& name, const FindEntry& find) {
   const std::string module = module_of_weight(name);
   const bool is_inverse = find(name + kInverseScales) != nullptr;
-  std::vector<std::string> names = {name + (is_inverse ? kInverseScales : kScales)};
+  std::vector<std::string> names = {name + (is_inverse ? kInverseScales : kBlockScales)};
   for (const char* ending : {".activation_scale", ".input_scale"})  // of static activations
     names.push_back(module + ending);
   std::erase_if(names, [&](const std::string& beside) { return find(beside) == nullptr; });
@@ -84,7 +84,7 @@ std::vector<CodedMatrix> read_fp8_blocks(const std::string& name, const Shape& s
   const ScalesOf8Bits scales{name, where};
   const bool is_inverse = find(name + kInverseScales) != nullptr;
   const SafetensorsEntry& found =
-      scales.find(name + (is_inverse ? kInverseScales : kScales), find, matrix);
+      scales.find(name + (is_inverse ? kInverseScales : kBlockScales), find, matrix);
   const Shape expected = shape_of_scales(shape);
   if (found.shape != expected && !is_one_value(found)) {
     scales.fail(
