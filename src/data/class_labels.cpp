@@ -71,13 +71,12 @@ bool is_class_name(const std::string& name) {
   std::vector<std::string> shown(
       classes.begin(), classes.begin() + static_cast<ptrdiff_t>(std::min(kShown, classes.size())));
   const bool is_below = value.is_number() && value < 0;
+  const std::string known =
+      fmt::format("the classes are {}{} (data.classes), with the numbers from 0", join(shown, ", "),
+                  classes.size() > kShown ? ", …" : "");
   throw DataError(fmt::format("\"{}\" has {}, which is none of the {} classes", of.column,
                               excerpt(to_json_text(value)), classes.size()),
-                  where,
-                  is_below
-                      ? std::string(kNumbersOfClasses)
-                      : fmt::format("the classes are {}{} (data.classes), with the numbers from 0",
-                                    join(shown, ", "), classes.size() > kShown ? ", …" : ""));
+                  where, is_below ? fmt::format("{}; {}", known, kNumbersOfClasses) : known);
 }
 
 float number_of(const ClassValue& of, const Json& value, const std::vector<std::string>& classes,

@@ -62,8 +62,8 @@ void axolotl_objective(Conversion& conversion, const SourceKey& key) {
   if (named != nullptr && named->takes_rollouts)
     return conversion.refuse(
         key,
-        fmt::format("`rl` is {}, and Axolotl's rewards and prompts are then functions in Python "
-                    "(`trl.reward_funcs`, `type` of the data sets)",
+        fmt::format("`rl` is {}, which is not supported: Axolotl's rewards and prompts are then "
+                    "functions in Python (`trl.reward_funcs`, `type` of the data sets)",
                     named->name),
         fmt::format("remove `rl`, import the rest, and set in the result `train.objective: {}`, "
                     "data of prompts, and what judges in `train.rollouts.reward`: a function by "

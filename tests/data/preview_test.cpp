@@ -94,7 +94,7 @@ TEST(PreviewText, ShowsWhatIsLearnt) {
   EXPECT_EQ(json(classes)[0]["classes"], Json({"anger", "joy"}));
   const Preview pairs = shown(config::Objective::kReward,
                               R"({"prompt": "p", "chosen": "a", "rejected": "b", "margin": 0.5})");
-  expect(pairs, {"line 1, chosen: 2 tokens; margin 0.5", "one score of each text"});
+  expect(pairs, {"line 1, chosen: 3 tokens; margin 0.5", "one score of each text"});
   EXPECT_EQ(json(pairs)[1]["margin"], 0.5);
   EXPECT_TRUE(json(pairs)[1]["classes"].is_null());
   const Preview answers = shown(config::Objective::kGrpo,

@@ -240,7 +240,8 @@ def check_adapter(sftrun: Sftrun, case: Case, model, verdicts: Verdicts) -> None
     records = [{"text": record["text"]} for record in read_jsonl(DATA)[:3]]
     scored = sftrun.jsonl("score", records, case.directory, *flags)
     merged_model = load(merged)
-    differences = [abs(line["logprob"] - float(log_probability_of_labels(logits_of(merged_model, d.tokens), d.labels))) for line, d in zip(scored, documents)]
+    # `score` has the tokens of the text; training adds one that ends it.
+    differences = [abs(line["logprob"] - float(log_probability_of_labels(logits_of(merged_model, d.tokens[:-1]), d.labels[:-1]))) for line, d in zip(scored, documents)]
     verdicts.below(f"{name}: score", max(differences), SCORE)
     tokenizer = Tokenizer.from_file(str(case.fp8 / "tokenizer.json"))
     prompt = records[0]["text"][:12]

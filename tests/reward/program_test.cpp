@@ -117,7 +117,7 @@ TEST(RequirePrograms, OfTheRewardsAndTheEnvironment) {
   config::TrainConfig train;
   config::RolloutsConfig& rollouts = train.rollouts;
   train.objective = config::Objective::kGrpo;
-  rollouts.reward = test::specs_of("{name: length, maximum: 9}");
+  rollouts.reward = test::specs_of("{name: length, target: 9}");
   require_programs(train);
   rollouts.environment = "./no-such-tools.py";
   test::expect_error<ConfigError>([&] { require_programs(train); },
