@@ -274,6 +274,8 @@ def summary(result, watch=None):
     if not steady:
         return {"failed": f"only {len(steps)} steps, of which {WARM_UP} warm up"}
     seconds = result["steady_ended"] - result["steady_began"]
+    if seconds <= 0:  # steps so short that all were seen at once
+        seconds = sum(step["seconds"] for step in steady)
     speeds = [step["tokens"] / step["seconds"] for step in steady]
     clocks = watch.summary(result["steady_began"], result["steady_ended"]) if watch else {}
     return {"tokens_per_second": sum(step["tokens"] for step in steady) / seconds, "tokens_per_second_median_step": statistics.median(speeds), "steady_steps": len(steady), "steady_seconds": seconds,

@@ -224,6 +224,10 @@ class Conclusions(unittest.TestCase):
         self.assertIn("other tokens", compare.compared_losses(ours, self.run_of(1, tokens=(8, 9)), "bf16")["error"])
         self.assertFalse(compare.compared_losses(ours, self.run_of(1, (None, None)), "bf16")["ok"])
 
+    def test_steps_shorter_than_the_watch_can_see_are_timed_by_the_run(self):
+        steps = [{"tokens": 10, "seconds": 0.5}] * (compare.WARM_UP + 2)
+        self.assertEqual(compare.summary({"steps": steps, "steady_began": 7, "steady_ended": 7})["tokens_per_second"], 20)
+
     def test_clocks_are_of_the_steady_state(self):
         watch = compare.CardWatch()
         watch.fields = [*watch.FIELDS, watch.REASONS]

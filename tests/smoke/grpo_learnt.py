@@ -25,8 +25,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 from preferences_learnt import HELD_OUT, NUMBERS, write_model
 
 ROUNDS, PROMPTS, ANSWERS, LEAST = 12, 160, 8, 0.9
-# Records of a step. CISPO has no bound on how far the steps of a round lead from the model that answered: with hundreds of them it forgets what it learnt.
-BATCHES = {"cispo": 64}
+# Records of a step. CISPO has no bound on how far the steps of a round lead from the model that answered: with hundreds of them it forgets what it learnt. So it needs more rounds.
+BATCHES, ROUNDS_OF = {"cispo": 64}, {"cispo": 24}
 # Whole points for the right word alone, half a point for beginning with it, a little for a word at all.
 JUDGE = """
 import json, sys
@@ -102,7 +102,7 @@ def learns(program: Path, folder: Path, loss: str, processes: int) -> bool:
     questions = write_jsonl(folder / "held-out.jsonl", [question(number) for number in numbers[:HELD_OUT]])
     before = held_out_share(program, folder, folder / "model", questions)
     model, rewards = folder / "model", []
-    for number in range(ROUNDS):
+    for number in range(ROUNDS_OF.get(loss, ROUNDS)):
         chosen = random.Random(number).sample(numbers[HELD_OUT:], PROMPTS)
         model, reward = one_round(program, folder / f"round-{number}", model, chosen, loss, processes)
         rewards.append(reward)
