@@ -62,12 +62,12 @@ void axolotl_objective(Conversion& conversion, const SourceKey& key) {
   if (named != nullptr && named->takes_rollouts)
     return conversion.refuse(
         key,
-        fmt::format("`rl` is {}, which is not supported: Axolotl's rewards and prompts are then "
+        fmt::format("`rl` is `{}`, which is not supported: Axolotl's rewards and prompts are then "
                     "functions in Python (`trl.reward_funcs`, `type` of the data sets)",
                     named->name),
-        fmt::format("remove `rl`, import the rest, and set in the result `train.objective: {}`, "
-                    "data of prompts, and what judges in `train.rollouts.reward`: a function by "
-                    "its name, or a program (docs/grpo.md)",
+        fmt::format("remove `rl`, import the rest, and set `train.objective: {}` in the result, "
+                    "with data of prompts, and what judges in `train.rollouts.reward`: a function "
+                    "by its name, or a program (docs/grpo.md)",
                     named->name));
   refuse_objective(conversion, key);
 }

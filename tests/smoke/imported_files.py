@@ -56,7 +56,8 @@ def trained_text(program, words):
         return {"error": first_error(done)}
     texts = []
     for sequence in json.loads(done.stdout)["data_sets"][0]["sequences"]:
-        texts.append("".join(token for token, label in zip(sequence["tokens"], sequence["labels"]) if label != -100))
+        whole = sequence["trained_of_text"] is not None  # a head reads all of it
+        texts.append("".join(token for token, label in zip(sequence["tokens"], sequence["labels"]) if whole or label != -100))
     return {"trained": texts}
 
 
