@@ -119,7 +119,7 @@ int RolloutBatches::sample(int64_t step) {
   if (std::ranges::none_of(answers,
                            [](const RolloutAnswer& one) { return one.reward.has_value(); }))
     log::warn(
-        "no reward function has a value for any answer to {}{}: nothing is learnt in this step",
+        "no reward function has a value for any answer to {}{}: this step trains on none of them",
         prompts_.place_of(prompts.front()),
         prompts.size() > 1 ? " and the step's other prompts" : "");
   for (const std::string& warning :

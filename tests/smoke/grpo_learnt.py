@@ -25,7 +25,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 from preferences_learnt import HELD_OUT, NUMBERS, write_model
 
 ROUNDS, PROMPTS, ANSWERS, LEAST = 12, 160, 8, 0.9
-# Records of a step. CISPO has no bound on how far the steps of a round lead from the model that answered: with hundreds of them it forgets what it learnt. So it needs more rounds.
+# Records of a step, and rounds. CISPO does not bound how far the steps of a round may move the model from the one that wrote the answers. With hundreds of
+# steps a round, rewards fall again; with larger steps it needs more rounds.
 BATCHES, ROUNDS_OF = {"cispo": 64}, {"cispo": 24}
 # Whole points for the right word alone, half a point for beginning with it, a little for a word at all.
 JUDGE = """
