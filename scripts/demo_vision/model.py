@@ -6,17 +6,15 @@ byte-level BPE one, trained here on the questions, so that each of their words i
 """
 
 import argparse
-import array
-import collections
 import json
 import math
 import pathlib
-import random
-import re
-import struct
 import sys
 
 from pictures import COLOURS, PLURALS, QUESTIONS, ROOT, SHAPES, SIZE
+
+sys.path.append(str(ROOT / "scripts"))
+from made_models import byte_level_bpe, write_weights
 
 TOKENS = ("<|end|>", "<|user|>", "<|assistant|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 TEMPLATE = """{%- for message in messages -%}
@@ -31,8 +29,6 @@ TEMPLATE = """{%- for message in messages -%}
 {%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"""
-# As GPT-2 divides text into words before BPE.
-WORDS = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[^\W\d_]+| ?\d+| ?[^\s\w]+|\s+(?!\S)|\s+")
 
 HIDDEN, LAYERS, HEADS, MLP = 128, 4, 4, 384
 TOWER_HIDDEN, TOWER_LAYERS, TOWER_HEADS, TOWER_MLP = 128, 4, 4, 384
@@ -43,13 +39,6 @@ PATCH, MERGE = 8, 1
 # ---- Tokenizer
 
 
-def byte_symbols():
-    """The character that stands for each byte in byte-level BPE (GPT-2, bytes_to_unicode)."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
-
-
 def texts():
     for wordings in QUESTIONS.values():
         for wording in wordings:
@@ -58,50 +47,9 @@ def texts():
     yield from (*SHAPES, *COLOURS, *(f"{colour} {shape}, " for colour in COLOURS for shape in SHAPES))
 
 
-def merges_of(words):
-    """BPE: the most frequent pair of neighbours is merged until each word is one token (Sennrich et al., arXiv:1508.07909).
-
-    @param words a Counter of tuples of symbols
-    """
-    merges = []
-    while True:
-        pairs = collections.Counter()
-        for word, count in words.items():
-            for pair in zip(word, word[1:]):
-                pairs[pair] += count
-        if not pairs:
-            return merges
-        best = max(pairs, key=lambda pair: (pairs[pair], pair))
-        merges.append(best)
-        words = collections.Counter({merged(word, best): count for word, count in words.items()})
-
-
-def merged(word, pair):
-    result = []
-    for symbol in word:
-        if result and (result[-1], symbol) == pair:
-            result[-1] += symbol
-        else:
-            result.append(symbol)
-    return tuple(result)
-
-
 def tokenizer():
     """@return tokenizer.json, ids of TOKENS"""
-    symbols = byte_symbols()
-    words = collections.Counter()
-    for text in texts():
-        words.update(tuple(symbols[byte] for byte in word.encode()) for word in WORDS.findall(text))
-    merges = merges_of(words)
-    vocab = {symbol: i for i, symbol in enumerate([*symbols.values(), *dict.fromkeys(a + b for a, b in merges)])}
-    ids = {token: len(vocab) + i for i, token in enumerate(TOKENS)}
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    added = [{"id": i, "content": token, **flags, "special": True} for token, i in ids.items()]
-    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False,
-             "byte_fallback": False, "ignore_merges": False, "vocab": vocab, "merges": [list(pair) for pair in merges]}
-    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None, "pre_tokenizer": byte_level,
-            "post_processor": None, "decoder": byte_level, "model": model}, ids
+    return byte_level_bpe(texts(), TOKENS)
 
 
 # ---- Configuration
@@ -171,28 +119,6 @@ def shapes(ids):
     yield "model.norm.weight", (HIDDEN,), None
 
 
-def write_weights(path, ids, seed):
-    """@return number of values"""
-    rng = random.Random(seed)
-    header, tensors, offset = {"__metadata__": {"format": "pt"}}, [], 0
-    for name, shape, deviation in shapes(ids):
-        number = math.prod(shape)
-        random_values = (rng.gauss(0.0, deviation) if deviation else 0.0 for _ in range(number))
-        values = array.array("f", random_values if deviation is not None else [1.0] * number)
-        if sys.byteorder == "big":
-            values.byteswap()
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [offset, offset + 4 * number]}
-        offset += 4 * number
-        tensors.append(values)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for values in tensors:
-            values.tofile(file)
-    return offset // 4
-
-
 def write(folder, seed):
     folder.mkdir(parents=True, exist_ok=True)
     description, ids = tokenizer()
@@ -201,7 +127,7 @@ def write(folder, seed):
              "tokenizer_config.json": special, "generation_config.json": {"eos_token_id": ids["<|end|>"], "pad_token_id": ids["<|end|>"]}}
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    values = write_weights(folder / "model.safetensors", ids, seed)
+    values = write_weights(folder / "model.safetensors", shapes(ids), seed)
     print(f"demo: model written: {folder}: {values / 1e6:.1f}M parameters with random values, {vocab_size(ids)} tokens")
 
 
