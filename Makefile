@@ -99,6 +99,10 @@ trials: build ## Kill and stall runs, damage their files, feed hostile input: KI
 	tests/smoke/damaged_files.py --sftrun $(SFTRUN) --cases $(DAMAGES) --seed $(SEED)
 	tests/smoke/hostile_input.py --sftrun $(SFTRUN) --mutations $(INPUTS) --seed $(SEED)
 
+.PHONY: smoke
+smoke: build ## Train a tiny random model on the toy set (data/toy) with two processes, and check what came out; under a minute
+	@SFTRUN=$(call quote,$(SFTRUN)) scripts/smoke/run.sh
+
 .PHONY: demo
 demo: build ## Fine-tune a real model on real data with two processes; show before and after
 	@BUILD=$(BUILD) scripts/demo/run.sh
@@ -113,6 +117,8 @@ demo-grpo: build ## Train the demo's model on rewards for its own answers; show 
 
 needs_config = if [ -z "$(CONFIG)" ]; then echo "error: which run? make $@ CONFIG=run.yaml" >&2; exit 2; fi
 run_arguments = --config $(call quote,$(CONFIG)) $(if $(NUM_GPUS),--nproc-per-node $(NUM_GPUS)) $(OVERRIDES)
+# A run on the toy set should not be mistaken for one on the reader's data. Errors of the configuration are left to the run.
+say_toy = { $(SFTRUN) config show --config $(call quote,$(CONFIG)) --json $(OVERRIDES) 2>/dev/null || true; } | scripts/smoke/say_toy.py $(call quote,$(CONFIG))
 deepspeed_arguments = --deepspeed $(call quote,$(DEEPSPEED_CONFIG))
 find_run_directory = run_directory=$$($(SFTRUN) config show --config $(call quote,$(CONFIG)) --json $(OVERRIDES) |
 find_run_directory += python3 -c 'import json, sys; print(json.load(sys.stdin)["output"]["dir"])')
@@ -120,22 +126,26 @@ find_run_directory += python3 -c 'import json, sys; print(json.load(sys.stdin)["
 .PHONY: train-distributed
 train-distributed: $(built_program) ## Train CONFIG=run.yaml on NUM_GPUS= devices (all, or what the machine file says), with TRAIN_*= and MODEL_*= overrides
 	@$(needs_config)
+	$(say_toy)
 	$(SFTRUN) train $(run_arguments)
 
 .PHONY: train-distributed-tb
 train-distributed-tb: $(built_program) ## The same while TensorBoard shows the run (TENSORBOARD_PORT=6006)
 	@$(needs_config)
+	$(say_toy)
 	$(find_run_directory)
 	scripts/with_tensorboard.sh "$$run_directory" $(SFTRUN) train $(run_arguments)
 
 .PHONY: train-deepspeed
 train-deepspeed: $(built_program) ## Train with the settings of DEEPSPEED_CONFIG=, a JSON file of DeepSpeed (default configs/deepspeed/zero2.json)
 	@$(needs_config)
+	$(say_toy)
 	$(SFTRUN) train $(run_arguments) $(deepspeed_arguments)
 
 .PHONY: train-deepspeed-tb
 train-deepspeed-tb: $(built_program) ## The same while TensorBoard shows the run
 	@$(needs_config)
+	$(say_toy)
 	$(find_run_directory)
 	scripts/with_tensorboard.sh "$$run_directory" $(SFTRUN) train $(run_arguments) $(deepspeed_arguments)
 

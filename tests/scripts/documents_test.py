@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/decisions/*.md", "src/README.md", "configs/README.md", "scripts/launch/README.md",
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/decisions/*.md", "src/README.md", "configs/**/README.md", "data/**/README.md", "scripts/launch/README.md",
          "tests/cuda/**/README.md")
 WRONG_ON_PURPOSE = ("docs/errors.md",)
 SECTIONS = ("model", "tuning", "data", "train", "parallel", "output", "callbacks")

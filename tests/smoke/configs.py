@@ -81,7 +81,7 @@ class Folder:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("SFTRUN_")}
         self.environment = kept | {"XDG_CONFIG_HOME": str(path), "XDG_CACHE_HOME": str(path / "cache"), "HF_HUB_OFFLINE": "1",
                                    "OMP_NUM_THREADS": "1"}
-        for name, count in (("data/train", RECORDS), ("data/val", 8), (".cache/demo/train", RECORDS), (".cache/demo/heldout", 8)):
+        for name, count in (("data/train", RECORDS), ("data/val", 8), ("data/toy/train", RECORDS), ("data/toy/val", 8), (".cache/demo/train", RECORDS), (".cache/demo/heldout", 8)):
             file = path / f"{name}.jsonl"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("".join(json.dumps(record(i)) + "\n" for i in range(count)))

@@ -104,18 +104,6 @@ DEEPSPEED = """\
   "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}
 }
 """
-DEEPSPEED_CUSTOM = """\
-// configs/deepspeed_custom.json
-{
-  "zero_optimization": {
-    "stage": 3,                    // More aggressive memory saving
-    "cpu_offload": true           // Offload to CPU memory
-  },
-  "bf16": {"enabled": true},
-  "gradient_accumulation_steps": "auto",
-  "train_batch_size": "auto"
-}
-"""
 AXOLOTL = f"""\
 base_model: {SMOL}
 load_in_4bit: true
@@ -271,6 +259,7 @@ class Checkout:
             (folder / name).mkdir(parents=True)
         for name in ("Makefile", "scripts", *(f"configs/{path.name}" for path in (ROOT / "configs").iterdir())):
             (folder / name).symlink_to(ROOT / name)
+        (folder / "data/toy").symlink_to(ROOT / "data/toy")
         for number, name in enumerate(MODELS):
             write_model(folder / name, tiny(RELEASED[name]), random.Random(number))
         for name, count in (("train", RECORDS), ("val", 8)):
@@ -278,7 +267,7 @@ class Checkout:
         (folder / "data/dataset_info.json").write_text(json.dumps(DATASET_INFO))
         for name, text in (("run.yaml", RUN), ("your_config.yaml", RUN), ("configs/your_config.yaml", RUN),
                            ("multi_node_run.yaml", RUN + "parallel: { accelerate: multi_node_config.yaml }\n"),
-                           ("default_config.yaml", ACCELERATE), ("ds_config.json", DEEPSPEED), ("configs/deepspeed_custom.json", DEEPSPEED_CUSTOM),
+                           ("default_config.yaml", ACCELERATE), ("ds_config.json", DEEPSPEED),
                            ("axolotl.yml", AXOLOTL), ("llama_factory.yaml", LLAMA_FACTORY), ("trl.yaml", TRL),
                            ("torchtune.yaml", TORCHTUNE)):
             (folder / name).write_text(text)
