@@ -17,7 +17,7 @@ import xml.etree.ElementTree
 PARITY = ["added_tokens", "adamw_8bit", "converted", "demo_model", "demo_vision", "eval", "families", "features", "generation", "gguf_export", "huggingface_hub", "images",
           "lora_variants", "mmproj", "null_content", "ollama", "optimizers", "qlora", "random_chats", "records", "released_shapes", "templates",
           "tensorboard", "theworld", "tokenizers", "trackers", "training", "vision"]
-SMOKE = ["bad_input", "broken_runs", "configs", "damaged_files", "data_sets", "generation", "hostile_input", "hub_models", "inference", "merging",
+SMOKE = ["bad_input", "broken_runs", "configs", "damaged_files", "data_sets", "examples", "generation", "hostile_input", "hub_models", "inference", "merging",
          "random_kills", "terminal_view", "torchrun", "toy", "two_processes"]
 AS_ROOT = ["smoke.mpirun", "smoke.slurm"]  # only root can install and start them
 if platform.freedesktop_os_release()["ID"] == "debian":
