@@ -17,7 +17,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOY = ROOT / "data/toy"
-HELD_OUT = 10  # every tenth row is kept for validation
+HELD_OUT = 10  # one row of every ten is kept for validation
 DISTANCE = 21  # in the list, to the element whose values a wrong answer has: at this one no sentence is true of both
 ELEMENTS = (
     (1, "hydrogen", "H", 1, 1, "gas", "It is the lightest element, and stars burn it to helium."),
@@ -139,7 +139,8 @@ def preference(part):
 def files():
     """Content of each file of data/toy by name; of a file that cannot be written here, None."""
     all_rows = list(rows())
-    held_out = all_rows[HELD_OUT - 1::HELD_OUT]
+    # Another place in each ten: kinds of questions repeat after five rows, so that one place would always have the same. Steps of 7 mix the elements, too.
+    held_out = [all_rows[HELD_OUT * ten + 7 * ten % HELD_OUT] for ten in range(len(all_rows) // HELD_OUT)]
     train = [row for row in all_rows if row not in held_out]
     return {"train.jsonl": lines({"messages": messages(question, answer)} for question, answer, _ in train),
             "val.jsonl": lines({"messages": messages(question, answer)} for question, answer, _ in held_out),

@@ -65,6 +65,9 @@ def check_data(machine):
     train, held_out = records(TOY / "train.jsonl"), records(TOY / "val.jsonl")
     questions = {record["messages"][0]["content"] for record in train + held_out}
     expect((len(train), len(held_out), len(questions)) == (180, 20, 200), "data: 200 different questions, 20 of them held out", len(questions))
+    answers = [record["messages"][1]["content"] for record in held_out]
+    kinds = [sum(bool(re.search(kind, answer)) for answer in answers) for kind in (r"^The symbol of", r"^Element \d+ is", r"is in group \d+, period", r"at room temperature\.$")]
+    expect(kinds == [4] * 4, "data: four of each kind of question are held out", kinds)
     expect(all(record["chosen"] != record["rejected"] for record in records(TOY / "preference.jsonl") + records(TOY / "preference-val.jsonl")),
            "data: rejected answers are others")
     tokens = {}
