@@ -100,7 +100,7 @@ trials: build ## Kill and stall runs, damage their files, feed hostile input: KI
 	tests/smoke/hostile_input.py --sftrun $(SFTRUN) --mutations $(INPUTS) --seed $(SEED)
 
 .PHONY: smoke
-smoke: build ## Train a tiny random model on the toy set (data/toy) with two processes, and check what came out; under a minute
+smoke: $(built_program) ## Train a tiny random model on the toy set (data/toy) with two processes, and check what came out; under a minute
 	@SFTRUN=$(call quote,$(SFTRUN)) scripts/smoke/run.sh
 
 .PHONY: demo

@@ -30,7 +30,7 @@ from free_ports import free_port  # noqa: E402
 EXAMPLES = ROOT / "configs/examples"
 SHAPES = json.loads((ROOT / "tests/data/shapes.json").read_text())
 ON_DEVICE = "train|generate|eval|score|serve"  # commands that take --device
-QUICK_STEPS = 6
+QUICK_STEPS = 4
 TIMEOUT = 300  # s, of a block
 CONTEXT = 32768  # tokens, as the models that stand in the pages
 # The runs are short on purpose.
