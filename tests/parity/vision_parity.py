@@ -399,6 +399,15 @@ def batches_of(case: Case, recipe_name: str) -> list[str]:
     return [batches for batches in BATCHES if batches != "tensor" or not RECIPES[recipe_name].quantises]
 
 
+def limit_of_norms(case: Case, training: Training, recipe: Recipe, metrics: list[dict], reference: list[dict]) -> float:
+    """GRAD_NORM. Where rounding grows from step to step, as Adam divides small gradients by their size, what transformers loses in fp32."""
+    furthest = lambda lines: max(abs(line["grad_norm"] / of["grad_norm"] - 1) for line, of in zip(lines, reference))  # noqa: E731
+    if furthest(metrics) <= GRAD_NORM:
+        return GRAD_NORM
+    module = reference_model(case, training)
+    return max(GRAD_NORM, furthest(train(module, case.documents, recipe, optimizer=adamw(module, recipe))))
+
+
 def check_recipe(case: Case, recipe_name: str) -> None:
     chosen = batches_of(case, recipe_name)
     if not chosen:
@@ -418,7 +427,7 @@ def check_recipe(case: Case, recipe_name: str) -> None:
         what, run = f"{recipe_name}, {batches}", case.directory / f"{recipe_name}-{batches}".replace(" ", "-").replace(",", "")
         failed = len(case.verdicts.failures)
         metrics = case.sftrun.train(config, run, **BATCHES[batches])
-        compare_metrics(case.verdicts, f"{case.name}, {what}", metrics, reference, LOSS, GRAD_NORM)
+        compare_metrics(case.verdicts, f"{case.name}, {what}", metrics, reference, LOSS, limit_of_norms(case, training, recipe, metrics, reference))
         written = load_trained(case, run, training)
         case.below(f"{what}: logits of what it wrote", relative_to_largest(probe_logits(case, written), expected), TRAINED_LOGITS)
         if training.has_adapter:
@@ -496,7 +505,7 @@ def check_expressions(case: Case) -> None:
     recipe = recipe_of(RECIPES["language"], 1, len(case.documents))
     own = case.model.vision.replace(".", r"\.")
     inner = r"\.linear" if case.name.startswith("gemma4") else ""  # within what bounds its products
-    text = r"model\.language_model\.layers\.[\d]+\..*(q|v|in|out)_proj"
+    text = r"model\.(?:language|text)_model\.layers\.[\d]+\..*(q|v|in|out)_proj"
     tower = rf"(?:{own}(?!.*(?:head\.|merger)).*(?:q_proj|v_proj|qkv|fc1|linear_fc1){inner}|{text})"
     for name, expression, parts in (("text", text, ["language"]), ("tower", tower, ["vision", "language"])):
         run, tuning = case.directory / f"expression-{name}", {"mode": "lora", "train_parts": parts, "lora": {"r": RANK, "target_modules": expression}}
