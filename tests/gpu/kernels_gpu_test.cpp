@@ -207,6 +207,7 @@ TEST_P(GpuKernels, Attention) {
                         Case{3, 1, 20, 0, 0, false},
                         Case{2, 2, 17, 5, 0, true},
                         Case{4, 2, 256, 31, 20, true},
+                        Case{2, 1, 200, 0, 0, false},
                         Case{2, 1, 512, 0, 0, false},
                         Case{2, 2, 320, 50, 10, false},
                         Case{4, 2, 64, 0, 0, false, spans},

@@ -32,6 +32,14 @@ TEST(EqualDocuments, HaveOneLength) {
   EXPECT_EQ(of({}).first, 0);
 }
 
+TEST(FlashAttention, HasHeadsItsBackwardPassRefusesOnSomeCards) {
+  for (const int capability : {86, 89, 120, 121})
+    for (const auto& [head_dim, runs] :
+         {std::pair(192, true), {200, false}, {224, false}, {232, true}, {256, true}})
+      EXPECT_EQ(flash_runs_backward(head_dim, capability), runs) << head_dim << ' ' << capability;
+  for (const int capability : {80, 90, 100, 103}) EXPECT_TRUE(flash_runs_backward(208, capability));
+}
+
 TEST(CudnnAttention, ServesQwen3OnHopperAndBlackwell) {
   for (const int capability : {90, 100, 103})
     for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf})

@@ -10,6 +10,7 @@
 #include "cuda_attention.h"
 #include "cudnn_attention.h"
 #include "sftrun/core/error.h"
+#include "sftrun/kernels/cuda_device.h"
 #include "sftrun/kernels/ops.h"
 #include "sftrun/kernels/profile_range.h"
 #include "tiled_attention.h"
@@ -49,6 +50,7 @@ bool sees_whole_documents(const BatchMetadata& batch, const AttentionShape& shap
 /// both ways within longer documents.
 bool takes_libraries(const at::Tensor& q, const BatchMetadata& batch, const AttentionShape& shape) {
   return flash_serves(q.scalar_type(), shape) &&
+         flash_runs_backward(shape.head_dim, compute_capability(q.device())) &&
          (!sees_both_ways(batch, shape) || sees_whole_documents(batch, shape));
 }
 

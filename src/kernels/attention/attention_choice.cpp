@@ -14,6 +14,13 @@
 #include "sftrun/core/log.h"
 
 namespace sftrun::kernels {
+
+bool flash_runs_backward(int64_t head_dim, int compute_capability) {
+  const bool has_little_memory =
+      (compute_capability > 80 && compute_capability < 90) || compute_capability >= 120;
+  return !has_little_memory || head_dim <= 192 || head_dim > 224;
+}
+
 namespace {
 
 constexpr int kRepetitions = 3;

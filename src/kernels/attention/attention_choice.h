@@ -38,6 +38,12 @@ struct AttentionTrial {
   double difference = 0;  ///< largest |cuDNN - FlashAttention| / |FlashAttention|
 };
 
+/// Whether FlashAttention's backward pass runs heads of this size on a card: its kernel for 193 to 224
+/// channels needs more shared memory than cards with 99 KiB a block have
+/// (check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120 of LibTorch's sdp_utils.cpp).
+/// @param compute_capability such as 89
+bool flash_runs_backward(int64_t head_dim, int compute_capability);
+
 class AttentionChoices {
  public:
   /// Whether to use cuDNN attention: its results agree with FlashAttention's within the dtype's

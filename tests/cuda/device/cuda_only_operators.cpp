@@ -135,6 +135,11 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(
     const Tensor& /*rng_state*/, const Tensor& /*unused*/, std::optional<double> scale,
     OptionalInt left, OptionalInt right) {
   check_flash(query, key);
+  const int card = compute_capability();
+  const bool has_little_memory = (card >= 86 && card <= 89) || card >= 120;
+  TORCH_CHECK(!has_little_memory || query.size(2) <= 192 || query.size(2) > 224,
+              "FlashAttention's backward pass for heads of ", query.size(2), " channels on sm_",
+              card);
   TORCH_CHECK(grad.scalar_type() == query.scalar_type() && output.sizes() == query.sizes());
   const auto [dq, dk, dv] =
       attend_backward({grad, query, key, value, output, logsumexp},
