@@ -50,6 +50,11 @@ COMBINED_PLANS = {
     "fsdp 2 x ddp 2 x tensor 2": (8, {"parallel.dp_replicate": 2, "parallel.dp_shard": 2, "parallel.tp": 2}),
     "pipeline 2 x ddp 2 x tensor 2": (8, {"parallel.pp": 2, "parallel.dp_replicate": 2, "parallel.tp": 2}),
     "pipeline 2 x fsdp 2 x tensor 2": (8, {"parallel.pp": 2, "parallel.dp_shard": 2, "parallel.tp": 2}),
+    "fsdp 2 x context 2": (4, {"parallel.strategy": "fsdp", "parallel.cp": 2}),
+    "pipeline 2 x context 2": (4, {"parallel.pp": 2, "parallel.cp": 2}),
+    "context 2 x tensor 2": (4, {"parallel.cp": 2, "parallel.tp": 2}),
+    "zero1 2 x context 2 x tensor 2": (8, {"parallel.strategy": "zero1", "parallel.cp": 2, "parallel.tp": 2}),
+    "ddp 2 x context 4": (8, {"parallel.cp": 4}),
 }
 
 
@@ -365,11 +370,14 @@ def columns(is_whole: bool, workload: Workload, strategy: str, device: str) -> l
              ("zero2 2 per step", 2, {"parallel.strategy": "zero2", "parallel.fetch": "per_step"}),
              ("tensor 2", 2, {"parallel.strategy": "tensor"}),
              ("tensor 2 x 2", 4, {"parallel.strategy": "tensor", "parallel.tp": 2}),
-             *combined_columns(is_whole),
+             ("context 2", 2, {"parallel.cp": 2}),
+             ("context 2 fsdp", 2, {"parallel.strategy": "fsdp", "parallel.cp": 2, "parallel.dp_shard": 1}),
+             *combined_columns(is_whole, workload.in_4),
              ("device_map 2", 1, {"parallel.device_map": {"embedding": f"{device}:0", "layers.0": f"{device}:0", "": f"{device}:1"}}),
              ("device_map 4", 1, {"parallel.device_map": "balanced", "parallel.pp": 4})]
     if workload.in_4:
         runs.append(("tensor 4", 4, {"parallel.strategy": "tensor"}))
+        runs.append(("context 4", 4, {"parallel.cp": 4}))
     if workload.in_4 and is_whole:
         runs += [("fsdp 2 x tensor 4", 8, {"parallel.dp_shard": 2, "parallel.tp": 4}),
                  ("pipeline 2 x tensor 4", 8, {"parallel.pp": 2, "parallel.tp": 4})]
@@ -379,8 +387,11 @@ def columns(is_whole: bool, workload: Workload, strategy: str, device: str) -> l
             and re.match(workload.only, name_of(run[0])) and name_of(run[0]).startswith(strategy)]
 
 
-def combined_columns(is_whole: bool) -> list[tuple[str, int, dict]]:
-    return [(name, processes, settings) for name, (processes, settings) in COMBINED_PLANS.items() if is_whole or processes <= 4]
+def combined_columns(is_whole: bool, in_4: bool) -> list[tuple[str, int, dict]]:
+    """@param in_4 heads can be divided over 4 ranks, those of `cp` and `tp` together"""
+    sharing = {name: math.prod(settings.get(f"parallel.{axis}", 1) for axis in ("cp", "tp")) for name, (_, settings) in COMBINED_PLANS.items()}
+    return [(name, processes, settings) for name, (processes, settings) in COMBINED_PLANS.items()
+            if (is_whole or processes <= 4) and (in_4 or sharing[name] <= 2)]
 
 
 def plan_of(column: str) -> tuple[int, dict]:
@@ -396,8 +407,8 @@ def plan_of(column: str) -> tuple[int, dict]:
 def sizes_of(column: str) -> dict[str, int]:
     """Processes along each axis of a plan that shards its data parallelism; ranks that differ in a later axis are closer."""
     processes, settings = plan_of(column)
-    sizes = {axis: settings.get(f"parallel.{axis}", 1) for axis in ("pp", "dp_replicate", "dp_shard", "tp")}
-    return sizes | {"dp_shard": processes // (sizes["pp"] * sizes["dp_replicate"] * sizes["tp"])}
+    sizes = {axis: settings.get(f"parallel.{axis}", 1) for axis in ("pp", "dp_replicate", "dp_shard", "cp", "tp")}
+    return sizes | {"dp_shard": processes // (sizes["pp"] * sizes["dp_replicate"] * sizes["cp"] * sizes["tp"])}
 
 
 def name_of(column: str) -> str:
@@ -452,7 +463,7 @@ def write_table(document: Path, cells: dict[str, dict[str, str]]) -> None:
     merged = read_table(old.splitlines())
     for name, row in cells.items():
         merged.setdefault(name, {}).update(row)
-    strategies = [*STRATEGIES[:-1], "hybrid", STRATEGIES[-1], "tensor", "device_map", *dict.fromkeys(map(name_of, COMBINED_PLANS))]
+    strategies = [*STRATEGIES[:-1], "hybrid", STRATEGIES[-1], "tensor", "context", "device_map", *dict.fromkeys(map(name_of, COMBINED_PLANS))]
     lines = ["| loss / weights | " + " | ".join(strategies) + " |", "|---" * (len(strategies) + 1) + "|"]
     lines += [f"| {name} | " + " | ".join(row.get(strategy, "-") for strategy in strategies) + " |" for name, row in merged.items()]
     document.write_text(f"{before}{mark}" + "\n".join(lines) + "\n")

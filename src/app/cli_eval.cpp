@@ -300,7 +300,7 @@ std::vector<IdleRule> idle_rules() {
        idle::always(" in `sftrun eval`, which reads validation data in their order")},
       {{"train.batch_size", "train.grad_accum", "train.global_batch_size"},
        idle::always(" in `sftrun eval`; train.eval_batch_size is the size of its batches")},
-      {{"parallel.strategy", "parallel.device_map", "parallel.pp", "parallel.tp",
+      {{"parallel.strategy", "parallel.device_map", "parallel.pp", "parallel.cp", "parallel.tp",
         "parallel.dp_shard", "parallel.offload.", "parallel.fetch"},
        idle::always(
            " in `sftrun eval`, which divides a model by its own flags: --strategy, --tp, --pp")}};

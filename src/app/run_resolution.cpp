@@ -158,7 +158,7 @@ void resolve_axes(config::LoadedConfig& loaded, const ModelHeaders& headers,
 
 /// Whether these axes are possible with some models only.
 bool asks_model(const config::Axes& axes) {
-  return axes.divides_model() || config::depends_on_model(axes);
+  return axes.divides_model() || axes.cp > 1 || config::depends_on_model(axes);
 }
 
 /// Whether the YAML divides the run along an axis.
@@ -207,6 +207,8 @@ void resolve_strategy(config::LoadedConfig& loaded, const ModelHeaders& headers,
   resolve_axes(loaded, headers, devices);
   require_model(loaded, asked, headers);
   if (parallel.axes.has_stages()) plan::require_stages(headers.arch, loaded.config, pp);
+  if (parallel.axes.cp > 1)
+    plan::require_shared_heads(headers.arch, parallel.axes, loaded.place_of("parallel.cp"));
   if (parallel.axes.tp > 1)
     require_parts(loaded.config, headers, devices.world_size, parallel.axes.tp, tp);
 }

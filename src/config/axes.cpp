@@ -24,6 +24,8 @@ constexpr AxisRow kRows[] = {
     {Axis::kDpShard, "dp_shard", "parallel.dp_shard", "", &Axes::dp_shard,
      &ParallelConfig::dp_shard, "the processes that share one copy of the model",
      /*divides_batches=*/true},
+    {Axis::kCp, "cp", "parallel.cp", "context", &Axes::cp, &ParallelConfig::cp,
+     "the processes that share each sequence", /*divides_batches=*/false},
     {Axis::kTp, "tp", "parallel.tp", "tensor", &Axes::tp, &ParallelConfig::tp,
      "the processes that divide each matrix", /*divides_batches=*/false},
 };
@@ -198,7 +200,7 @@ int64_t Axes::devices_of_part() const {
 }
 
 const char* Axes::part_word() const {
-  if (!divides_model()) return "process";
+  if (devices_of_part() == 1 && !has_stages()) return "process";
   return has_stages_alone() ? "pipeline" : "group";
 }
 
@@ -217,6 +219,10 @@ std::string stage_setting(const ParallelConfig& parallel) {
 std::string tensor_setting(const ParallelConfig& parallel) {
   if (parallel.strategy == Strategy::kTensor) return "parallel.strategy: tensor";
   return parallel.tp.value_or(1) > 1 ? "parallel.tp" : "";
+}
+
+std::string context_setting(const ParallelConfig& parallel) {
+  return parallel.cp.value_or(1) > 1 ? "parallel.cp" : "";
 }
 
 std::string model_division_setting(const ParallelConfig& parallel) {
@@ -242,9 +248,9 @@ Axes axes_of(const ParallelConfig& parallel, int world_size, int local_world_siz
   }
   axes.level = level_of(parallel);
   if (axes.has_shards()) {
-    axes.dp_shard =
-        division.take(row_of(Axis::kDpShard), parallel.dp_shard,
-                      default_shards(parallel, division.left(), local_world_size / axes.tp));
+    axes.dp_shard = division.take(
+        row_of(Axis::kDpShard), parallel.dp_shard,
+        default_shards(parallel, division.left(), local_world_size / (axes.cp * axes.tp)));
   }
   axes.dp_replicate = division.left();
   if (parallel.dp_replicate && *parallel.dp_replicate != axes.dp_replicate)

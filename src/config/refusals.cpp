@@ -52,6 +52,10 @@ std::string sharded_or_here(Parallel parallel) {
                      strategy_instead(parallel, "fsdp"));
 }
 
+std::string without_context(Parallel) {
+  return "remove parallel.cp: its processes then have parts of the batch";
+}
+
 bool quantises_state(const OptimizerInfo& optimizer) {
   return optimizer.division == StateDivision::kRanges;
 }
@@ -126,6 +130,49 @@ constexpr auto kRefusals = std::to_array<Refusal>({
                 "trained ones in host memory",
      .fix = sharded_or_here},
 
+    {.where = {.cp = true},
+     .known_by = kSettings,
+     .key = "tuning.backend",
+     .applies = [](Run run, Model) { return run.tuning.backend != TuningBackend::kFused; },
+     .message = "`tuning.backend: {backend}` computes whole sequences, and `{by}` divides them",
+     .fix = [](Parallel) { return std::string("use tuning.backend fused"); },
+     .values = [] { return std::vector<std::string>{"bnb"}; }},
+    {.where = {.cp = true},
+     .known_by = kSettings,
+     .key = "train.objective",
+     .applies =
+         [](Run run, Model) {
+           const ObjectiveInfo& objective = run.train.objective_info();
+           return objective.has_scores() || objective.embeds();
+         },
+     .message = "a head of scores, and one that embeds, read tokens of whole sequences, and `{by}` "
+                "divides them",
+     .fix = without_context},
+    {.where = {.cp = true},
+     .known_by = kSettings,
+     .key = "train.objective",
+     .applies = [](Run run, Model) { return run.train.writes_answers(); },
+     .message = "answers that the model writes in training are not available with `{by}`",
+     .fix = without_context},
+    {.where = {.cp = true},
+     .known_by = kSettings,
+     .key = "train.predict_with_generate",
+     .applies = [](Run run, Model) { return run.train.predict_with_generate; },
+     .message = "`train.predict_with_generate` is not available with `{by}`",
+     .fix =
+         [](Parallel) {
+           return std::string(
+               "remove train.predict_with_generate: `sftrun eval` answers prompts after the run");
+         }},
+    {.where = {.cp = true},
+     .known_by = kSettings,
+     .key = "train.neftune_noise_alpha",
+     .applies = [](Run run, Model) { return run.train.neftune_noise_alpha.value_or(0) > 0; },
+     .message = "`train.neftune_noise_alpha` makes noise for whole sequences, and `{by}` divides "
+                "them",
+     .fix =
+         [](Parallel) { return std::string("remove train.neftune_noise_alpha or parallel.cp"); }},
+
     // ---- Optimizers
     {.where = {.tp = true},
      .known_by = kProcesses,
@@ -188,7 +235,7 @@ constexpr auto kRefusals = std::to_array<Refusal>({
 
 bool Divisions::has_any_of(const Axes& axes) const {
   const bool by_stages = axes.pp > 1 && (axes.stages_in_process ? device_map : pp);
-  return by_stages || (tp && axes.tp > 1) || has_level(*this, axes.level);
+  return by_stages || (tp && axes.tp > 1) || (cp && axes.cp > 1) || has_level(*this, axes.level);
 }
 
 std::string Divisions::setting(const ParallelConfig& parallel) const {
@@ -197,6 +244,8 @@ std::string Divisions::setting(const ParallelConfig& parallel) const {
     if (std::string stages = stage_setting(parallel); !stages.empty()) return stages;
   if (tp)
     if (std::string matrices = tensor_setting(parallel); !matrices.empty()) return matrices;
+  if (cp)
+    if (std::string context = context_setting(parallel); !context.empty()) return context;
   if (!has_level(*this, level_of(parallel))) return {};
   ParallelConfig without_sizes;
   without_sizes.strategy = parallel.strategy;

@@ -316,7 +316,7 @@ Strategy strategy_of(const Axes& axes) {
   if (axes.has_shards()) return sharding_strategy(axes);
   for (const StrategyRow& row : kStrategies)
     if (row.axis && axes.*row_of(*row.axis).ranks > 1) return row.strategy;
-  return axes.dp_replicate > 1 ? Strategy::kDdp : Strategy::kSingle;
+  return axes.dp_replicate * axes.cp > 1 ? Strategy::kDdp : Strategy::kSingle;
 }
 
 std::string near_divisors(int64_t number, int64_t asked) {

@@ -47,10 +47,11 @@ struct Wait {
   std::string_view what, shown;
 };
 // The first is no wait; the last is any other.
-constexpr std::array<Wait, 11> kWaits = {{{"", ""},
+constexpr std::array<Wait, 12> kWaits = {{{"", ""},
                                           {"all_reduce", "all-reduce"},
                                           {"all_gather", "all-gather"},
                                           {"reduce_scatter", "reduce-scatter"},
+                                          {"all_to_all", "all-to-all"},
                                           {"broadcast", "broadcast"},
                                           {"send", "send"},
                                           {"receive", "receive"},

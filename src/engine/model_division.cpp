@@ -39,7 +39,7 @@ void ModelDivision::divide_matrices(const weights::Checkpoint& checkpoint,
 void ModelDivision::apply_to(model::DecoderOptions& options, const spec::ArchSpec& arch,
                              const config::RunConfig& config) {
   if (shards_) {
-    options.buffers = layers::BufferLayout::per_unit(mesh().sizes().dp_shard);
+    options.buffers = layers::BufferLayout::per_unit(mesh().shards());
     options.on_unit_loaded = [this](int64_t index, layers::Unit& unit,
                                     layers::FlatValues* trained) {
       shards_->take(index, unit, trained);
@@ -47,6 +47,10 @@ void ModelDivision::apply_to(model::DecoderOptions& options, const spec::ArchSpe
     options.leaves_frozen_unread = shards_->takes_frozen();
   }
   options.held = stage_units(arch, config, mesh());
+  if (mesh().sizes().cp > 1) {
+    sequence_group_ = std::make_unique<parallel::SequenceGroup>(groups_);
+    options.sequence_ranks = sequence_group_.get();
+  }
   if (mesh().sizes().tp == 1) return;
   tensor_group_ = std::make_unique<parallel::TensorGroup>(groups_);
   options.tensor = tensor_;

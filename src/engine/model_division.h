@@ -7,6 +7,7 @@
 #include "sftrun/config/run_config.h"
 #include "sftrun/model/decoder.h"
 #include "sftrun/parallel/mesh_groups.h"
+#include "sftrun/parallel/sequence_group.h"
 #include "sftrun/parallel/strategy.h"
 #include "sftrun/parallel/tensor_group.h"
 #include "sftrun/weights/checkpoint.h"
@@ -41,6 +42,7 @@ class ModelDivision {
   std::unique_ptr<parallel::UnitShards> shards_;
   spec::TensorParallel tensor_;
   std::unique_ptr<parallel::TensorGroup> tensor_group_;
+  std::unique_ptr<parallel::SequenceGroup> sequence_group_;
 };
 
 /// Loads a part of a model on every rank. A stop of one ends it on all.

@@ -61,8 +61,7 @@ void gather_principal_parts(model::Decoder& decoder, parallel::Strategy& strateg
     if (parameter.role != TensorRole::kLoraA && parameter.role != TensorRole::kLoraB) continue;
     const auto found = decoder.principal_parts().find(parameter.name);
     // The ranks of a stage's shards have the same ones.
-    const bool is_own = found != decoder.principal_parts().end() &&
-                        strategy.mesh().rank(parallel::Axis::kDpShard) == 0;
+    const bool is_own = found != decoder.principal_parts().end() && strategy.mesh().shard() == 0;
     const at::Tensor own = is_own ? found->second.flatten() : at::empty({0}, at::kFloat);
     parts[parameter.name] =
         strategy.whole(own, 0, parameter.numel).view(parameter.shape).to(at::kCPU);
@@ -210,11 +209,11 @@ int load_model(PreparedRun& run, Rank& rank) {
     return rank.told_before_training(code);
   if (options.with_vision)
     read_images(*run.decoder, *run.text, data_threads(run.config.train), &rank.activity());
-  const int dp_shard = division.mesh().sizes().dp_shard;
+  const int shards = division.mesh().shards();
   const bool keeps_start = config::keeps_start(run.config);
   if (division.shards() != nullptr && division.shards()->sharding().trained_on_host)
     require_host_memory(rank,
-                        trained_host_bytes(*run.decoder, run.config.train, dp_shard, keeps_start));
+                        trained_host_bytes(*run.decoder, run.config.train, shards, keeps_start));
   run.strategy = division.make_strategy(run.config, *run.decoder);
   if (division.mesh().sizes().pp > 1 && options.lora.pissa)
     gather_principal_parts(*run.decoder, *run.strategy);

@@ -15,10 +15,11 @@ struct Collective {
   parallel::CollectiveCount parallel::CollectiveCounts::*counted;
   int64_t observe::PerCollective::*reported;
 };
-constexpr std::array<Collective, 6> kCollectives = {{
+constexpr std::array<Collective, 7> kCollectives = {{
     {&parallel::CollectiveCounts::all_reduce, &observe::PerCollective::all_reduce},
     {&parallel::CollectiveCounts::all_gather, &observe::PerCollective::all_gather},
     {&parallel::CollectiveCounts::reduce_scatter, &observe::PerCollective::reduce_scatter},
+    {&parallel::CollectiveCounts::all_to_all, &observe::PerCollective::all_to_all},
     {&parallel::CollectiveCounts::broadcast, &observe::PerCollective::broadcast},
     {&parallel::CollectiveCounts::send, &observe::PerCollective::send},
     {&parallel::CollectiveCounts::recv, &observe::PerCollective::recv},

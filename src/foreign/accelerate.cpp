@@ -65,10 +65,12 @@ struct Division {
 };
 constexpr const char* kCopies = "parallelism_config.parallelism_config_dp_replicate_size";
 constexpr const char* kShards = "parallelism_config.parallelism_config_dp_shard_size";
-constexpr std::array<Division, 4> kDivisions = {
+constexpr std::array<Division, 6> kDivisions = {
     {{kCopies, "parallel.dp_replicate", ""},
      {kShards, "parallel.dp_shard", ""},
      {"parallelism_config.parallelism_config_pp_size", "parallel.pp", "pipeline"},
+     {"parallelism_config.parallelism_config_cp_size", "parallel.cp", ""},
+     {"parallelism_config.parallelism_config_sp_size", "parallel.cp", ""},
      {"parallelism_config.parallelism_config_tp_size", "parallel.tp", "tensor"}}};
 
 int64_t size_of(Conversion& conversion, const char* key) {

@@ -88,7 +88,10 @@ void deepspeed_group(Conversion& conversion, const SourceKey& key) {
 void deepspeed_parts(Conversion& conversion, const SourceKey& key) {
   const auto parts = conversion.count_of(key.name, 0);
   if (parts.value_or(1) <= 1) return;
-  conversion.set(key, key.name == "pipeline.stages" ? "parallel.pp" : "parallel.tp", key.value);
+  const char* field = key.name == "pipeline.stages"          ? "parallel.pp"
+                      : key.name == "sequence_parallel_size" ? "parallel.cp"
+                                                             : "parallel.tp";
+  conversion.set(key, field, key.value);
 }
 
 void deepspeed_steps_per_print(Conversion& conversion, const SourceKey& key) {

@@ -22,6 +22,7 @@ constexpr std::string_view kAlwaysLoss = "the loss is the cross entropy of the l
 
 constexpr auto kTuneSizes =
     std::to_array<WordPair>({{"tensor_parallel_dim", "parallel.tp"},
+                             {"context_parallel_dim", "parallel.cp"},
                              {"data_parallel_replicate_dim", "parallel.dp_replicate"},
                              {"data_parallel_shard_dim", "parallel.dp_shard"}});
 

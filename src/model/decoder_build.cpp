@@ -179,6 +179,7 @@ Decoder::Decoder(spec::ArchSpec arch, DecoderOptions options)
   batch_target_.cuts_chunks = spec::any_has_state(arch_);
   batch_target_.is_before_embedding = options_.held.first == 0;
   batch_target_.has_scores = arch_.score.has_value();
+  batch_target_.sequence_ranks = options_.sequence_ranks;
   batch_target_.pad_token = arch_.pad_token_id;
   for (const FeatureProjector& projector : arch_.projectors)
     projectors_.push_back(layers::make_projector(projector));

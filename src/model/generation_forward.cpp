@@ -14,7 +14,7 @@ const PackedImages* images_of(const GenerationInputs& inputs) {
 /// The rows of the pass that stand for images: prompts follow the tokens of other sequences.
 /// @pre there are images
 at::Tensor image_rows(const GenerationInputs& inputs) {
-  return images_of(inputs)->rows + inputs.decode.count();
+  return images_of(inputs)->places.rows + inputs.decode.count();
 }
 
 /// Of the prompts in the pass.
@@ -81,7 +81,7 @@ at::Tensor GenerationForward::input(const GenerationInputs& inputs, layers::Batc
     with_unit(decoder_.embedding_unit(), [&] {
       hidden = decoder_.embed(tokens);
       for (size_t i = 0; i < features.size(); ++i)
-        put_rows(hidden, features[i].rows + inputs.decode.count(), projected[i]);
+        put_rows(hidden, features[i].places.rows + inputs.decode.count(), projected[i]);
       if (tower_) put_rows(hidden, image_rows(inputs), tower_->features());
       decoder_.open_shared_state(context, tokens, hidden);
     });

@@ -50,8 +50,10 @@ int64_t rope_shift(const data::Batch& batch, size_t document) {
 /// @throws data::MediaError with the index of the prompt as its document
 PackedBatch pack_prompts(const data::Batch& batch, const std::vector<CachedSequence>& rows,
                          const std::vector<size_t>& chosen, Decoder& decoder) {
+  BatchTarget target = decoder.batch_target();
+  target.sequence_ranks = nullptr;  // each rank has all tokens of the prompts that it reads
   try {
-    return prepare_batch(batch, decoder.rope(), decoder.batch_target(), {});
+    return prepare_batch(batch, decoder.rope(), target, {});
   } catch (const data::MediaError& error) {
     const size_t row = chosen[static_cast<size_t>(error.document())];
     throw data::MediaError(error, static_cast<int64_t>(rows[row].request.prompt.index));

@@ -149,10 +149,32 @@ void add_label_values(Staging& staging, const data::LabelValues& values,
   }
 }
 
-/// @param labelled must outlive `staging.send`
-void add_labels(Staging& staging, const LabelledRows& labelled, const BatchOptions& options,
+/// The labels whose rows this rank has.
+data::RowSpan own_labels(const LabelledRows& labelled, const layers::SequenceShare* share) {
+  const auto all = static_cast<int32_t>(labelled.rows.size());
+  if (share == nullptr) return {0, all};
+  SFTRUN_CHECK(std::is_sorted(labelled.rows.begin(), labelled.rows.end()));
+  const auto number_of = [&](int64_t row) {
+    const auto at = std::lower_bound(labelled.rows.begin(), labelled.rows.end(), row);
+    return static_cast<int32_t>(at - labelled.rows.begin());
+  };
+  return {number_of(share->begin()), number_of(share->end())};
+}
+
+/// `packed.own_labels` of the rows, counted from this rank's first one.
+std::vector<int64_t> own_label_rows(const LabelledRows& labelled, const PackedBatch& packed) {
+  const layers::SequenceShare* share = packed.context.share.get();
+  const data::RowSpan own = packed.own_labels;
+  std::vector<int64_t> rows(labelled.rows.begin() + own.begin, labelled.rows.begin() + own.end);
+  for (int64_t& row : rows) row -= share == nullptr ? 0 : share->begin();
+  return rows;
+}
+
+/// @param labelled, own_rows must outlive `staging.send`
+void add_labels(Staging& staging, const LabelledRows& labelled,
+                const std::vector<int64_t>& own_rows, const BatchOptions& options,
                 PackedBatch& packed) {
-  staging.add_copy<int64_t>(labelled.rows, packed.label_rows);
+  staging.add_copy<int64_t>(own_rows, packed.label_rows);
   staging.add_copy<int32_t>(labelled.labels, packed.labels);
   if (options.with_documents) staging.add_copy<int64_t>(labelled.documents, packed.label_documents);
   if (options.kinds.any()) staging.add_copy<int64_t>(labelled.kinds, packed.label_kinds);
@@ -246,6 +268,30 @@ BatchSizes sizes_of(const data::Batch& batch, const LabelledRows& labelled) {
 /// Positions on three axes, as `Batch::rope_positions`; empty: those of the documents.
 using RopePositions = std::vector<int32_t>;
 
+/// Of rows of the whole micro-batch those of this rank; undefined if `rows` is.
+at::Tensor own_rows(const at::Tensor& rows, const layers::SequenceShare& share, int64_t dim = 0) {
+  return rows.defined() ? rows.narrow(dim, share.begin(), share.end() - share.begin()) : rows;
+}
+
+/// Drops tokens and positions of other ranks. What is of documents and labels stays whole.
+void keep_own_rows(PackedBatch& packed, at::Tensor& positions, std::vector<DeviceRopeRows>& ropes) {
+  layers::BatchContext& context = packed.context;
+  if (!context.share) return;
+  const layers::SequenceShare& share = *context.share;
+  packed.tokens = own_rows(packed.tokens, share);
+  positions = own_rows(positions, share, positions.dim() - 1);
+  for (DeviceRopeRows& rope : ropes) {
+    rope.rows = own_rows(rope.rows, share);
+    for (at::Tensor* angles : {&rope.cos, &rope.sin})
+      if (angles->defined())
+        *angles = own_rows(angles->view({share.num_rows(), -1}), share).flatten();
+  }
+  context.token_keys_device = own_rows(context.token_keys_device, share);
+  if (context.token_keys.empty()) return;
+  context.token_keys.erase(context.token_keys.begin() + share.end(), context.token_keys.end());
+  context.token_keys.erase(context.token_keys.begin(), context.token_keys.begin() + share.begin());
+}
+
 /// Copies all arrays of the batch to the device in one transfer.
 void send(const data::Batch& batch, const RopePositions& on_axes, RopeCache& rope,
           const BatchTarget& target, const BatchOptions& options, PackedBatch& packed) {
@@ -255,13 +301,15 @@ void send(const data::Batch& batch, const RopePositions& on_axes, RopeCache& rop
                                               : labelled_rows(batch, options.kinds);
   const BatchSizes sizes = packed.sizes.value_or(sizes_of(batch, labelled));
   pad(labelled, batch, sizes.labels);
+  packed.own_labels = own_labels(labelled, context.share.get());
+  const std::vector<int64_t> label_rows = own_label_rows(labelled, packed);
   Staging staging(target, options.is_pinned);
   at::Tensor positions;
   staging.add_copy<int64_t>(batch.tokens, packed.tokens);
   const bool has_axes = !on_axes.empty();
   SFTRUN_CHECK(!has_axes || !packed.sizes);
   staging.add_copy<int64_t>(has_axes ? on_axes : batch.position_ids, positions);
-  add_labels(staging, labelled, options, packed);
+  add_labels(staging, labelled, label_rows, options, packed);
   // Labels of prompts, which have no values, are between those of answers.
   SFTRUN_CHECK(!options.kinds.prompts_of_chosen || batch.values.empty());
   add_label_values(staging, batch.values, labelled, packed);
@@ -297,6 +345,7 @@ void send(const data::Batch& batch, const RopePositions& on_axes, RopeCache& rop
     context.chunks = chunks;
   }
   if (has_axes) positions = positions.view({-1, batch.num_tokens()});
+  keep_own_rows(packed, positions, device_rows);
   context.ropes = rope.angles(positions, device_rows, options.is_pinned);
 }
 
@@ -313,6 +362,9 @@ PackedBatch packed_of(const data::Batch& batch, const RopePositions& on_axes, Ro
   context.step = randomness.step;
   context.training = randomness.training;
   context.is_for_graph = options.sizes.has_value();
+  if (target.sequence_ranks != nullptr)
+    context.share =
+        std::make_shared<layers::SequenceShare>(*target.sequence_ranks, batch.num_tokens());
   if (target.device.is_cpu()) {
     context.token_keys.resize(batch.tokens.size());
     write_token_keys(batch, context.token_keys);
@@ -336,16 +388,22 @@ void add_both_ways(const std::vector<data::RowSpan>& rows, const BatchTarget& ta
       spans.back().end = run.end;
   }
   if (target.device.is_cpu()) return;
-  at::Tensor ends = at::empty({packed.num_tokens()}, at::kInt);
+  at::Tensor ends = at::empty({documents.back()}, at::kInt);
   kernels::write_key_ends(spans,
                           {ends.mutable_data_ptr<int32_t>(), static_cast<size_t>(ends.numel())});
   packed.context.key_ends_device = sent(ends, target.device, options.is_pinned);
 }
 
-at::Tensor row_numbers(const std::vector<data::RowSpan>& runs) {
+/// On the host.
+FeaturePlaces places_of(const std::vector<data::RowSpan>& runs, const PackedBatch& packed) {
   std::vector<at::Tensor> numbers;
   for (const data::RowSpan& run : runs) numbers.push_back(at::arange(run.begin, run.end));
-  return at::cat(numbers);
+  const at::Tensor rows = at::cat(numbers);
+  const layers::SequenceShare* share = packed.context.share.get();
+  if (share == nullptr) return {rows, {}};
+  const at::Tensor own =
+      at::logical_and(rows >= share->begin(), rows < share->end()).nonzero().flatten();
+  return {rows.index_select(0, own) - share->begin(), own};
 }
 
 /// @param keys must outlive `staging.send`
@@ -372,9 +430,9 @@ void add_whole_documents(Staging& staging, kernels::BatchMetadata& seen) {
 void send(PackedImages& images, const BatchTarget& target, const BatchOptions& options) {
   Staging staging(target, options.is_pinned);
   layers::TowerLayout& layout = images.layout;
-  for (at::Tensor* each :
-       {&images.input.patches, &images.input.feature_rows, &images.rows, &layout.order,
-        &layout.positions, &layout.position_weights, &layout.cos, &layout.sin}) {
+  for (at::Tensor* each : {&images.input.patches, &images.input.feature_rows, &images.places.rows,
+                           &images.places.numbers, &layout.order, &layout.positions,
+                           &layout.position_weights, &layout.cos, &layout.sin}) {
     if (!each->defined()) continue;
     *each = each->contiguous();
     staging.add_tensor(*each, *each);
@@ -399,10 +457,10 @@ void add_images(const data::Batch& batch, const BatchTarget& target, const Batch
   PackedImages& images = packed.images.emplace();
   images.input = target.images->load(batch, target.faults);
   images.layout = layers::tower_layout(*target.vision, images.input.tiles, packed.context);
-  images.rows = row_numbers(batch.image_rows);
+  images.places = places_of(batch.image_rows, packed);
   if (!target.device.is_cpu()) send(images, target, options);
   if (target.vision->embedded_as >= 0)
-    packed.tokens.index_fill_(0, images.rows, target.vision->embedded_as);
+    packed.tokens.index_fill_(0, images.places.rows, target.vision->embedded_as);
 }
 
 /// @param of the features of one projector
@@ -436,9 +494,12 @@ void add_features(const data::Batch& batch, const BatchTarget& target, const Bat
     if (own.empty()) continue;
     const at::Tensor values =
         read_values(batch, own, (*target.projectors)[i], target.faults).to(target.features_dtype);
+    FeaturePlaces places = places_of(rows, packed);
+    for (at::Tensor* numbers : {&places.rows, &places.numbers})
+      if (numbers->defined()) *numbers = sent(*numbers, target.device, options.is_pinned);
     packed.features.push_back({.projector = number,
                                .values = sent(values, target.device, options.is_pinned),
-                               .rows = sent(row_numbers(rows), target.device, options.is_pinned)});
+                               .places = std::move(places)});
   }
 }
 
@@ -516,7 +577,39 @@ void require_tower(const data::Batch& batch, const BatchTarget& target) {
                   "data set");
 }
 
+/// The batch with at least one token for each rank that shares it: its last document goes on with
+/// tokens that have no label, which the others do not see.
+data::Batch with_rows_for(int64_t ranks, const data::Batch& batch) {
+  data::Batch longer = batch;
+  while (longer.num_tokens() < ranks) {
+    longer.tokens.push_back(longer.tokens.back());
+    longer.position_ids.push_back(longer.position_ids.back() + 1);
+    longer.labels.push_back(data::kIgnoreIndex);
+  }
+  longer.cu_seqlens.back() = static_cast<int32_t>(longer.num_tokens());
+  longer.max_seqlen =
+      std::max(longer.max_seqlen, longer.cu_seqlens.back() - *(longer.cu_seqlens.end() - 2));
+  return longer;
+}
+
 }  // namespace
+
+at::Tensor PackedBatch::own_of(const at::Tensor& of_labels) const {
+  return of_labels.defined()
+             ? of_labels.narrow(0, own_labels.begin, own_labels.end - own_labels.begin)
+             : of_labels;
+}
+
+at::Tensor FeaturePlaces::of_rows(const at::Tensor& all) const {
+  return numbers.defined() ? all.index_select(0, numbers) : all;
+}
+
+at::Tensor FeaturePlaces::of_all(const at::Tensor& gradient, int64_t num_features) const {
+  if (!numbers.defined()) return gradient;
+  std::vector<int64_t> shape = gradient.sizes().vec();
+  shape[0] = num_features;
+  return at::zeros(shape, gradient.options()).index_copy_(0, numbers, gradient);
+}
 
 void put_rows(at::Tensor& hidden, const at::Tensor& rows, const at::Tensor& features) {
   SFTRUN_CHECK_EQ(features.size(0), rows.numel());
@@ -541,6 +634,11 @@ PackedBatch prepare_batch(const data::Batch& batch, RopeCache& rope, const Batch
     PackedBatch empty;
     add_reference(batch, target, options, empty);
     return empty;
+  }
+  if (target.sequence_ranks != nullptr && batch.num_tokens() < target.sequence_ranks->size()) {
+    SFTRUN_CHECK(batch.image_rows.empty() && batch.rope_positions.empty());
+    return prepare_batch(with_rows_for(target.sequence_ranks->size(), batch), rope, target,
+                         randomness, options);
   }
   const bool has_images = !batch.image_rows.empty();
   const RopePositions& own = batch.rope_positions;

@@ -150,7 +150,8 @@ void Stage::forward(MicroBatchRuns runs) const {
     if (AuxLoss* aux = run->options.aux)
       aux->value = run->is_empty()
                        ? no_loss()
-                       : layers::close_balance(run->context.shared_state->balance, aux->grad_scale);
+                       : layers::close_balance(run->context.shared_state->balance, aux->grad_scale,
+                                               run->context.share.get());
 }
 
 at::Tensor Stage::loss(MicroBatchRun& run) const {

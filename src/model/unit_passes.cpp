@@ -55,14 +55,18 @@ void projector_forward(Decoder& decoder, MicroBatchRun& run, int64_t unit) {
 /// Features replace the embeddings of their rows.
 void put_features(MicroBatchRun& run) {
   for (size_t i = 0; i < run.projectors.size(); ++i)
-    put_rows(run.hidden, run.batch.features[i].rows, run.projectors[i].rows());
+    put_rows(run.hidden, run.batch.features[i].places.rows,
+             run.batch.features[i].places.of_rows(run.projectors[i].rows()));
 }
 
 /// The tokens in their place have no part in the result.
 void take_feature_gradients(MicroBatchRun& run, bool is_needed) {
   for (const PackedFeatures& features : run.batch.features) {
-    if (is_needed) run.projector_gradients.push_back(run.grad.index_select(0, features.rows));
-    run.grad.index_fill_(0, features.rows, 0);
+    const FeaturePlaces& places = features.places;
+    if (is_needed)
+      run.projector_gradients.push_back(
+          places.of_all(run.grad.index_select(0, places.rows), features.values.size(0)));
+    run.grad.index_fill_(0, places.rows, 0);
   }
 }
 
@@ -92,7 +96,8 @@ namespace {
 void add_deepstack(const MicroBatchRun& run, int64_t layer, at::Tensor& hidden) {
   if (!run.tower || layer >= std::ssize(run.tower->deepstack_features())) return;
   const at::Tensor& features = run.tower->deepstack_features()[static_cast<size_t>(layer)];
-  hidden = hidden.index_add(0, run.batch.images->rows, features);
+  const FeaturePlaces& places = run.batch.images->places;
+  hidden = hidden.index_add(0, places.rows, places.of_rows(features));
 }
 
 /// The gradient of those features is that of the rows that they were added to.
@@ -100,8 +105,9 @@ void keep_deepstack_gradient(Decoder& decoder, MicroBatchRun& run, int64_t layer
   if (!run.tower || layer >= std::ssize(run.tower->deepstack_features())) return;
   if (!needs_input_gradient(decoder, run, decoder.embedding_unit())) return;
   run.deepstack_gradients.resize(run.tower->deepstack_features().size());
+  const FeaturePlaces& places = run.batch.images->places;
   run.deepstack_gradients[static_cast<size_t>(layer)] =
-      run.grad.index_select(0, run.batch.images->rows);
+      places.of_all(run.grad.index_select(0, places.rows), run.tower->features().size(0));
 }
 
 }  // namespace
@@ -109,7 +115,10 @@ void keep_deepstack_gradient(Decoder& decoder, MicroBatchRun& run, int64_t layer
 void embedding_forward(Decoder& decoder, MicroBatchRun& run) {
   run.hidden = run.trains ? decoder.embed_for_training(run.batch)
                           : decoder.embed(run.batch.tokens, run.context.adapters);
-  if (run.tower) put_rows(run.hidden, run.batch.images->rows, run.tower->features());
+  if (run.tower) {
+    const FeaturePlaces& places = run.batch.images->places;
+    put_rows(run.hidden, places.rows, places.of_rows(run.tower->features()));
+  }
   put_features(run);
   const bool keeps = has_backward(decoder, run, decoder.embedding_unit());
   decoder.open_shared_state(run.context, run.batch.tokens, run.hidden,
@@ -144,7 +153,7 @@ void embedding_backward(Decoder& decoder, MicroBatchRun& run) {
   layers::Embedding& embedding = decoder.embedding();
   const layers::PerLayerInputs& per_layer = decoder.per_layer();
   if (per_layer.defined()) {
-    const at::Tensor placeholders = run.tower ? run.batch.images->rows : at::Tensor();
+    const at::Tensor placeholders = run.tower ? run.batch.images->places.rows : at::Tensor();
     const at::Tensor d = layers::per_layer_backward(
         per_layer, std::move(run.per_layer), run.batch.tokens,
         run.context.shared_state->d_per_layer, run.context,
@@ -153,11 +162,13 @@ void embedding_backward(Decoder& decoder, MicroBatchRun& run) {
     if (d.defined()) run.grad = run.grad + d;
   }
   if (run.tower) {
-    const at::Tensor& rows = run.batch.images->rows;
+    const FeaturePlaces& places = run.batch.images->places;
     if (needs_input_gradient(decoder, run, decoder.embedding_unit()))
-      run.tower->set_gradients(run.grad.index_select(0, rows),
-                               std::exchange(run.deepstack_gradients, {}));
-    run.grad.index_fill_(0, rows, 0);  // the tokens in their place have no part in the result
+      run.tower->set_gradients(
+          places.of_all(run.grad.index_select(0, places.rows), run.tower->features().size(0)),
+          std::exchange(run.deepstack_gradients, {}));
+    run.grad.index_fill_(0, places.rows,
+                         0);  // the tokens in their place have no part in the result
   }
   take_feature_gradients(run, needs_input_gradient(decoder, run, decoder.embedding_unit()));
   if (embedding.trains()) layers::embedding_backward(embedding, run.batch.tokens, run.grad);
@@ -178,10 +189,26 @@ layers::BatchContext head_rows(Decoder& decoder, const MicroBatchRun& run) {
 
 namespace {
 
-/// Of the labelled rows [N] fp32; undefined: 1.
-const at::Tensor& row_factors_of(const MicroBatchRun& run) {
+/// Of this rank's labelled rows, fp32; undefined: 1.
+at::Tensor row_factors_of(const MicroBatchRun& run) {
   const at::Tensor& of_pass = run.options.row_factors;
-  return of_pass.defined() ? of_pass : run.batch.values_of(data::LabelColumn::kWeight);
+  return run.batch.own_of(of_pass.defined() ? of_pass
+                                            : run.batch.values_of(data::LabelColumn::kWeight));
+}
+
+/// Over the ranks that share the rows of the micro-batch.   @param of_rank undefined: so is the sum
+at::Tensor sum_of_ranks(const MicroBatchRun& run, const at::Tensor& of_rank) {
+  if (!run.context.share || !of_rank.defined()) return of_rank;
+  at::Tensor sum = of_rank.clone();
+  run.context.share->ranks().sum(sum);
+  return sum;
+}
+
+/// What the teacher says of this rank's labels.
+layers::TeacherTargets own_targets(const PackedBatch& batch) {
+  layers::TeacherTargets own = *batch.teacher;
+  own.tokens = batch.own_of(own.tokens), own.log_probs = batch.own_of(own.log_probs);
+  return own;
 }
 
 layers::HeadGrad head_grad(Decoder& decoder, const MicroBatchRun& run) {
@@ -236,41 +263,64 @@ at::Tensor head_loss(Decoder& decoder, MicroBatchRun& run) {
   const at::Tensor input = hidden.index_select(0, batch.label_rows);
   const layers::Backend& backend = decoder.backend();
   const layers::HeadLoss result =
-      batch.teacher ? backend.distillation_loss(input, decoder.head(), batch.labels, *batch.teacher,
-                                                scale, wanted, head_rows(decoder, run))
-                    : backend.head_loss(input, decoder.head(), batch.labels, scale, wanted,
-                                        head_rows(decoder, run));
-  run.divergence_sum = result.divergence_sum;
-  run.cross_entropy_sum = result.cross_entropy_sum;
+      batch.teacher
+          ? backend.distillation_loss(input, decoder.head(), batch.own_of(batch.labels),
+                                      own_targets(batch), scale, wanted, head_rows(decoder, run))
+          : backend.head_loss(input, decoder.head(), batch.own_of(batch.labels), scale, wanted,
+                              head_rows(decoder, run));
+  run.divergence_sum = sum_of_ranks(run, result.divergence_sum);
+  run.cross_entropy_sum = sum_of_ranks(run, result.cross_entropy_sum);
   if (wanted == layers::HeadGrad::kInput) set_gradient(decoder, run, hidden, result.grad_input);
-  return result.loss_sum;
+  return sum_of_ranks(run, result.loss_sum);
 }
 
+namespace {
+
+/// Of all labels of the micro-batch [N, …], from those of this rank.
+at::Tensor of_all_labels(const MicroBatchRun& run, const at::Tensor& own) {
+  if (!run.context.share) return own;
+  std::vector<int64_t> shape = own.sizes().vec();
+  shape[0] = run.batch.labels.numel();
+  const at::Tensor all = at::zeros(shape, own.options());
+  run.batch.own_of(all).copy_(own);
+  run.context.share->ranks().sum(all);
+  return all;
+}
+
+}  // namespace
+
 at::Tensor losses_of_labels(Decoder& decoder, const MicroBatchRun& run) {
-  return decoder.backend().label_losses(run.hidden.index_select(0, run.batch.label_rows),
-                                        decoder.head(), run.batch.labels, head_rows(decoder, run));
+  const PackedBatch& batch = run.batch;
+  return of_all_labels(run, decoder.backend().label_losses(
+                                run.hidden.index_select(0, batch.label_rows), decoder.head(),
+                                batch.own_of(batch.labels), head_rows(decoder, run)));
 }
 
 layers::TeacherTargets top_tokens(Decoder& decoder, const MicroBatchRun& run, int64_t k,
                                   int64_t num_tokens, double temperature) {
-  return layers::top_tokens(decoder.head(), run.hidden.index_select(0, run.batch.label_rows), k,
-                            num_tokens, temperature);
+  const PackedBatch& batch = run.batch;
+  layers::TeacherTargets own = layers::top_tokens(
+      decoder.head(), run.hidden.index_select(0, batch.label_rows), k, num_tokens, temperature);
+  own.tokens = of_all_labels(run, own.tokens);
+  own.log_probs = of_all_labels(run, own.log_probs);
+  return own;
 }
 
 void add_correct(Decoder& decoder, const MicroBatchRun& run, at::Tensor& sum) {
   constexpr int64_t kRows = 256;
-  const int64_t num_labels = run.batch.labels.numel();
-  for (int64_t first = 0; first < num_labels; first += kRows) {
-    const int64_t num_rows = std::min(kRows, num_labels - first);
+  const at::Tensor labels = run.batch.own_of(run.batch.labels),
+                   weights = run.batch.own_of(run.batch.values_of(data::LabelColumn::kWeight));
+  at::Tensor correct = at::zeros_like(sum);
+  for (int64_t first = 0; first < labels.numel(); first += kRows) {
+    const int64_t num_rows = std::min(kRows, labels.numel() - first);
     const at::Tensor rows =
         run.hidden.index_select(0, run.batch.label_rows.narrow(0, first, num_rows));
     const at::Tensor likeliest = layers::logits_of(decoder.head(), rows).argmax(-1);
-    const at::Tensor are_right =
-        (likeliest == run.batch.labels.narrow(0, first, num_rows)).to(at::kDouble);
-    const at::Tensor& weights = run.batch.values_of(data::LabelColumn::kWeight);
-    sum += weights.defined() ? (are_right * weights.narrow(0, first, num_rows)).sum()
-                             : are_right.sum();
+    const at::Tensor are_right = (likeliest == labels.narrow(0, first, num_rows)).to(at::kDouble);
+    correct += weights.defined() ? (are_right * weights.narrow(0, first, num_rows)).sum()
+                                 : are_right.sum();
   }
+  sum += sum_of_ranks(run, correct);
 }
 
 }  // namespace sftrun::model

@@ -20,6 +20,7 @@ constexpr std::pair<const char*, int64_t PerCollective::*> kCollectives[] = {
     {"all_reduce", &PerCollective::all_reduce},
     {"all_gather", &PerCollective::all_gather},
     {"reduce_scatter", &PerCollective::reduce_scatter},
+    {"all_to_all", &PerCollective::all_to_all},
     {"broadcast", &PerCollective::broadcast},
     {"send", &PerCollective::send},
     {"recv", &PerCollective::recv}};

@@ -103,6 +103,24 @@ void Group::reduce_scatter_into(const at::Tensor& out, const at::Tensor& in) {
   reduce_scatter_into_async(out, in).wait();
 }
 
+void Group::all_to_all(const at::Tensor& out, const at::Tensor& in,
+                       const std::vector<int64_t>& out_rows, const std::vector<int64_t>& in_rows) {
+  SFTRUN_CHECK(std::ssize(out_rows) == size() && std::ssize(in_rows) == size());
+  if (!state_->backend) {
+    out.copy_(in);
+    return;
+  }
+  // As bytes: Gloo does not know all types.
+  const auto as_bytes = [](const at::Tensor& rows) {
+    return rows.view({rows.size(0), -1}).view(at::kByte);
+  };
+  at::Tensor to = as_bytes(out), from = as_bytes(in);
+  std::vector<int64_t> out_splits = out_rows, in_splits = in_rows;
+  state_->guarded("all_to_all",
+                  [&] { state_->backend->alltoall_base(to, from, out_splits, in_splits)->wait(); });
+  count(state_->counts->all_to_all, in);
+}
+
 void Group::broadcast(const at::Tensor& tensor, int root) {
   if (!state_->backend) return;
   state_->guarded("broadcast", [&] {

@@ -18,6 +18,8 @@ int MeshSizes::*size_along(Axis axis) {
       return &MeshSizes::dp_replicate;
     case Axis::kDpShard:
       return &MeshSizes::dp_shard;
+    case Axis::kCp:
+      return &MeshSizes::cp;
     case Axis::kTp:
       return &MeshSizes::tp;
   }
@@ -30,7 +32,8 @@ int MeshSizes::of(Axis axis) const {
   return this->*size_along(axis);
 }
 
-Mesh::Mesh(const MeshSizes& sizes, int rank) : sizes_(sizes), rank_(rank) {
+Mesh::Mesh(const MeshSizes& sizes, int rank, bool has_shards)
+    : sizes_(sizes), rank_(rank), has_shards_(has_shards) {
   SFTRUN_CHECK(rank >= 0 && rank < world_size());
 }
 
@@ -51,11 +54,11 @@ int Mesh::place_of(int rank, Axis axis) const {
   return rank / stride_of(axis) % sizes_.of(axis);
 }
 
-bool Mesh::is_first_along(Axes axes) const {
+bool Mesh::is_first_along(const Axes& axes) const {
   return std::all_of(axes.begin(), axes.end(), [&](Axis axis) { return rank(axis) == 0; });
 }
 
-std::vector<std::vector<int>> Mesh::groups_along(Axes axes) const {
+std::vector<std::vector<int>> Mesh::groups_along(const Axes& axes) const {
   const auto first_of = [&](int rank) {
     for (const Axis axis : axes) rank -= place_of(rank, axis) * stride_of(axis);
     return rank;
@@ -67,19 +70,40 @@ std::vector<std::vector<int>> Mesh::groups_along(Axes axes) const {
   return groups;
 }
 
+Axes Mesh::shard_axes() const {
+  return has_shards_ ? Axes{Axis::kDpShard, Axis::kCp} : Axes{Axis::kDpShard};
+}
+
+Axes Mesh::axes_of_same_values() const {
+  return has_shards_ ? Axes{Axis::kDpReplicate} : Axes{Axis::kDpReplicate, Axis::kCp};
+}
+
+int Mesh::shards() const {
+  int shards = 1;
+  for (const Axis axis : shard_axes()) shards *= size(axis);
+  return shards;
+}
+
+int Mesh::shard() const {
+  int shard = 0;
+  for (const Axis axis : shard_axes()) shard = shard * size(axis) + rank(axis);
+  return shard;
+}
+
 int Mesh::dp_rank_of(int rank) const {
   return place_of(rank, Axis::kDpReplicate) * sizes_.dp_shard + place_of(rank, Axis::kDpShard);
 }
 
 bool Mesh::counts_loss_of(int rank) const {
-  return place_of(rank, Axis::kPp) == sizes_.pp - 1 && place_of(rank, Axis::kTp) == 0;
+  return place_of(rank, Axis::kPp) == sizes_.pp - 1 && place_of(rank, Axis::kCp) == 0 &&
+         place_of(rank, Axis::kTp) == 0;
 }
 
 Mesh mesh_of(const config::Axes& axes, int rank) {
   MeshSizes sizes;
   for (const config::AxisRow& row : config::axis_rows())
     sizes.*size_along(row.axis) = static_cast<int>(axes.*row.ranks);
-  return {sizes, rank};
+  return {sizes, rank, axes.has_shards()};
 }
 
 }  // namespace sftrun::parallel

@@ -11,7 +11,7 @@ MeshCopy::MeshCopy(MeshGroups& groups, Strategy& strategy, at::Device device, bo
     : comm_(groups.comm()),
       strategy_(strategy),
       copy_(groups.along({Axis::kPp, Axis::kTp})),
-      shards_(groups.along({Axis::kDpShard})),
+      shards_(groups.along(groups.mesh().shard_axes())),
       device_(device),
       gathers_units_(gathers_units),
       head_((groups.mesh().size(Axis::kPp) - 1) * groups.mesh().size(Axis::kTp)) {}

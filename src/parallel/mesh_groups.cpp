@@ -13,7 +13,7 @@ MeshGroups::MeshGroups(Communicator& comm, const Mesh& mesh) : comm_(&comm), mes
   SFTRUN_CHECK_EQ(comm.rank(), mesh.rank());
 }
 
-std::string MeshGroups::name_of(Axes axes) const {
+std::string MeshGroups::name_of(const Axes& axes) const {
   std::string name;
   for (const Axis axis : axes)
     if (mesh_.size(axis) > 1)
@@ -41,7 +41,7 @@ Group MeshGroups::made_once(RankLists groups, const std::string& name, const std
   return made_.emplace(std::move(groups), own).first->second;
 }
 
-Group MeshGroups::along(Axes axes) {
+Group MeshGroups::along(const Axes& axes) {
   return made_once(mesh_.groups_along(axes), name_of(axes), name_of(axes));
 }
 
@@ -55,7 +55,7 @@ Group MeshGroups::neighbours(Axis axis, int count) {
   return made_once(std::move(groups), fmt::format("{}-neighbours-{}", name, count), name);
 }
 
-Group MeshGroups::own_along(Axes axes, const std::string& purpose) {
+Group MeshGroups::own_along(const Axes& axes, const std::string& purpose) {
   return make(mesh_.groups_along(axes), purpose, {.axes = name_of(axes), .is_own = true});
 }
 

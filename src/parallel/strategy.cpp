@@ -28,12 +28,20 @@ std::unique_ptr<Values> make_values(const StrategyOptions& options, MeshGroups& 
   if (shards != nullptr)
     return std::make_unique<ShardedValues>(options.passes_read_masters, groups, model,
                                            std::move(shards));
-  SFTRUN_CHECK_EQ(groups.mesh().sizes().dp_shard, 1);
+  SFTRUN_CHECK_EQ(groups.mesh().shards(), 1);
   return std::make_unique<WholeValues>(
       WholeValuesOptions{.bucket_cap_bytes = options.bucket_cap_bytes,
                          .gradients_sent_as = options.gradients_sent_as,
                          .overlaps_reduction = options.overlaps_reduction},
       groups, model);
+}
+
+/// Stages, shards, and `more`.
+Axes axes_of_copy(const Mesh& mesh, const Axes& more) {
+  Axes axes = mesh.shard_axes();
+  axes.insert(axes.begin(), Axis::kPp);
+  axes.insert(axes.end(), more.begin(), more.end());
+  return axes;
 }
 
 /// The values along the axes of data parallelism, and what the other axes add.
@@ -47,8 +55,8 @@ class ComposedStrategy final : public Strategy {
         is_sharded_(shards != nullptr),
         device_(model.device),
         values_(make_values(options, groups, model, std::move(shards))),
-        copy_(groups.along({Axis::kPp, Axis::kDpShard, Axis::kTp})),
-        copy_of_part_(groups.along({Axis::kPp, Axis::kDpShard})),
+        copy_(groups.along(axes_of_copy(groups.mesh(), {Axis::kTp}))),
+        copy_of_part_(groups.along(axes_of_copy(groups.mesh(), {}))),
         tensor_(groups, model.parameters) {
     if (mesh().sizes().pp > 1) stages_.emplace(groups, model, *values_);
     if (mesh().sizes().tp > 1 && is_sharded_) {
@@ -82,7 +90,8 @@ class ComposedStrategy final : public Strategy {
     if (stages_) stages_->finish_step();
   }
   bool communicates_in_passes() const override {
-    return stages_ || mesh().sizes().tp > 1 || values_->communicates_in_passes();
+    return stages_ || mesh().sizes().tp > 1 || mesh().sizes().cp > 1 ||
+           values_->communicates_in_passes();
   }
 
   at::Tensor squares(const at::Tensor& owned) override {

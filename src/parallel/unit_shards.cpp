@@ -32,7 +32,7 @@ UnitShards::UnitShards(const Sharding& sharding, const Mesh& mesh)
 at::Tensor UnitShards::part_of(const at::Tensor& flat, int64_t parts) const {
   const int64_t size = flat.numel() / parts;
   SFTRUN_CHECK_EQ(size * parts, flat.numel());
-  return flat.narrow(0, parts == 1 ? 0 : mesh_.rank(Axis::kDpShard) * size, size);
+  return flat.narrow(0, parts == 1 ? 0 : mesh_.shard() * size, size);
 }
 
 namespace {
@@ -63,13 +63,13 @@ at::Tensor UnitShards::take_frozen(layers::FrozenStorage& frozen) const {
   at::Tensor part = sharding_.frozen_on_host
                         ? kernels::host_zeros({size}, at::kByte, whole.device())
                         : at::empty({size}, whole.options());
-  frozen.read(frozen_parts() == 1 ? 0 : mesh_.rank(Axis::kDpShard) * size, part);
+  frozen.read(frozen_parts() == 1 ? 0 : mesh_.shard() * size, part);
   frozen.forget_sources();
   return part;
 }
 
 at::Tensor UnitShards::take_masters(layers::Unit& unit, const FlatValues& trained) const {
-  const int64_t shards = mesh_.sizes().dp_shard;
+  const int64_t shards = mesh_.shards();
   const at::Device device =
       sharding_.trained_on_host ? at::Device(at::kCPU) : trained.master.device();
   if (unit.unread.empty())
@@ -77,7 +77,7 @@ at::Tensor UnitShards::take_masters(layers::Unit& unit, const FlatValues& traine
         .to(device, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
   const int64_t size = trained.master.numel() / shards;
   at::Tensor part = at::zeros({size}, at::TensorOptions().dtype(at::kFloat).device(device));
-  read_masters(unit.unread, shards == 1 ? 0 : mesh_.rank(Axis::kDpShard) * size, part);
+  read_masters(unit.unread, shards == 1 ? 0 : mesh_.shard() * size, part);
   unit.unread.clear();
   return part;
 }

@@ -322,7 +322,7 @@ int64_t bytes_of_passes(const WholeBytes& whole) {
 StaticMemory divided(const WholeBytes& whole, const config::Axes& axes,
                      const std::vector<UnitWeights>& units, bool base_on_host,
                      bool gathers_masters) {
-  const auto share = [&](int64_t bytes) { return (bytes + axes.dp_shard - 1) / axes.dp_shard; };
+  const auto share = [&](int64_t bytes) { return (bytes + axes.shards() - 1) / axes.shards(); };
   const int64_t passes = bytes_of_passes(whole);
   StaticMemory memory{
       .base = base_on_host ? std::min(whole.base, two_units(units, 1, 0)) : whole.base,
@@ -473,13 +473,13 @@ struct Places {
 int64_t start_bytes(const WholeBytes& whole, const config::RunConfig& config,
                     const Places& places) {
   if (!config::keeps_start(config) || places.trained_on_host) return 0;
-  if (whole.copies == 0) return whole.masters / config.parallel.axes.dp_shard;
+  if (whole.copies == 0) return whole.masters / config.parallel.axes.shards();
   const bool trains_adapter = config.tuning.trains_adapter(),
              reads_masters = config.tuning.backend == config::TuningBackend::kBnb,
-             are_parts = config.parallel.axes.dp_shard > 1 || places.base_on_host;
+             are_parts = config.parallel.axes.shards() > 1 || places.base_on_host;
   if (are_parts)
     return (trains_adapter || reads_masters ? whole.masters : whole.copies) /
-           config.parallel.axes.dp_shard;
+           config.parallel.axes.shards();
   const bool has_magnitudes = trains_adapter && config.tuning.lora.dora;
   return whole.copies + (reads_masters || has_magnitudes ? whole.masters : 0);
 }
@@ -489,8 +489,8 @@ StaticMemory held_without_start(const WholeBytes& whole, const config::RunConfig
                                 const std::vector<UnitWeights>& units, const Places& places) {
   const config::Axes& axes = config.parallel.axes;
   if (places.trained_on_host)
-    return with_trained_on_host(whole, axes.dp_shard, units, places.base_on_host);
-  if (axes.dp_shard == 1)
+    return with_trained_on_host(whole, axes.shards(), units, places.base_on_host);
+  if (axes.shards() == 1)
     return {.base = places.base_on_host ? std::min(whole.base, two_units(units, 1, 0)) : whole.base,
             .trainable = whole.masters + whole.copies,
             .gradients = whole.gradients,
@@ -539,9 +539,9 @@ StaticMemory memory_of_model(const spec::ArchSpec& whole_arch, const config::Run
                       .base_on_host = device.on_gpu && offload.base == config::Offload::kCpu,
                       .trained_on_host = device.on_gpu && offload.params == config::Offload::kCpu};
   std::vector<UnitWeights> units;
-  if (places.base_on_host || places.trained_on_host || axes.has_stages() || axes.dp_shard > 1)
+  if (places.base_on_host || places.trained_on_host || axes.has_stages() || axes.shards() > 1)
     units = unit_weights(arch, config, element_bytes, stored, whole.values, device.tower);
-  if ((axes.shards_weights() && axes.dp_shard > 1) || places.base_on_host)
+  if ((axes.shards_weights() && axes.shards() > 1) || places.base_on_host)
     whole.base += add_joint_adapters(
         units, {whole_arch,
                 config,

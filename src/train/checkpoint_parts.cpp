@@ -89,7 +89,7 @@ std::vector<StateTensor> trained_parts(const parallel::Strategy& strategy) {
 }
 
 bool writes_parts(const parallel::Strategy& strategy) {
-  return strategy.mesh().is_first_along(parallel::kAxesOfSameValues);
+  return strategy.mesh().is_first_along(strategy.mesh().axes_of_same_values());
 }
 
 std::vector<DividedTensor> shapes_of(const std::vector<StateTensor>& parts) {

@@ -17,8 +17,8 @@ std::string described(const ParallelConfig& parallel, int world_size, int local_
 
 /// Loops over the rows give what the members of Axes are for.
 TEST(Axes, AreThoseOfTheTable) {
-  const Axes axes{.pp = 2, .dp_replicate = 3, .dp_shard = 5, .tp = 7};
-  const ParallelConfig parallel{.dp_replicate = 3, .dp_shard = 5, .pp = 2, .tp = 7};
+  const Axes axes{.pp = 2, .dp_replicate = 3, .dp_shard = 5, .cp = 11, .tp = 7};
+  const ParallelConfig parallel{.dp_replicate = 3, .dp_shard = 5, .pp = 2, .cp = 11, .tp = 7};
   int64_t parts = 1;
   std::vector<std::string> names;
   for (const AxisRow& row : axis_rows()) {
@@ -28,7 +28,7 @@ TEST(Axes, AreThoseOfTheTable) {
     EXPECT_EQ(parallel.*row.asked, axes.*row.ranks) << row.name;
     if (row.divides_batches) parts *= axes.*row.ranks;
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"pp", "dp_replicate", "dp_shard", "tp"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"pp", "dp_replicate", "dp_shard", "cp", "tp"}));
   EXPECT_EQ(parts, axes.data_parts());
 }
 
@@ -40,6 +40,8 @@ TEST(Axes, SayWhatComputesAPartOfABatch) {
   EXPECT_EQ(part({.pp = 2, .dp_shard = 2}), "pipeline of 2");
   EXPECT_EQ(part({.pp = 1, .stages_in_process = true}), "pipeline of 1");
   EXPECT_EQ(part({.dp_replicate = 2, .tp = 4}), "group of 4");
+  EXPECT_EQ(part({.dp_replicate = 2, .cp = 4}), "group of 4");
+  EXPECT_EQ(part({.pp = 2, .cp = 2}), "group of 4");
   EXPECT_EQ(part({.pp = 2, .dp_shard = 3, .tp = 4}), "group of 8");
 }
 
@@ -69,6 +71,18 @@ TEST(Axes, OfSizes) {
   EXPECT_EQ(described({.strategy = kPipeline, .tp = 2}, 8), "pipeline 4 x tensor 2");
   EXPECT_EQ(described({.strategy = kTensor, .dp_shard = 4}, 8), "fsdp 4 x tensor 2");
   EXPECT_EQ(described({.strategy = kHybrid, .tp = 2}, 16, 8), "fsdp 4 x ddp 2 x tensor 2");
+  EXPECT_EQ(described({.cp = 2}, 2), "context 2");
+  EXPECT_EQ(described({.cp = 2}, 8), "ddp 4 x context 2");
+  EXPECT_EQ(described({.strategy = kFsdp, .cp = 4}, 8), "fsdp 2 x context 4");
+  EXPECT_EQ(described({.strategy = kHybrid, .cp = 2, .tp = 2}, 16, 8),
+            "fsdp 2 x ddp 2 x context 2 x tensor 2");
+}
+
+/// Ranks that share sequences own the same values, so one copy is divided over them, too.
+TEST(Axes, ShardOverTheRanksThatShareSequences) {
+  EXPECT_EQ(axes_of({.strategy = kFsdp, .cp = 4}, 8, 8).shards(), 8);
+  EXPECT_EQ(axes_of({.strategy = kFsdp, .cp = 4}, 8, 8).data_parts(), 2);
+  EXPECT_EQ(axes_of({.cp = 4}, 8, 8).shards(), 1);
 }
 
 TEST(Axes, ThatDoNotDivideNameASizeThatDoes) {

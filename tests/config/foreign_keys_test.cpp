@@ -198,10 +198,10 @@ TEST_F(ForeignKeysTest, AnswersFollowTheValue) {
   EXPECT_EQ(answer("precompute_ref_log_probs", "true"), "set `train.reference_logps: precomputed`");
   EXPECT_EQ(answer("train.learning_rte", "1"), "did you mean `train.learning_rate`?");
   EXPECT_EQ(answer("train.optm", "adamw"), "did you mean `optim`? use `train.optimizer`");
-  for (const char* key : {"parallel.context_parallel", "parallel.cp", "parallel.sp",
-                          "parallel.context_parallel_size", "sequence_parallel_degree"})
-    EXPECT_TRUE(answer(key, "2").starts_with("context (sequence) parallelism is not available"))
-        << key << ": " << answer(key, "2");
+  for (const char* key : {"parallel.sp", "parallel.context_parallel_size",
+                          "sequence_parallel_degree", "ulysses_sequence_parallel_size"})
+    EXPECT_EQ(answer(key, "2"), "use `parallel.cp`") << key;
+  EXPECT_TRUE(answer("ring_attn_func", "zigzag").starts_with("`parallel.cp` is the number"));
   for (const char* key : {"parallel.ep", "parallel.expert_parallel", "expert_model_parallel_size"})
     EXPECT_TRUE(answer(key, "2").starts_with("expert parallelism is not available")) << key;
   for (const char* key : {"train.packing", "packing", "data.pack", "train.pack"})

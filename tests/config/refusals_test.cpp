@@ -27,7 +27,8 @@ std::string words_of(const Divisions& where) {
     if (is_meant) words.push_back(word);
   };
   const bool shards = where.zero1 && where.zero2 && where.fsdp;
-  add(where.pp, "`pp`"), add(where.device_map, "`device_map`"), add(where.tp, "`tp`");
+  add(where.pp, "`pp`"), add(where.device_map, "`device_map`"), add(where.tp, "`tp`"),
+      add(where.cp, "`cp`");
   add(shards, "`dp_shard`");
   add(where.zero1 && !shards, "`zero1`"), add(where.zero2 && !shards, "`zero2`");
   return join(words, " or ");
@@ -56,11 +57,19 @@ TEST(Refusals, AreThoseOfTheDocument) {
 
 /// A setting divides a run in a way that a row names, exactly where its axes do.
 TEST(Refusals, AskSettingsAsTheyAskAxes) {
-  const std::vector<ParallelConfig> divided = {
-      {.strategy = kDdp},           {.strategy = kZero1},          {.strategy = kZero2},
-      {.strategy = kZero3},         {.strategy = kFsdp},           {.strategy = kHybrid},
-      {.strategy = kPipeline},      {.strategy = kTensor},         {.dp_shard = 2},
-      {.strategy = kFsdp, .pp = 2}, {.strategy = kZero1, .tp = 2}, {.pp = 2, .tp = 2}};
+  const std::vector<ParallelConfig> divided = {{.strategy = kDdp},
+                                               {.strategy = kZero1},
+                                               {.strategy = kZero2},
+                                               {.strategy = kZero3},
+                                               {.strategy = kFsdp},
+                                               {.strategy = kHybrid},
+                                               {.strategy = kPipeline},
+                                               {.strategy = kTensor},
+                                               {.dp_shard = 2},
+                                               {.strategy = kFsdp, .pp = 2},
+                                               {.strategy = kZero1, .tp = 2},
+                                               {.pp = 2, .tp = 2},
+                                               {.cp = 2}};
   for (const Refusal& row : refusals())
     for (const ParallelConfig& parallel : divided)
       EXPECT_EQ(row.where.setting(parallel).empty(), !row.where.has_any_of(axes_of(parallel, 4, 2)))

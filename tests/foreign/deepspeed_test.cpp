@@ -216,7 +216,7 @@ TEST_F(DeepSpeedTest, AxesCombine) {
   EXPECT_EQ(value_of(groups, "parallel.strategy"), "\"hybrid\"");
   EXPECT_EQ(value_of(groups, "parallel.dp_shard"), "4");
   EXPECT_EQ(value_of(groups, "parallel.tp"), "2");
-  expect_refused(R"({"sequence_parallel_size": 2})", {"sequences are not divided"});
+  EXPECT_EQ(value_of(deepspeed(R"({"sequence_parallel_size": 2})"), "parallel.cp"), "2");
   expect_refused(R"({"tensor_parallel": {"autotp_size": "two"}})", {"it takes a whole number"});
 }
 

@@ -201,5 +201,66 @@ TEST(PackedBatchArrays, OfNoTokensAreNone) {
   EXPECT_EQ(prepare_batch(documents_of({}), cache, BatchTarget(at::kCPU), {}).num_tokens(), 0);
 }
 
+/// Of ranks that do not communicate.
+class Ranks final : public layers::SequenceRanks {
+ public:
+  Ranks(int64_t rank, int64_t size) : rank_(rank), size_(size) {}
+  int64_t rank() const override { return rank_; }
+  int64_t size() const override { return size_; }
+  void sum(const at::Tensor& /*values*/) const override {}
+  void exchange(const at::Tensor& /*out*/, const at::Tensor& /*in*/,
+                const std::vector<int64_t>& /*out_rows*/,
+                const std::vector<int64_t>& /*in_rows*/) const override {}
+
+ private:
+  int64_t rank_, size_;
+};
+
+/// The parts of `ranks` ranks, one after the other, are the whole; labels are whole everywhere.
+TEST(PackedBatchArrays, AreDividedOverRanksThatShareSequences) {
+  const data::Batch batch = documents_of({5, 30, 6});
+  RopeCache cache({rope_of(RopeType::kLongRope), rope_of(RopeType::kDynamic)});
+  const Randomness randomness{3, 5, true};
+  const PackedBatch whole = prepare_batch(batch, cache, BatchTarget(at::kCPU), randomness);
+  constexpr int64_t kRanks = 4;
+  std::vector<at::Tensor> tokens, label_rows, labels, cos;
+  std::vector<uint32_t> positions;
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    const Ranks ranks(rank, kRanks);
+    BatchTarget target(at::kCPU);
+    target.sequence_ranks = &ranks;
+    const PackedBatch part = prepare_batch(batch, cache, target, randomness);
+    ASSERT_NE(part.context.share, nullptr);
+    EXPECT_EQ(part.context.cu_seqlens, batch.cu_seqlens);
+    EXPECT_TRUE(at::equal(part.labels, whole.labels));
+    tokens.push_back(part.tokens);
+    label_rows.push_back(part.label_rows + part.context.share->begin());
+    labels.push_back(part.own_of(part.labels));
+    cos.push_back(at::stack({part.context.ropes[0].cos, part.context.ropes[1].cos}));
+    for (const kernels::TokenKey& key : part.context.token_keys) positions.push_back(key.position);
+  }
+  EXPECT_TRUE(at::equal(at::cat(tokens), whole.tokens));
+  EXPECT_TRUE(at::equal(at::cat(label_rows), whole.label_rows));
+  EXPECT_TRUE(at::equal(at::cat(labels), whole.labels));
+  EXPECT_TRUE(at::equal(at::cat(cos, 1),
+                        at::stack({whole.context.ropes[0].cos, whole.context.ropes[1].cos})));
+  EXPECT_EQ(positions, std::vector<uint32_t>(batch.position_ids.begin(), batch.position_ids.end()));
+}
+
+/// Each rank has a token; those that are added have no label.
+TEST(PackedBatchArrays, OfFewerTokensThanRanksGoOn) {
+  const data::Batch batch = documents_of({2});
+  RopeCache cache({});
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    const Ranks ranks(rank, 3);
+    BatchTarget target(at::kCPU);
+    target.sequence_ranks = &ranks;
+    const PackedBatch part = prepare_batch(batch, cache, target, {});
+    EXPECT_EQ(part.num_tokens(), 1);
+    EXPECT_EQ(part.labels.numel(), 1);
+    EXPECT_EQ(part.label_rows.numel(), rank == 1 ? 1 : 0);
+  }
+}
+
 }  // namespace
 }  // namespace sftrun::model

@@ -48,14 +48,35 @@ TEST(Mesh, GroupsAlongSeveralAxes) {
 /// One rank of each group writes what all of them own.
 TEST(Mesh, KnowsTheFirstRankOfEachGroup) {
   const MeshSizes sizes{.pp = 2, .dp_replicate = 3, .dp_shard = 2, .tp = 2};
-  const auto check = [&](Axes axes) {
+  const auto check = [&](const Axes& axes) {
     for (const std::vector<int>& group : Mesh(sizes, 0).groups_along(axes))
       for (const int rank : group)
         EXPECT_EQ(Mesh(sizes, rank).is_first_along(axes), rank == group.front()) << rank;
   };
-  check(kAxesOfSameValues);
+  check(Mesh(sizes, 0).axes_of_same_values());
   check({Axis::kPp, Axis::kTp});
   check({});
+}
+
+/// Ranks that share sequences have the same part of the batch, and the first of them counts its loss.
+/// With shards they own different ones, else the same values.
+TEST(Mesh, OfRanksThatShareSequences) {
+  const config::Axes axes{
+      .dp_replicate = 2, .dp_shard = 2, .cp = 3, .level = config::ShardLevel::kWeights};
+  std::vector<int> shards, parts;
+  int counted = 0;
+  for (int rank = 0; rank < 12; ++rank) {
+    const Mesh mesh = mesh_of(axes, rank);
+    EXPECT_EQ(mesh.shards(), 6);
+    shards.push_back(mesh.shard()), parts.push_back(mesh.dp_rank());
+    counted += mesh.counts_loss_of(rank) ? 1 : 0;
+  }
+  EXPECT_EQ(shards, (std::vector<int>{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(parts, (std::vector<int>{0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3}));
+  EXPECT_EQ(counted, 4);
+  const Mesh copies = mesh_of({.dp_replicate = 2, .cp = 2}, 1);
+  EXPECT_EQ(copies.shards(), 1);
+  EXPECT_EQ(copies.axes_of_same_values(), (Axes{Axis::kDpReplicate, Axis::kCp}));
 }
 
 TEST(Mesh, IsThatOfTheRunsAxes) {

@@ -17,9 +17,10 @@ enum class Axis : uint8_t {
   kPp,           ///< pipeline: stages
   kDpReplicate,  ///< data parallelism with copies of the parameters
   kDpShard,      ///< data parallelism with shards of the parameters
+  kCp,           ///< context parallelism: parts of each sequence
   kTp,           ///< tensor parallelism: parts of each matrix
 };
-inline constexpr int64_t kNumAxes = 4;
+inline constexpr int64_t kNumAxes = 5;
 
 /// What is divided over the ranks of `dp_shard`, each level with those before it (ZeRO stages 1 to 3,
 /// arXiv:1910.02054).
@@ -31,10 +32,14 @@ enum class ShardLevel : uint8_t { kNone, kOptimizer, kGradients, kWeights };
 struct Axes {
   int64_t pp = 1;
   int64_t dp_replicate = 1, dp_shard = 1;
+  int64_t cp = 1;
   int64_t tp = 1;
-  ShardLevel level = ShardLevel::kNone;  ///< what is divided along `dp_shard`
+  ShardLevel level = ShardLevel::kNone;  ///< what is divided over `shards` ranks
   bool stages_in_process = false;        ///< parallel.device_map: stages are threads of one process
 
+  /// Ranks over which one copy of the parameters is divided. Those that share sequences are among
+  /// them: they own the same values, too.
+  int64_t shards() const { return has_shards() ? dp_shard * cp : 1; }
   /// Parts of a global batch that are computed at the same time.
   int64_t data_parts() const { return dp_replicate * dp_shard; }
   /// Devices that compute one such part together.
@@ -81,7 +86,9 @@ ShardLevel level_of(const ParallelConfig& parallel);
 std::string stage_setting(const ParallelConfig& parallel);
 /// The setting by which a device keeps a part of each matrix; empty: there is none.
 std::string tensor_setting(const ParallelConfig& parallel);
-/// One of the two; empty: there is neither.
+/// The setting by which devices share sequences; empty: there is none.
+std::string context_setting(const ParallelConfig& parallel);
+/// The setting of stages or of parts of matrices; empty: there is neither.
 std::string model_division_setting(const ParallelConfig& parallel);
 
 /// "fsdp 4 x tensor 2", "pipeline 2 x ddp 2", "single"

@@ -16,7 +16,7 @@ namespace sftrun::config {
 /// Ways in which a run is divided, by their words in the YAML. `fsdp` is every strategy that divides
 /// weights.
 struct Divisions {
-  bool pp = false, device_map = false, tp = false;
+  bool pp = false, device_map = false, tp = false, cp = false;
   bool zero1 = false, zero2 = false, fsdp = false;
 
   /// Whether a run is divided in one of these ways.

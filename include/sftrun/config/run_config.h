@@ -381,6 +381,7 @@ struct ParallelConfig {
   std::optional<int64_t> dp_replicate;  ///< copies of the model
   std::optional<int64_t> dp_shard;      ///< ranks that share one copy
   std::optional<int64_t> pp;            ///< stages; device_map: devices
+  std::optional<int64_t> cp;            ///< ranks that share each sequence
   std::optional<int64_t> tp;            ///< parts of each matrix
   Axes axes;                            ///< resolved: what the strategy and the sizes mean
   OffloadConfig offload;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "sftrun/kernels/routes.h"
+#include "sftrun/layers/sequence_share.h"
 
 /// The load-balancing loss of routers.
 namespace sftrun::layers {
@@ -26,7 +27,9 @@ struct RouterBalance {
 void count_choices(RouterBalance& balance, const at::Tensor& probabilities,
                    const kernels::Routes& routes);
 /// Computes the loss and stops counting (gradient checkpointing runs layers again).
+/// @param share other ranks have the other tokens; null: all are counted here
 /// @return the loss, unscaled; sets `d_probability` to the gradient of scale * loss
-at::Tensor close_balance(RouterBalance& balance, double scale);
+at::Tensor close_balance(RouterBalance& balance, double scale,
+                         const SequenceShare* share = nullptr);
 
 }  // namespace sftrun::layers

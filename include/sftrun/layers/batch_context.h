@@ -8,6 +8,7 @@
 
 #include "sftrun/kernels/ops.h"
 #include "sftrun/layers/balance.h"
+#include "sftrun/layers/sequence_share.h"
 
 /// Inputs of all layers beside their weights and hidden states.
 namespace sftrun::layers {
@@ -30,6 +31,9 @@ struct BatchContext : kernels::BatchMetadata {
   /// only: nothing can be trained then.
   bool adapters = true;
   std::shared_ptr<SharedLayerState> shared_state;  ///< null if layers share no state
+  /// How ranks divide the rows, in context parallelism; null: all are here. RoPE angles and token keys
+  /// are then of this rank's rows; documents, spans and chunks are of the whole micro-batch.
+  std::shared_ptr<const SequenceShare> share;
 };
 
 /// A context with only the dropout inputs (seed, step, token keys) of the given rows of a

@@ -81,8 +81,9 @@ struct DecoderOptions {
   std::function<void()> stop_point = interruption_point;
   /// Tensor parallelism: the part of each matrix that is loaded.
   spec::TensorParallel tensor;
-  const layers::TensorRanks* tensor_ranks = nullptr;             ///< null: tensor.size is 1
-  bool gradient_checkpointing = false;                           ///< of whole layers
+  const layers::TensorRanks* tensor_ranks = nullptr;      ///< null: tensor.size is 1
+  const layers::SequenceRanks* sequence_ranks = nullptr;  ///< context parallelism; null: none
+  bool gradient_checkpointing = false;                    ///< of whole layers
   layers::Recomputed recomputed = layers::Recomputed::kNothing;  ///< of parts of layers
   /// `on_unit_loaded` reads frozen weights itself, as much of them as it keeps (`unit.frozen.read`).
   bool leaves_frozen_unread = false;

@@ -21,13 +21,17 @@
 namespace sftrun::model {
 
 /// A micro-batch on its device. T tokens, N of them with a label.
+///
+/// In context parallelism (`context.share`) a rank has some of the T tokens, and of the label rows
+/// those that are among them: `own_labels` of the N labels, which are all there with their values.
 struct PackedBatch {
   at::Tensor staged;  ///< uint8: all data copied; most tensors below are views of it
   at::Tensor tokens;  ///< [T] int64
-  /// [N] int64: positions with a label, ascending; padding may follow. For a head of scores: the
-  /// position of each document that is scored (N documents).
+  /// [N] int64: rows with a label, ascending; padding may follow. For a head of scores: the row of each
+  /// document that is scored (N documents).
   at::Tensor label_rows;
-  at::Tensor labels;  ///< [N] int32
+  data::RowSpan own_labels = {};  ///< the labels of `label_rows`; with all tokens here [0, N)
+  at::Tensor labels;              ///< [N] int32
   /// [N] int64: number of the document that each labelled row belongs to; set if asked for.
   at::Tensor label_documents;
   /// [N] int64: data::LabelKind; set if some are asked for.
@@ -54,6 +58,8 @@ struct PackedBatch {
   const at::Tensor& values_of(data::LabelColumn column) const {
     return label_values[static_cast<size_t>(column)];
   }
+  /// Of values of all labels [N, …] those of `label_rows`; undefined if `of_labels` is.
+  at::Tensor own_of(const at::Tensor& of_labels) const;
 };
 
 struct Randomness {
@@ -76,7 +82,9 @@ struct BatchTarget {
   std::optional<int64_t> pad_token;  ///< it is not the last token where others are before it
   bool is_before_embedding = true;   ///< false: a stage of a pipeline that gets hidden states
   bool has_rope_axes = false;        ///< M-RoPE: rows of images have positions on three axes
-  std::shared_ptr<ImageSource> images = {};                   ///< null: micro-batches have none
+  const layers::SequenceRanks* sequence_ranks =
+      nullptr;                               ///< null: all tokens of a micro-batch are here
+  std::shared_ptr<ImageSource> images = {};  ///< null: micro-batches have none
   const std::vector<FeatureProjector>* projectors = nullptr;  ///< of the model; null: none
   at::ScalarType features_dtype = at::kFloat;
   /// Takes note of images and features that cannot be read, of which zeros take the place; null: they are errors.
@@ -114,6 +122,7 @@ struct BatchOptions {
 std::span<const int32_t> scored_part(std::span<const int32_t> tokens,
                                      std::optional<int64_t> pad_token);
 
+/// With `BatchTarget::sequence_ranks` the rows of this rank.
 /// @param batch as formed by data::make_batch; may be empty (T = 0)
 /// Loads its images, too.   @pre with images, options.sizes is not set
 /// @throws DataError for an image if the target has no tower; data::MediaError for images and features that cannot be read, unless the

@@ -19,18 +19,30 @@ class ImageSource {
   virtual layers::TowerInput load(const data::Batch& batch, data::MediaFaults* faults) = 0;
 };
 
-/// The embeddings of `rows` are replaced by the tower's features.
+/// Where features stand in the text. In context parallelism a rank computes all of them, and has the
+/// rows of some.
+struct FeaturePlaces {
+  at::Tensor rows;     ///< [n] int64, of the tokens that are here, in the features' order
+  at::Tensor numbers;  ///< [n] int64: which of the N features these are; undefined: all, n = N
+  /// @param all [N, …]   @return [n, …]
+  at::Tensor of_rows(const at::Tensor& all) const;
+  /// The gradient of all features [N, …] from that of the rows [n, …].
+  at::Tensor of_all(const at::Tensor& gradient, int64_t num_features) const;
+};
+
+/// The embeddings of `places` are replaced by the tower's features, of which each merged square of
+/// patches has one.
 struct PackedImages {
   layers::TowerInput input;
   layers::TowerLayout layout;
-  at::Tensor rows;  ///< [N] int64, in the images' order. Each merged square of patches has one.
+  FeaturePlaces places;
 };
 
-/// The embeddings of `rows` are replaced by what a projector makes of features.
+/// The embeddings of `places` are replaced by what a projector makes of features.
 struct PackedFeatures {
   int64_t projector = 0;  ///< number in `ArchSpec::projectors`
   at::Tensor values;      ///< [N, input_width] in the compute dtype
-  at::Tensor rows;        ///< [N] int64
+  FeaturePlaces places;
 };
 
 /// hidden[rows] = features.   @pre there are as many (ImageSource::load has checked images, data::read_features features)

@@ -17,7 +17,8 @@ struct RankBytes {
 };
 /// A number for each collective of one rank.
 struct PerCollective {
-  int64_t all_reduce = 0, all_gather = 0, reduce_scatter = 0, broadcast = 0, send = 0, recv = 0;
+  int64_t all_reduce = 0, all_gather = 0, reduce_scatter = 0, all_to_all = 0, broadcast = 0,
+          send = 0, recv = 0;
 };
 struct RankReport {
   RankBytes bytes;

@@ -13,13 +13,13 @@
 namespace sftrun::parallel {
 
 /// Calls of one kind of collective by a rank, and the bytes of the tensors that it passed: of an
-/// all-gather its own part, of a reduce-scatter the whole input, of a broadcast only at the root.
+/// all-gather its own part, of a reduce-scatter or all-to-all the whole input, of a broadcast only at the root.
 struct CollectiveCount {
   int64_t calls = 0;
   uint64_t bytes = 0;
 };
 struct CollectiveCounts {
-  CollectiveCount all_reduce, all_gather, reduce_scatter, broadcast, send, recv;
+  CollectiveCount all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv;
 };
 
 /// A collective that was started. Its tensors must stay alive, and must not be read or written,
@@ -73,6 +73,10 @@ class Group {
   /// @param out [n]   @param in [size * n], contiguous
   void reduce_scatter_into(const at::Tensor& out, const at::Tensor& in);
   StartedCollective reduce_scatter_into_async(const at::Tensor& out, const at::Tensor& in);
+  /// Sends to each rank its rows of `in`, and receives those for this rank, in rank order.
+  /// @param out, in [rows, …], contiguous, of one dtype   @param out_rows, in_rows [size]
+  void all_to_all(const at::Tensor& out, const at::Tensor& in, const std::vector<int64_t>& out_rows,
+                  const std::vector<int64_t>& in_rows);
   /// Copies `tensor` of the rank `root` of this group to all ranks.
   void broadcast(const at::Tensor& tensor, int root);
   /// Point to point; `tag` distinguishes messages between the same two ranks (Gloo only: NCCL keeps

@@ -20,13 +20,13 @@ class MeshGroups {
   Communicator& comm() const { return *comm_; }
   const Mesh& mesh() const { return mesh_; }
   /// This rank's group along `axes`: a group of one if their sizes are 1.
-  Group along(Axes axes);
+  Group along(const Axes& axes);
   /// Of this rank's group along `axis` the neighbours with which it makes a group of `count`.
   /// @pre count divides the size of the axis
   Group neighbours(Axis axis, int count);
   /// The same ranks as of `along`, whose calls are not ordered with those of other groups.
   /// @param purpose names it, new for each call
-  Group own_along(Axes axes, const std::string& purpose);
+  Group own_along(const Axes& axes, const std::string& purpose);
   /// Of each group along `axis` its first and last rank; a group of one for ranks between them.
   Group ends_of(Axis axis, const std::string& purpose);
 
@@ -35,7 +35,7 @@ class MeshGroups {
   Group made_once(RankLists groups, const std::string& name, const std::string& axes);
   Group make(const RankLists& groups, const std::string& name, const GroupOptions& options);
   /// "dp_shard", "pp+tp": the axes that have several ranks.
-  std::string name_of(Axes axes) const;
+  std::string name_of(const Axes& axes) const;
   Communicator* comm_;
   Mesh mesh_;
   std::map<RankLists, Group> made_;

@@ -15,7 +15,7 @@
 /// The parts of a model's units that one rank keeps, taken while the model is loaded.
 namespace sftrun::parallel {
 
-/// What a strategy divides over the ranks of `dp_shard`. Optimizer state and fp32 master weights are
+/// What a strategy divides over the ranks of `Mesh::shard_axes`. Optimizer state and fp32 master weights are
 /// always divided.
 struct Sharding {
   bool gradients =
@@ -37,7 +37,7 @@ Sharding sharding_of(config::ShardLevel level);
 /// The parts of the units that this rank keeps.
 class UnitShards {
  public:
-  /// @param mesh divides each unit into `dp_shard` equal parts
+  /// @param mesh divides each unit into `shards()` equal parts
   UnitShards(const Sharding& sharding, const Mesh& mesh);
 
   /// Keeps this rank's part of a unit, reading no more than that of tensors that are not in memory
@@ -51,7 +51,7 @@ class UnitShards {
   const Mesh& mesh() const { return mesh_; }
 
   /// Ranks over which frozen bytes are divided.
-  int64_t frozen_parts() const { return sharding_.parameters ? mesh_.sizes().dp_shard : 1; }
+  int64_t frozen_parts() const { return sharding_.parameters ? mesh_.shards() : 1; }
   /// This rank's part of a tensor that is divided into `parts`, as a view.
   at::Tensor part_of(const at::Tensor& flat, int64_t parts) const;
 
@@ -59,7 +59,7 @@ class UnitShards {
   struct Parts {
     /// [bytes / frozen_parts()] uint8; undefined: no frozen tensors, or they stay where they are
     at::Tensor frozen;
-    at::Tensor master;  ///< [n / dp_shard] fp32; undefined: none of it trains
+    at::Tensor master;  ///< [n / shards] fp32; undefined: none of it trains
   };
   /// Of a unit that was not taken: undefined ones.
   Parts& parts(int64_t unit);

@@ -15,8 +15,8 @@
 /// compares every row with LibTorch's allocator.
 namespace sftrun::plan {
 
-/// One micro-batch of a data-parallel rank. The devices of such a rank compute all of its tokens:
-/// StepContext takes a device's part of the model, not of the tokens.
+/// One micro-batch of a data-parallel rank. Where several devices compute it together, StepContext takes
+/// a device's part of the model, and in context parallelism of the tokens.
 struct MicroBatchShape {
   int64_t tokens = 0;
   int64_t element_bytes = 4;  ///< of the compute dtype
@@ -33,6 +33,8 @@ struct StepContext {
   StepContext(const spec::ArchSpec& whole, const config::RunConfig& config,
               const MicroBatchShape& shape);
 
+  /// Devices that share each sequence. Mixers have all of its tokens, and a part of the heads.
+  int64_t sharing() const { return config.parallel.axes.cp; }
   /// Bytes of a tensor [tokens, columns] in the compute dtype, and in fp32.
   int64_t rows(int64_t columns) const { return shape.tokens * columns * shape.element_bytes; }
   int64_t fp32_rows(int64_t columns) const { return shape.tokens * columns * 4; }

@@ -20,6 +20,11 @@ void require_model(const spec::ArchSpec& arch, const config::RunConfig& config,
 /// @param place of parallel.tp   @throws ConfigError if they cannot be divided so
 void require_parts(const spec::ArchSpec& arch, int64_t parts, const std::string& place);
 
+/// The heads of the model, of which each rank that shares a sequence computes some.
+/// @param axes resolved   @param place of parallel.cp   @throws ConfigError if they cannot be divided so
+void require_shared_heads(const spec::ArchSpec& arch, const config::Axes& axes,
+                          const std::string& place);
+
 /// Why the run cannot be divided as its axes say: the table of refusals, the sizes of the model, and
 /// the blocks in which frozen weights are stored or will be quantised. Empty: it can.
 /// @param blocks of the model's files

@@ -43,7 +43,7 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
   field(parallel.dp_replicate, "dp_replicate",
         between(1, kMaxDevices).otherwise("the remaining devices"), kAny,
         "Number of copies of the model, each with its part of the batch. The product of "
-        "dp_replicate, dp_shard, pp and tp is the number of all devices.",
+        "dp_replicate, dp_shard, pp, cp and tp is the number of all devices.",
         "2");
   field(
       parallel.dp_shard, "dp_shard", between(1, kMaxDevices).otherwise("as the strategy says"),
@@ -54,14 +54,20 @@ void visit_fields(ParallelConfig& parallel, Visitor&& field) {
       "8");
   field(parallel.pp, "pp", between(1, kMaxDevices).otherwise("as the strategy says"), kAny,
         "Number of stages into which the layers are divided. If it is not set, pipeline takes all "
-        "remaining devices. It can be combined with dp_shard, dp_replicate and tp. For "
+        "remaining devices. It can be combined with dp_shard, dp_replicate, cp and tp. For "
         "device_map: the number of devices to use. train.grad_accum should be several times as "
         "large.",
+        "4");
+  field(parallel.cp, "cp", between(1, kMaxDevices).otherwise("1"), kAny,
+        "Number of devices that share each sequence, for long contexts: each has a part of its "
+        "tokens, and of the heads while attention runs, so that activations are divided by it. The "
+        "number of attention heads must be a multiple of it. It can be combined with dp_shard, "
+        "dp_replicate, pp and tp; what dp_shard divides is then divided over these devices, too.",
         "4");
   field(parallel.tp, "tp", between(1, kMaxDevices).otherwise("as the strategy says"), kAny,
         "Number of devices that divide each matrix. If it is not set, tensor takes all remaining "
         "devices. The number of attention heads must be a multiple of it. It can be combined with "
-        "dp_shard, dp_replicate and pp.",
+        "dp_shard, dp_replicate, cp and pp.",
         "2");
   field(parallel.fetch, "fetch", any(), kAny,
         "How often divided or offloaded weights are copied to a device. per_micro_batch: for the "

@@ -44,7 +44,7 @@ std::string why_no_buckets(const RunConfig& run, const RunFacts& facts, const ch
   const Axes& axes = parallel.axes;
   if (const std::string setting = sums_by_unit(parallel, facts); !setting.empty())
     return fmt::format(" with {}, which sums gradients {}", setting, instead);
-  return facts.world_size && axes.divides_model() && axes.dp_replicate == 1
+  return facts.world_size && axes.divides_model() && axes.dp_replicate * axes.cp == 1
              ? fmt::format(
                    " with parallel.strategy {} of all processes: no gradients are "
                    "summed over copies",
@@ -66,6 +66,8 @@ std::string why_no_graphs(const RunConfig& run, const RunFacts& facts) {
   if (!setting.empty()) return " with " + setting;
   if (const std::string divided = model_division_setting(parallel); !divided.empty())
     return " with " + divided;
+  if (const std::string context = context_setting(parallel); !context.empty())
+    return " with " + context;
   const bool overlaps = parallel.strategy == Strategy::kDdp && !run.tuning.trains_adapter();
   return overlaps ? fmt::format(" with tuning.mode {} on several devices", word_of(run.tuning.mode))
                   : "";
@@ -74,7 +76,7 @@ std::string why_no_graphs(const RunConfig& run, const RunFacts& facts) {
 /// Why nothing is divided over the ranks of `dp_shard`; empty: something is, or may be.
 std::string why_no_shards(const RunConfig& run, const RunFacts& facts) {
   const Axes& axes = run.parallel.axes;
-  if (facts.world_size.value_or(1) == 1 || !axes.has_shards() || axes.dp_shard > 1) return "";
+  if (facts.world_size.value_or(1) == 1 || !axes.has_shards() || axes.shards() > 1) return "";
   return fmt::format(": parallel.dp_shard is 1 on {} processes ({}), so nothing is sharded",
                      *facts.world_size, describe(axes));
 }

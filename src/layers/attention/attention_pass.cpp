@@ -97,9 +97,8 @@ at::Tensor AttentionPass::add_attended(const at::Tensor& x, const at::Tensor& at
 at::Tensor AttentionPass::forward(const at::Tensor& x, Run* keep) {
   const at::Tensor copy = copy_for_sum(x, l_.mixer_in, a_.joint_output, l_.mixer_out);
   const AttentionInputs in = project(x, keep, copy);
-  kernels::AttentionOutput attention =
-      kernels::attention_forward(in.q, in.k, in.v, batch_, a_.shape, a_.sinks.weight);
-  at::Tensor y = add_attended(x, gated_attention(attention.out, in.gate), keep, copy);
+  SharedAttention::Output attention = shared_.forward(in.q, in.k, in.v);
+  at::Tensor y = add_attended(x, gated_attention(attention.rows, in.gate), keep, copy);
   if (keep) {
     keep->x = x;
     keep->attention = std::move(attention);
@@ -114,17 +113,14 @@ at::Tensor AttentionPass::backward(Run run, const at::Tensor& grad, bool needs_d
                                  a_.q_norm.parameter != nullptr || a_.k_norm.parameter != nullptr ||
                                  a_.sinks.parameter != nullptr;
   at::Tensor d_attended =
-      join_backward(grad, gated_attention(run.attention.out, run.gate), a_.output, a_.joint_output,
+      join_backward(grad, gated_attention(run.attention.rows, run.gate), a_.output, a_.joint_output,
                     l_.mixer_out, run.joined, through_attention);
   if (!through_attention) return {};
   at::Tensor d_gate;
   if (a_.gates_output)
     std::tie(d_attended, d_gate) =
-        gated_attention_backward(d_attended, run.attention.out, run.gate);
-  if (a_.sinks.parameter) {
-    a_.sinks.parameter->grad.add_(
-        kernels::attention_sinks_grad(d_attended, run.attention, a_.sinks.weight));
-  }
+        gated_attention_backward(d_attended, run.attention.rows, run.gate);
+  if (a_.sinks.parameter) shared_.add_sinks_gradient(d_attended, run.attention.kept);
   if (joins(a_.joint_qkv, grad)) {
     const at::Tensor all = kernels::empty_rows(run.x.size(0), a_.joint_qkv.out_features(),
                                                a_.joint_qkv.spare(), run.x.options());
@@ -176,8 +172,8 @@ void AttentionPass::joint_attention_backward(const Run& run, const at::Tensor& d
                                              const std::vector<at::Tensor>& into) const {
   const RawHeads query{run.q, &a_.q_norm}, key{run.k, &a_.k_norm};
   const std::vector<at::Tensor> read = heads_.forward_again({query, key});
-  const kernels::AttentionGrads d = kernels::attention_backward(d_attended, read[0], read[1], run.v,
-                                                                run.attention, batch_, a_.shape);
+  const kernels::AttentionGrads d =
+      shared_.backward(d_attended, read[0], read[1], run.v, run.attention.kept);
   const std::vector<at::Tensor> rstd = {run.q_rstd, run.k_rstd, {}};
   if (a_.q_norm.parameter || a_.k_norm.parameter) {
     const auto grads = heads_.backward({query, key}, {d.dq, d.dk}, rstd);
@@ -192,17 +188,15 @@ kernels::AttentionGrads AttentionPass::through_attention_backward(
   const RawHeads query{run.q, &a_.q_norm}, key{run.k, &a_.k_norm};
   if (a_.borrows_keys()) {
     SharedLayerState::Keys& keys = shared_keys();
-    kernels::AttentionGrads d =
-        kernels::attention_backward(d_attended, heads_.forward_again({query})[0], keys.k, keys.v,
-                                    run.attention, batch_, a_.shape);
+    kernels::AttentionGrads d = shared_.backward(d_attended, heads_.forward_again({query})[0],
+                                                 keys.k, keys.v, run.attention.kept);
     keys.dk = keys.dk.defined() ? keys.dk + d.dk : d.dk;
     keys.dv = keys.dv.defined() ? keys.dv + d.dv : d.dv;
     return {heads_.backward({query}, {d.dq}, {run.q_rstd})[0], {}, {}};
   }
   const std::vector<at::Tensor> read = heads_.forward_again({query, key});
-  kernels::AttentionGrads d =
-      kernels::attention_backward(d_attended, read[0], read[1], normed_heads(run.v, a_.v_norm).y,
-                                  run.attention, batch_, a_.shape);
+  kernels::AttentionGrads d = shared_.backward(
+      d_attended, read[0], read[1], normed_heads(run.v, a_.v_norm).y, run.attention.kept);
   if (a_.shares_kv) {
     const SharedLayerState::Keys& keys = shared_keys();
     if (keys.dk.defined()) d.dk.add_(keys.dk), d.dv.add_(keys.dv);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "attention/heads_pass.h"
+#include "attention/shared_attention.h"
 #include "fused_block.h"
 #include "sftrun/layers/attention.h"
 
@@ -18,7 +19,10 @@ struct AttentionInputs {
 class AttentionPass final : public FusedBlock, public MixerPass {
  public:
   AttentionPass(const Layer& layer, const Attention& attention, const BatchContext& batch)
-      : FusedBlock(layer, batch), a_(attention), heads_(attention, batch) {}
+      : FusedBlock(layer, batch),
+        a_(attention),
+        heads_(attention, batch),
+        shared_(attention, batch) {}
   at::Tensor forward(const at::Tensor& x, bool keeps) override;
   at::Tensor backward(const at::Tensor& grad, bool needs_dx) override;
   bool needs_gradient() const override;
@@ -36,7 +40,7 @@ class AttentionPass final : public FusedBlock, public MixerPass {
     at::Tensor gate;                    ///< of the attention output, before its sigmoid
     at::Tensor q, k, v;                 ///< as attention reads them, or before norms and RoPE
     at::Tensor q_rstd, k_rstd, v_rstd;  ///< if they have norms
-    kernels::AttentionOutput attention;
+    SharedAttention::Output attention;
     LowRank qkv_low;
     at::Tensor joint_low;  ///< of joint linears; replaces `qkv_low`
     Joined joined;
@@ -64,6 +68,7 @@ class AttentionPass final : public FusedBlock, public MixerPass {
 
   const Attention& a_;
   const HeadsPass heads_;
+  const SharedAttention shared_;
   std::optional<Run> run_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "delta_net/rule_heads.h"
 #include "linear/fused_linears.h"
 #include "sftrun/core/error.h"
 #include "sftrun/kernels/causal_conv.h"
@@ -17,19 +18,16 @@ LinearGroup projections(const DeltaNet& net) {
   return {&net.in_qkv, &net.in_z, &net.in_b, &net.in_a};
 }
 
-kernels::RuleShape shape_of(const DeltaNet& net) {
-  return {net.num_key_heads, net.num_value_heads, net.key_dim, net.value_dim};
-}
-
 /// Decay and update gate per token and head, fp32.
 struct Gates {
   at::Tensor g, beta;  // [T, H]
   at::Tensor rate;     // [H]: -exp(a_log)
 };
-Gates gates_of(const DeltaNet& net, const at::Tensor& a, const at::Tensor& b) {
+Gates gates_of(const at::Tensor& a_log, const at::Tensor& dt_bias, const at::Tensor& a,
+               const at::Tensor& b) {
   Gates gates;
-  gates.rate = net.a_log.weight.to(at::kFloat).exp().neg_();
-  gates.g = at::softplus(a.to(at::kFloat) + net.dt_bias.weight.to(at::kFloat)).mul_(gates.rate);
+  gates.rate = a_log.to(at::kFloat).exp().neg_();
+  gates.g = at::softplus(a.to(at::kFloat) + dt_bias.to(at::kFloat)).mul_(gates.rate);
   gates.beta = at::sigmoid(b.to(at::kFloat));
   return gates;
 }
@@ -101,31 +99,34 @@ at::Tensor gated_norm_backward(const DeltaNet& net, DeltaRun& run, const at::Ten
 }
 
 /// Gradient of g [T, H] -> gradients of a, a_log and dt_bias.
-void decay_backward(const DeltaNet& net, const Gates& gates, const at::Tensor& d_g,
-                    const at::Tensor& a, ProjectionGrads& grads) {
-  if (net.a_log.parameter) net.a_log.parameter->grad.add_((d_g * gates.g).sum(0));
-  const at::Tensor slope = at::sigmoid(a.to(at::kFloat) + net.dt_bias.weight.to(at::kFloat));
+void decay_backward(const DeltaNet& net, const RuleHeads& heads, const Gates& gates,
+                    const at::Tensor& d_g, const at::Tensor& a, ProjectionGrads& grads) {
+  if (net.a_log.parameter) heads.add_gradient(net.a_log, (d_g * gates.g).sum(0));
+  const at::Tensor slope = at::sigmoid(a.to(at::kFloat) + heads.dt_bias().to(at::kFloat));
   const at::Tensor d_a = slope.mul_(d_g).mul_(gates.rate);
-  if (net.dt_bias.parameter) net.dt_bias.parameter->grad.add_(d_a.sum(0));
-  grads.a = d_a.to(a.scalar_type());
+  if (net.dt_bias.parameter) heads.add_gradient(net.dt_bias, d_a.sum(0));
+  grads.a = heads.rows(d_a.to(a.scalar_type()));
 }
 
 /// Gradient of the recurrence's output -> gradients of qkv, b and a.
 void rule_and_conv_backward(const DeltaNet& net, const DeltaRun& run, const at::Tensor& d_read,
                             const BatchContext& batch, bool needs_d_qkv, ProjectionGrads& grads) {
   const kernels::Chunks chunks = kernels::chunks_of(batch, d_read.device());
-  const Gates gates = gates_of(net, run.a, run.b);
-  const at::Tensor convolved = kernels::causal_conv_forward(run.qkv, net.conv.weight, chunks);
-  const kernels::RuleGrads rule = kernels::delta_rule_backward(
-      chunks.cut(d_read), rule_inputs(gates, convolved, chunks), shape_of(net), chunks);
-  grads.b = chunks.join(rule.b.transpose(1, 2)).to(run.b.scalar_type());
-  decay_backward(net, gates, chunks.join(rule.g.transpose(1, 2)), run.a, grads);
+  const RuleHeads heads(net, batch);
+  const at::Tensor qkv = heads.columns_of_channels(run.qkv), a = heads.columns(run.a);
+  const Gates gates = gates_of(heads.a_log(), heads.dt_bias(), a, heads.columns(run.b));
+  const at::Tensor convolved = kernels::causal_conv_forward(qkv, heads.conv(), chunks);
+  const kernels::RuleGrads rule =
+      kernels::delta_rule_backward(chunks.cut(heads.columns(d_read)),
+                                   rule_inputs(gates, convolved, chunks), heads.shape(), chunks);
+  grads.b = heads.rows(chunks.join(rule.b.transpose(1, 2)).to(run.b.scalar_type()));
+  decay_backward(net, heads, gates, chunks.join(rule.g.transpose(1, 2)), a, grads);
   if (!needs_d_qkv && !net.conv.parameter) return;
-  const kernels::ConvGrads conv = kernels::causal_conv_backward(
-      at::silu_backward(rule.qkv, convolved), run.qkv, net.conv.weight, chunks, needs_d_qkv,
-      net.conv.parameter != nullptr);
-  if (net.conv.parameter) net.conv.parameter->grad.add_(conv.weight);
-  grads.qkv = conv.x;
+  const kernels::ConvGrads conv =
+      kernels::causal_conv_backward(at::silu_backward(rule.qkv, convolved), qkv, heads.conv(),
+                                    chunks, needs_d_qkv, net.conv.parameter != nullptr);
+  if (net.conv.parameter) heads.add_conv_gradient(conv.weight);
+  if (needs_d_qkv) grads.qkv = heads.rows_of_channels(conv.x);
 }
 
 /// Backward pass of the projections that train or lead to dx.
@@ -155,11 +156,13 @@ at::Tensor delta_net_forward(const DeltaNet& net, const at::Tensor& x, const Bat
   const auto projected = linears_forward(x, projections(net), batch, keep ? &run.low : nullptr);
   run.qkv = projected[0], run.z = projected[1], run.b = projected[2], run.a = projected[3];
   const kernels::Chunks chunks = kernels::chunks_of(batch, x.device());
-  const kernels::RuleInputs in =
-      rule_inputs(gates_of(net, run.a, run.b),
-                  kernels::causal_conv_forward(run.qkv, net.conv.weight, chunks), chunks);
-  run.read = chunks.join(kernels::delta_rule_forward(in, shape_of(net), chunks, x.scalar_type(),
-                                                     state ? &state->memory : nullptr));
+  const RuleHeads heads(net, batch);
+  const kernels::RuleInputs in = rule_inputs(
+      gates_of(heads.a_log(), heads.dt_bias(), heads.columns(run.a), heads.columns(run.b)),
+      kernels::causal_conv_forward(heads.columns_of_channels(run.qkv), heads.conv(), chunks),
+      chunks);
+  run.read = heads.rows(chunks.join(kernels::delta_rule_forward(
+      in, heads.shape(), chunks, x.scalar_type(), state ? &state->memory : nullptr)));
   if (state) state->conv = last_inputs(run.qkv, net.conv.weight.size(1) - 1);
   at::Tensor out = gated_norm(net, run.read, run.z);
   if (keep) *keep = std::move(run);
@@ -195,7 +198,7 @@ at::Tensor delta_net_step(const DeltaNet& net, const at::Tensor& x, const BatchC
   const at::Tensor q = of_value_heads(kernels::unit_rows(heads(0, keys, net.key_dim), length).rows),
                    k = of_value_heads(kernels::unit_rows(heads(keys, keys, net.key_dim), 1).rows),
                    v = heads(2 * keys, convolved.size(0) - 2 * keys, net.value_dim);
-  const Gates gates = gates_of(net, a, b);
+  const Gates gates = gates_of(net.a_log.weight, net.dt_bias.weight, a, b);
   const auto per_head = [](const at::Tensor& gate) { return gate.view({-1, 1, 1}); };
   state.memory = state.memory * per_head(gates.g.exp());
   const at::Tensor corrected =

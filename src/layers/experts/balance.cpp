@@ -15,9 +15,24 @@ void count_choices(RouterBalance& balance, const at::Tensor& probabilities,
   balance.rows += probabilities.size(0);
 }
 
-at::Tensor close_balance(RouterBalance& balance, double scale) {
+namespace {
+
+/// The counts of the tokens of all ranks.
+void add_other_ranks(RouterBalance& balance, const SequenceShare& share) {
+  const int64_t own = share.end() - share.begin();
+  balance.rows = balance.rows / own * share.num_rows();
+  balance.ends = balance.ends.clone();
+  balance.probability = balance.probability.clone();
+  share.ranks().sum(balance.ends);
+  share.ranks().sum(balance.probability);
+}
+
+}  // namespace
+
+at::Tensor close_balance(RouterBalance& balance, double scale, const SequenceShare* share) {
   balance.counts = false;
   if (balance.rows == 0) return at::zeros({}, at::kDouble);
+  if (share != nullptr) add_other_ranks(balance, *share);
   const auto rows = static_cast<double>(balance.rows);
   const auto num_experts = static_cast<double>(balance.ends.numel());
   const at::Tensor chosen =

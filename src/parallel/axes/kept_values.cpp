@@ -49,7 +49,7 @@ KeptValues::KeptValues(bool gathers_masters, const DistributedModel& model, Unit
     units_[static_cast<size_t>(parameter.unit)].reads_masters |=
         gathers_masters_ || parameter.in_fp32 || whole->compute.is_same(whole->master);
     const int64_t size = model_.parameters.owns(parameter.unit) ? size_of(parameter.unit) : 0;
-    const int64_t begin = shards.mesh().rank(Axis::kDpShard) * size, end = begin + size,
+    const int64_t begin = shards.mesh().shard() * size, end = begin + size,
                   first = std::clamp(parameter.offset, begin, end),
                   last = std::clamp(parameter.offset + parameter.numel, begin, end);
     owned_.pieces.push_back({&parameter, first < last ? first - parameter.offset : 0, last - first,

@@ -15,8 +15,8 @@ ShardedGradients::ShardedGradients(MeshGroups& groups, const DistributedModel& m
     : model_(model),
       kept_(kept),
       before_summing_(std::move(before_summing)),
-      shard_group_(groups.along({Axis::kDpShard})),
-      replicas_(groups.along(kAxesOfSameValues)),
+      shard_group_(groups.along(groups.mesh().shard_axes())),
+      replicas_(groups.along(groups.mesh().axes_of_same_values())),
       states_(model.units.size()) {
   if (model.device.is_cuda() && kept.are_on_host()) to_host_.emplace(model.device);
 }

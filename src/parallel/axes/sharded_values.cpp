@@ -18,7 +18,7 @@ ShardedValues::ShardedValues(bool gathers_masters, MeshGroups& groups,
     : gathers_masters_(gathers_masters),
       model_(model),
       shards_(std::move(shards)),
-      shard_group_(groups.along({Axis::kDpShard})),
+      shard_group_(groups.along(groups.mesh().shard_axes())),
       kept_(gathers_masters, model, *shards_),
       gradients_(groups, model, kept_, [this](int64_t unit) { tell_summing(unit); }),
       states_(model.units.size()) {
@@ -73,7 +73,7 @@ void ShardedValues::start_gathering(int64_t unit) {
   const FlatValues* flat = buffers(unit);
   if (flat == nullptr) return;
   tell_reading(unit);
-  const int64_t parts = shards_->mesh().sizes().dp_shard;
+  const int64_t parts = shards_->mesh().shards();
   const KeptValues::OfUnit& kept = kept_.unit(unit);
   const bool of_start = model_.parameters.reads_start();
   if (kept.reads_masters) bring(unit_state, flat->master, kept.master(of_start), parts);

@@ -27,7 +27,7 @@ WholeValues::WholeValues(const WholeValuesOptions& options, MeshGroups& groups,
                          const DistributedModel& model)
     : model_(model),
       owned_(model.parameters),
-      replicas_(groups.along(kAxesOfSameValues)),
+      replicas_(groups.along(groups.mesh().axes_of_same_values())),
       overlaps_reduction_(options.overlaps_reduction && replicas_.size() > 1),
       reducer_(replicas_, owned_.flat.grad, owned_unit_ranges(model), options.bucket_cap_bytes,
                options.gradients_sent_as),

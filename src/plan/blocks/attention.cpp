@@ -7,7 +7,7 @@ namespace {
 /// products.
 int64_t packed_heads(const StepContext& step, const spec::AttentionSizes& sizes) {
   constexpr int64_t kPacked = 8;
-  return step.fp32_rows(kPacked * step.shape.threads * sizes.head_dim);
+  return step.fp32_rows(kPacked * step.shape.threads * sizes.head_dim) * step.sharing();
 }
 
 /// The gradients of q, k and v for each query head.
@@ -36,6 +36,18 @@ int64_t beside_gradients(const StepContext& step, const spec::AttentionSizes& si
   return std::max(heads, input + norm_backward(step));
 }
 
+/// Of sequences that are shared (src/layers/attention/shared_attention.cpp): what attention read, as
+/// rows beside its columns, is kept; queries, keys and values, the gradient of the output, and a message
+/// on its way are there beside the gradients of q, k and v.
+struct SharedBytes {
+  int64_t kept = 0, in_backward = 0;
+};
+SharedBytes shared_bytes(const StepContext& step, const spec::AttentionSizes& sizes) {
+  if (step.sharing() == 1) return {};
+  const int64_t copies = std::max<int64_t>(1, step.sharing() / sizes.num_kv_heads);
+  return {step.rows(sizes.queries()), step.rows(3 * sizes.queries() + 4 * copies * sizes.keys())};
+}
+
 TrainingBytes training(const StepContext& step, int64_t layer) {
   const spec::AttentionSizes sizes = spec::attention_sizes(step.arch, layer);
   const int64_t gates = step.arch.attention_gate ? sizes.queries() : 0,
@@ -44,7 +56,9 @@ TrainingBytes training(const StepContext& step, int64_t layer) {
       step.shape.on_gpu
           ? beside_gradients(step, sizes)
           : head_gradients(step, sizes) + packed_heads(step, sizes) + normed_heads(step, sizes);
-  return {.kept = projected + step.fp32_rows(sizes.num_heads), .in_backward = projected + beside};
+  const SharedBytes shared = shared_bytes(step, sizes);
+  return {.kept = projected + shared.kept + step.fp32_rows(sizes.num_heads),
+          .in_backward = projected + beside + shared.in_backward};
 }
 
 /// Queries, keys and values before and after RoPE, or queries, keys, values, what they read and, with

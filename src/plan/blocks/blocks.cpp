@@ -43,6 +43,7 @@ StepContext::StepContext(const spec::ArchSpec& whole, const config::RunConfig& r
       has_dropout(has_adapters(run, micro_batch.tower) && run.tuning.lora.dropout > 0),
       joins_linears(shape.on_gpu && !trains_base && !has_dora && !has_dropout),
       tower_training(whole, run.tuning, micro_batch.tower) {
+  shape.tokens = (shape.tokens + run.parallel.axes.cp - 1) / run.parallel.axes.cp;
   trains_embedding = plan::trains_embedding(whole, run.tuning, micro_batch.tower);
   trains_head = plan::trains_head(whole, run.tuning, micro_batch.tower);
 }

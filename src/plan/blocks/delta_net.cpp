@@ -16,8 +16,9 @@ double heads_per_key(const spec::DeltaNetSpec& net) {
 double heads_at_once(const StepContext& step) {
   const spec::DeltaNetSpec& net = step.arch.delta_net;
   constexpr double kPairs = 1 << 11;
-  const auto key_heads = static_cast<double>(net.num_key_heads),
-             chunks = static_cast<double>(step.shape.tokens) / kChunk;
+  const auto sharing = static_cast<double>(step.sharing()),
+             key_heads = std::max(1.0, static_cast<double>(net.num_key_heads) / sharing),
+             chunks = static_cast<double>(step.shape.tokens) * sharing / kChunk;
   const double at_once = step.shape.on_gpu
                              ? std::max(1.0, std::floor(kPairs / (chunks * heads_per_key(net))))
                              : static_cast<double>(step.shape.threads);
@@ -28,7 +29,7 @@ double heads_at_once(const StepContext& step) {
 /// @param of_key, of_value values per token, of a head of keys and of a head of values
 int64_t rule_bytes(const StepContext& step, double of_key, double of_value) {
   const double values = of_key + heads_per_key(step.arch.delta_net) * of_value;
-  return std::llround(static_cast<double>(kFp32 * step.shape.tokens) * values *
+  return std::llround(static_cast<double>(kFp32 * step.shape.tokens * step.sharing()) * values *
                       heads_at_once(step));
 }
 
@@ -54,9 +55,12 @@ TrainingBytes training(const StepContext& step, int64_t /*layer*/) {
   const int64_t channels = net.channels(), outputs = net.values(), heads = net.num_value_heads;
   // In the backward pass: the convolution's output, before and after SiLU, and its gradient, in fp32;
   // the normed input; gradients of the block's output and of the recurrence's, as rows and as chunks.
+  // Of sequences that are shared also the channels of this device's heads, and their gradient's parts.
+  const int64_t exchanged = step.sharing() > 1 ? step.rows(3 * channels + 2 * outputs) : 0;
   return {.kept = step.rows(channels + 3 * outputs + 2 * heads),
           .in_backward = step.fp32_rows(3 * channels + 4 * heads) +
-                         step.rows(step.arch.hidden_size + 3 * outputs) + rule_backward(step)};
+                         step.rows(step.arch.hidden_size + 3 * outputs) + rule_backward(step) +
+                         exchanged};
 }
 
 /// The state is the memory and the last inputs of the convolution. In a pass: the projections, their

@@ -84,6 +84,10 @@ SHARDED_MODES = {
     "full, weights on the host": ["parallel.offload.params=cpu", "tuning.mode=full", "train.grad_accum=2", "train.gradient_checkpointing=true",
                                   "parallel.offload.activations=cpu", "parallel.fetch=per_micro_batch", "model.dtype=bf16"],
     "fsdp full, weights on the host": ["parallel.strategy=fsdp", "parallel.offload.params=cpu", "tuning.mode=full", "train.grad_accum=2", "model.dtype=bf16"],
+    "context": ["parallel.cp=2", "train.grad_accum=2", "model.dtype=bf16"],
+    "fsdp over context, nf4": ["parallel.strategy=fsdp", "parallel.cp=2", "tuning.quant=nf4", "train.gradient_checkpointing=true", "model.dtype=bf16"],
+    "pipeline 2 x context 2": ["parallel.pp=2", "parallel.cp=2", "train.grad_accum=2", "model.dtype=bf16"],
+    "fsdp 2 x context 2 x tensor 2": ["parallel.dp_shard=2", "parallel.cp=2", "parallel.tp=2", "tuning.mode=full", "model.dtype=bf16"],
     "zero1 full": ["parallel.strategy=zero1", "tuning.mode=full", "model.dtype=bf16"],
     "zero2 full 8 bits": ["parallel.strategy=zero2", "tuning.mode=full", "train.optimizer=paged_adamw_8bit", "model.dtype=bf16"],
 }
@@ -103,18 +107,18 @@ ON_TWO = [("llama", "LoRA"), ("qwen3", "full"), ("qwen3", "nf4"), ("gemma3", "fu
           ("qwen3", "fsdp"), ("llama", "fsdp nf4"), ("gemma3", "fsdp full"), ("qwen3_moe", "fsdp"), ("qwen3", "offload"), ("mistral", "fsdp offload"),
           ("qwen3_moe", "offload"), ("qwen3", "pipeline"), ("llama", "pipeline nf4"), ("gemma3", "pipeline full"), ("qwen3_5", "zero1 full"), ("llama", "tensor"),
           (DENSE, "tensor nf4"), ("gemma2", "tensor full"), ("mistral", "zero2 full 8 bits"),
-          ("qwen3", "fsdp per step"), ("qwen3", "full, weights on the host"), ("mistral", "fsdp full, weights on the host")]
+          ("llama", "context"), ("qwen3_5", "fsdp over context, nf4"), ("qwen3", "fsdp per step"), ("qwen3", "full, weights on the host"), ("mistral", "fsdp full, weights on the host")]
 # cuda.parity or cuda.strategies trains these on two devices, or a case here with more of the same.
 NOT_QUICK_ON_TWO = [("qwen3", "full"), ("gemma3", "full paged_adamw"), ("qwen3", "nf4"), ("qwen3", "fsdp"), ("mistral", "fsdp offload"), ("qwen3_moe", "offload"),
-                    ("qwen3", "pipeline"), ("llama", "tensor"), ("qwen3_moe", "LoRA"), ("mistral", "full paged_adamw_8bit"),
+                    ("qwen3", "pipeline"), ("llama", "tensor"), ("llama", "context"), ("qwen3_moe", "LoRA"), ("mistral", "full paged_adamw_8bit"),
                     ("qwen3", "full, weights on the host")]
 ON_FOUR = [("llama", "fsdp"), ("llama", "tensor 2 x 2"), ("qwen3", "pipeline 2 x 2"), ("llama", "hybrid 2 x 2"), ("gemma4_moe", "pipeline"),
            ("llama", "fsdp 2 x tensor 2"), ("llama", "fsdp 2 x tensor 2 full"), (DENSE, "pipeline 2 x fsdp 2"), ("gemma3", "pipeline 2 x zero1 2"),
-           ("llama", "pipeline 2 x tensor 2")]
-ON_EIGHT = [("llama", "fsdp 2 x ddp 2 x tensor 2"), ("llama", "pipeline 2 x ddp 2 x tensor 2"), ("llama", "pipeline 2 x fsdp 2 x tensor 2")]
+           ("llama", "pipeline 2 x tensor 2"), ("llama", "pipeline 2 x context 2")]
+ON_EIGHT = [("llama", "fsdp 2 x context 2 x tensor 2"), ("llama", "fsdp 2 x ddp 2 x tensor 2"), ("llama", "pipeline 2 x ddp 2 x tensor 2"), ("llama", "pipeline 2 x fsdp 2 x tensor 2")]
 # On two, and in groups of two, fsdp is; of the others the axes are in "pipeline 2 x fsdp 2 x tensor 2".
 NOT_QUICK_ON_FOUR = [("llama", "fsdp"), ("llama", "fsdp 2 x tensor 2 full"), (DENSE, "pipeline 2 x fsdp 2"), ("gemma3", "pipeline 2 x zero1 2"),
-                     ("llama", "pipeline 2 x tensor 2"), ("llama", "fsdp 2 x tensor 2"), ("llama", "tensor 2 x 2"), ("qwen3", "pipeline 2 x 2")]
+                     ("llama", "pipeline 2 x tensor 2"), ("llama", "fsdp 2 x tensor 2"), ("llama", "tensor 2 x 2"), ("qwen3", "pipeline 2 x 2"), ("llama", "pipeline 2 x context 2")]
 NOT_QUICK_ON_EIGHT = [("llama", "fsdp 2 x ddp 2 x tensor 2"), ("llama", "pipeline 2 x ddp 2 x tensor 2")]
 
 
