@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "determinism.h"
 #include "host_memory.h"
 #include "memory_advice.h"
 #include "rollouts.h"
@@ -195,6 +196,7 @@ void keep_start(PreparedRun& run, const Rank& rank) {
 }  // namespace
 
 int load_model(PreparedRun& run, Rank& rank) {
+  if (run.config.train.deterministic && run.compute.device.is_cuda()) sum_in_fixed_order();
   model::DecoderOptions options = decoder_options(run.config, run.compute, run.checkpoint.get());
   options.with_vision = run.has_images;
   if (run.resume_from && options.lora.pissa)

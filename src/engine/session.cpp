@@ -134,8 +134,8 @@ layers::Recomputed recomputed_part(config::Checkpointing choice) {
   return layers::Recomputed::kNothing;
 }
 
-kernels::CudaAttention cuda_attention(config::AttentionChoice choice) {
-  switch (choice) {
+kernels::CudaAttention cuda_attention(const config::RunConfig& config) {
+  switch (config.model.attention) {
     case config::AttentionChoice::kCudnn:
       return kernels::CudaAttention::kCudnn;
     case config::AttentionChoice::kMeasure:
@@ -145,7 +145,9 @@ kernels::CudaAttention cuda_attention(config::AttentionChoice choice) {
     case config::AttentionChoice::kAuto:
       break;
   }
-  return kernels::CudaAttention::kAuto;
+  // cuDNN's kernel sums the gradient of queries in no fixed order.
+  return config.train.deterministic ? kernels::CudaAttention::kFlash
+                                    : kernels::CudaAttention::kAuto;
 }
 
 }  // namespace
@@ -162,7 +164,7 @@ model::DecoderOptions decoder_options(const config::RunConfig& config, const Com
       config.train.gradient_checkpointing == config::Checkpointing::kLayer;
   options.recomputed = recomputed_part(config.train.gradient_checkpointing);
   options.inputs_on_host = config.parallel.offload.activations == config::Offload::kCpu;
-  options.attention = cuda_attention(config.model.attention);
+  options.attention = cuda_attention(config);
   options.seed = static_cast<uint64_t>(config.train.seed);
   options.neftune_noise_alpha = config.train.neftune_noise_alpha.value_or(0);
   options.parts = config.tuning.train_parts.trained();

@@ -310,6 +310,7 @@ struct TrainConfig {
   int64_t dataloader_num_workers = 0;
   bool dataloader_pin_memory = true;
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
+  bool deterministic = false;  ///< on a GPU: sums in a fixed order
 
   const ObjectiveInfo& objective_info() const { return config::objective_info(objective); }
   /// What examples of the data have: prompts alone, where the run writes the answers itself.

@@ -53,6 +53,12 @@ void visit_device_fields(TrainConfig& train, Visitor&& field) {
         "repeats; shapes are rounded up to a few sizes. auto: only for micro-batches that are so "
         "small that launching kernels takes longer than computing (docs/cuda-graphs.md).",
         "off");
+  field(train.deterministic, "deterministic", any(), kAny,
+        "Sum in a fixed order on GPUs, so that a run that is repeated or resumed on the same GPUs "
+        "has "
+        "the same bits. Attention's backward pass is slower, and cuDNN's attention is not used. On "
+        "a CPU it is always so.",
+        "true");
 }
 
 template <class Visitor>

@@ -104,6 +104,7 @@ IdleRules rules_of_devices() {
                     ? ""
                     : fmt::format(" with tuning.backend {}", word_of(run.tuning.backend));
        }},
+      {{"train.deterministic"}, on_cpu},
       {{"train.cuda_graphs"},
        why_no_graphs,
        [](const RunConfig& asked, const RunConfig&) {

@@ -19,6 +19,24 @@ constexpr auto kNames = std::to_array<Rule>({
      "add `train:` below `data:`: a file, as JSON lines, CSV or Parquet"},
 });
 
+/// Kernels of attention by their words in `model.attention`.
+constexpr auto kDeterminism = std::to_array<Rule>({
+    {[](Run run) {
+       return run.train.deterministic && (run.model.attention == AttentionChoice::kCudnn ||
+                                          run.model.attention == AttentionChoice::kMeasure);
+     },
+     [](Run run) {
+       return fmt::format(
+           "`train.deterministic` needs attention that sums in a fixed order, and "
+           "`model.attention: {}` {}",
+           word_of(run.model.attention),
+           run.model.attention == AttentionChoice::kMeasure ? "chooses kernels by their time"
+                                                            : "does not");
+     },
+     {"train.deterministic", "model.attention"},
+     "remove model.attention"},
+});
+
 void check_half(Checks& checks, const char* key, std::optional<bool> asked, DTypeChoice dtype,
                 const char* name) {
   const DTypeChoice chosen = checks.run().model.dtype;
@@ -37,6 +55,7 @@ void check_half(Checks& checks, const char* key, std::optional<bool> asked, DTyp
 
 void check_names(Checks& checks) {
   checks.require(kNames);
+  checks.require(kDeterminism);
 }
 
 void check_dtype(Checks& checks) {

@@ -1,6 +1,7 @@
 #include "fused/distilled_rows.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 
 #include <limits>
 
@@ -33,8 +34,14 @@ at::Tensor values_of(const at::Tensor& logits, const OwnColumns& at_tokens, cons
 
 /// Adds to single logits.   @param values [n, c]
 void add_at(at::Tensor& logits, const OwnColumns& at_tokens, const at::Tensor& values) {
-  logits.scatter_add_(1, at_tokens.column,
-                      values.to(logits.scalar_type()).masked_fill(~at_tokens.is_here, 0));
+  const at::Tensor& columns = at_tokens.column;
+  const at::Tensor added = values.to(logits.scalar_type()).masked_fill(~at_tokens.is_here, 0);
+  if (!at::globalContext().deterministicAlgorithms()) {
+    logits.scatter_add_(1, columns, added);
+    return;
+  }
+  const at::Tensor rows = at::arange(columns.size(0), columns.options()).unsqueeze(1);
+  logits.index_put_({rows.expand_as(columns), columns}, added, /*accumulate=*/true);
 }
 
 /// The student's distribution over the k tokens of the teacher and the rest.

@@ -21,6 +21,7 @@ MODES = {
     "DoRA": ["tuning.lora.dora=true", "tuning.lora.dropout=0.1", "train.neftune_noise_alpha=5", "model.dtype=bf16"],
     "PiSSA": ["tuning.lora.init=pissa", "tuning.lora.r=1", "model.dtype=bf16"],
     "packed": ["data.packing=true", "model.dtype=bf16"],
+    "deterministic": ["train.deterministic=true", "tuning.mode=full", "model.dtype=bf16"],
 }
 OPTIMIZERS = ["adamw", "adamw_8bit", "paged_adamw", "paged_adamw_8bit", "sgd", "lion", "adafactor", "muon"]  # docs/optimizers.md
 MODES |= {f"full {name}": ["tuning.mode=full", "model.dtype=bf16", f"train.optimizer={name}"] for name in OPTIMIZERS[1:]}
