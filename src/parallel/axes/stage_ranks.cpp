@@ -23,7 +23,27 @@ StageRanks::StageRanks(MeshGroups& groups, const DistributedModel& model, Values
                   ? groups.own_along({Axis::kPp}, "pipeline")  // not ordered with other collectives
                   : groups.along({Axis::kPp})),
       backward_(groups.own_along({Axis::kPp}, "pipeline-backward")) {
+  connect_neighbours(groups.comm());
   connect_tied_ends(groups);
+}
+
+/// NCCL connects two ranks at their first message, for which the sender waits. In the passes that
+/// would be while others compute, or wait for these two. So neighbours connect here, in pairs that
+/// do not wait for each other: first each stage of even number with the next one, then with the one
+/// before.
+void StageRanks::connect_neighbours(Communicator& comm) {
+  if (comm.backend() != "nccl") return;
+  const CollectiveCounts counts = comm.counts();  // which are those of training
+  const at::Tensor nothing =
+      at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(model_.device));
+  for (const int parity : {0, 1}) {
+    const bool is_before = stages_.rank() % 2 == parity;
+    const int other = stages_.rank() + (is_before ? 1 : -1);
+    if (other < 0 || other >= stages_.size()) continue;
+    is_before ? stages_.send(nothing, other) : stages_.receive(nothing, other);
+    is_before ? backward_.receive(nothing, other) : backward_.send(nothing, other);
+  }
+  comm.set_counts(counts);
 }
 
 namespace {

@@ -44,6 +44,7 @@ class StageRanks final : public layers::StageLinks {
     std::deque<StartedCollective> started_;
   };
   bool is_first() const { return stages_.rank() == 0; }
+  void connect_neighbours(Communicator& comm);
   void connect_tied_ends(MeshGroups& groups);
   void bring_tied_values(int64_t unit);
 

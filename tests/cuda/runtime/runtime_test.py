@@ -70,10 +70,26 @@ def foreign(events, rank):
     return found
 
 
+def late_pairs(events):
+    """How many communicators of messages between two ranks were made after the first matrix product."""
+    found, computes, is_late = 0, False, False
+    for event in events:
+        if event["event"] == "product":
+            computes = True
+        elif event["event"] == "nccl_init":
+            is_late = computes
+        elif event["event"] == "nccl":
+            found += is_late and event["kind"] in ("send", "receive")
+            is_late = False
+    return found
+
+
 def check_rank(failures, name, rank, events):
     elsewhere = foreign(events, rank)
     failures.expect(name, f"rank {rank} uses another device than {rank}: {elsewhere}", not elsewhere)
     for process in stand_in.processes(events):
+        pairs = late_pairs(process)
+        failures.expect(name, f"rank {rank} connects to {pairs} stages in its first passes", pairs == 0)
         registered, communicators = stand_in.left_open(process)
         failures.expect(name, f"rank {rank} leaves {registered} registered ranges of host memory", registered == 0)
         failures.expect(name, f"rank {rank} leaves {communicators} NCCL communicators", communicators == 0)
