@@ -268,6 +268,28 @@ class Checks {
     if (const std::string name = variable_of("GLOO_SOCKET_IFNAME"); !name.empty() && !has(name))
       problem("network", fmt::format("GLOO_SOCKET_IFNAME={}, and no such interface is up", name),
               "unset it, or name one of " + join(state_.interfaces, ", "));
+    if (const std::string names = variable_of("NCCL_SOCKET_IFNAME");
+        !names.empty() && !leaves_nccl_an_interface(names))
+      problem("network", fmt::format("NCCL_SOCKET_IFNAME={} leaves no interface that is up", names),
+              "unset it, or name one of " + join(state_.interfaces, ", "));
+  }
+
+  /// NCCL's documentation of NCCL_SOCKET_IFNAME: beginnings of names, separated by commas; with `=`
+  /// before them whole names, with `^` those that are not used.
+  bool leaves_nccl_an_interface(std::string_view names) const {
+    const bool excludes = names.starts_with('^');
+    if (excludes) names.remove_prefix(1);
+    const bool is_whole = names.starts_with('=');
+    if (is_whole) names.remove_prefix(1);
+    const std::vector<std::string> listed = split(names, ',');
+    return std::any_of(
+        state_.interfaces.begin(), state_.interfaces.end(), [&](const std::string& interface) {
+          const bool is_listed =
+              std::any_of(listed.begin(), listed.end(), [&](const std::string& name) {
+                return is_whole ? interface == name : interface.starts_with(name);
+              });
+          return is_listed != excludes;
+        });
   }
 
   void variables() {

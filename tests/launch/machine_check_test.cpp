@@ -170,6 +170,14 @@ TEST(MachineCheck, FindsSettingsThatSlowRunsDown) {
   state.env["GLOO_SOCKET_IFNAME"] = "ib7";
   expect_one_complaint(state,
                        "problem network: GLOO_SOCKET_IFNAME=ib7, and no such interface is up");
+  for (const char* names : {"ib7", "=eth", "^eth,lo"}) {
+    state = good_machine(0);
+    state.interfaces = {"lo", "eth0"};
+    state.env["NCCL_SOCKET_IFNAME"] = names;
+    expect_one_complaint(state, fmt::format("problem network: NCCL_SOCKET_IFNAME={} leaves no "
+                                            "interface that is up",
+                                            names));
+  }
   state = good_machine(0);
   state.interfaces = {"eth0"};
   expect_one_complaint(state, "problem network: the loopback interface is down");
