@@ -20,7 +20,9 @@ bool sums_are_right(parallel::Communicator& comm, at::Device device) {
   const double n = comm.world_size();
   const at::Tensor values = at::full({kElements}, comm.rank() + 1.0, at::device(device));
   comm.world().all_reduce(values);
-  return values.eq(n * (n + 1) / 2).all().item<bool>();
+  const bool are_right = values.eq(n * (n + 1) / 2).all().item<bool>();
+  comm.throw_if_failed();
+  return are_right;
 }
 
 /// Mean seconds of an all-reduce, of the slowest rank.
@@ -87,7 +89,7 @@ int run_all_reduce(const app::AllReduceRequest& request) {
     comm.leave();
     return 0;
   } catch (...) {
-    const Failure failure = report_failure({});
+    const Failure failure = report_failure({}, rank);
     rank.abandon(failure.text);
     return failure.code;
   }

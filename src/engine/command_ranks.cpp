@@ -80,7 +80,7 @@ int run_as_ranks(const app::RanksRequest& request, const FailureContext& context
                              [&](Rank& of_thread) { return run(as_pipeline, of_thread); });
   } catch (...) {
     // Reported while the other ranks are still connected: their errors must not come first.
-    const Failure failure = report_failure(context);
+    const Failure failure = report_failure(context, rank);
     rank.abandon(failure.text);
     return failure.code;
   }

@@ -1,10 +1,12 @@
 #include "rank.h"
 
 #include <c10/util/Logging.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 
+#include "commands.h"
 #include "sftrun/core/build_id.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/file.h"
@@ -78,6 +80,31 @@ void require_same_version(parallel::Communicator& comm, const std::string& versi
   }
 }
 
+namespace {
+
+/// For a thread that hangs: the error is reported from another one.
+void end_hanging_process(std::exception_ptr error) {
+  int code = static_cast<int>(ExitCode::kWorkerFailed);
+  try {
+    std::rethrow_exception(std::move(error));
+  } catch (...) {
+    code = report_failure({}).code;
+  }
+  log::flush();
+  ::_exit(code);
+}
+
+}  // namespace
+
+Failure report_failure(const FailureContext& context, const Rank& rank) {
+  try {
+    rank.comm().throw_if_failed();
+  } catch (...) {
+    return report_failure(context);
+  }
+  return report_failure(context);
+}
+
 bool Rank::connect(const config::ParallelConfig& config, at::Device device) {
   try {
     comm_ = parallel::Communicator::connect(
@@ -91,7 +118,8 @@ bool Rank::connect(const config::ParallelConfig& config, at::Device device) {
          .stall_s = parse_duration_s(config.stall_after).value(),
          .reports_stalls = !(env_.supervised && env_.local_world_size == env_.world_size),
          .activity = &activity_,
-         .stop_requested = [this] { return stop_->requested(); }});
+         .stop_requested = [this] { return stop_->requested(); },
+         .end_process = end_hanging_process});
     require_same_version(comm_, SFTRUN_VERSION, build_id());
     return true;
   } catch (const parallel::StoppedWaiting&) {

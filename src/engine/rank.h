@@ -66,6 +66,7 @@ class Rank {
   const launch::WorkerEnv& env() const { return env_; }
   int gpu() const { return gpu_.value_or(env_.local_rank); }  ///< modulo their number
   parallel::Communicator& comm() { return comm_; }
+  const parallel::Communicator& comm() const { return comm_; }
   Activity& activity() { return activity_; }
   bool is_main() const { return env_.rank == 0; }
   int stop_exit_code() const { return stop_->exit_code(); }  ///< 0: no stop was requested
@@ -117,5 +118,11 @@ class Rank {
   std::shared_ptr<launch::StatusWriter> status_;  ///< null: the launcher is not told
   std::unique_ptr<launch::EventCommands> commands_;
 };
+
+struct Failure;
+struct FailureContext;
+/// `report_failure` of an exception that may follow from a failed collective, because what the rank
+/// has read from its GPU is not valid then: that failure is reported in its place.
+Failure report_failure(const FailureContext& context, const Rank& rank);
 
 }  // namespace sftrun::engine

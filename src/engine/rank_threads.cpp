@@ -50,7 +50,7 @@ class RankThreads {
     {
       const std::lock_guard lock(mutex_);
       if (!failure_) {
-        const Failure failure = report_failure(context_);
+        const Failure failure = report_failure(context_, rank);
         failure_ = failure.code;
         rank.abandon(failure.text);
       } else {

@@ -224,7 +224,7 @@ int run_worker(const app::WorkerRequest& request) {
   } catch (...) {
     // Reported while the communicator is still connected: when it is destroyed the other ranks fail
     // too, and their errors must not come first.
-    const Failure failure = report_failure(failure_context(request));
+    const Failure failure = report_failure(failure_context(request), rank);
     rank.abandon(failure.text);
     return failure.code;
   }

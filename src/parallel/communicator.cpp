@@ -4,15 +4,18 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <map>
 #include <numeric>
 #include <optional>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "c10d_errors.h"
 #include "group_state.h"
 #include "nccl_backend.h"
+#include "nccl_watch.h"
 #include "rank_store.h"
 #include "rendezvous.h"
 #include "sftrun/core/errno_fix.h"
@@ -25,6 +28,8 @@ namespace sftrun::parallel {
 namespace {
 
 using Milliseconds = std::chrono::milliseconds;
+
+constexpr std::chrono::seconds kAborting{10};  // how long NCCL's abort may take
 
 Milliseconds to_ms(double seconds) {
   return Milliseconds(static_cast<int64_t>(seconds * 1e3));
@@ -52,6 +57,7 @@ struct Communicator::Impl {
   std::optional<Activity> own_activity;
   Activity* activity = nullptr;
   std::unique_ptr<StallWatch> watch;
+  std::unique_ptr<NcclWatch> nccl_watch;  // null: not NCCL
   Group world;
   std::vector<Group> groups;                   // all, with `world`: shut down in `leave`
   int64_t num_named_groups = 0;                // on every rank the same
@@ -61,17 +67,32 @@ struct Communicator::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
   /// NCCL's process group warns at exit if it was not shut down. `leave` shuts it down; if the run
-  /// failed instead, `shutdown` would wait for the other ranks, so `abort` is called.
+  /// failed instead, `shutdown` would wait for the other ranks, so `abort` is called. Another thread
+  /// does it, because kernels that never end would keep this one.
   ~Impl() {
     if (backend != "nccl") return;
+    if (nccl_watch) nccl_watch->stop();
+    auto backends = std::make_shared<std::vector<c10::intrusive_ptr<c10d::Backend>>>();
     for (const Group& group : groups) {
-      if (!group.state_->backend) continue;
-      try {
-        group.state_->pending.clear();
-        group.state_->backend->abort();
-      } catch (const std::exception&) {  // the device or the other ranks are already gone
-      }
+      group.state_->watch = nullptr;
+      group.state_->pending.clear();
+      if (group.state_->backend) backends->push_back(std::move(group.state_->backend));
+      group.state_->backend.reset();
     }
+    nccl_watch.reset();
+    if (backends->empty()) return;
+    auto aborted = std::make_shared<std::promise<void>>();
+    std::thread([backends, aborted] {
+      for (const auto& each : *backends) {
+        try {
+          each->abort();
+        } catch (const std::exception&) {  // the device or the other ranks are already gone
+        }
+      }
+      backends->clear();
+      aborted->set_value();
+    }).detach();
+    aborted->get_future().wait_for(kAborting);
   }
 
   /// False for a single process, and after `leave`.
@@ -88,10 +109,23 @@ struct Communicator::Impl {
     return c10::make_intrusive<c10d::ProcessGroupGloo>(keys, rank, size, gloo);
   }
 
+  void watch_calls(Group::State& state, const std::string& key) {
+    state.key = key;
+    state.calls = std::make_shared<CallTrace>(device);
+    state.watch = nccl_watch.get();
+    const bool is_named = state.where.size() > where().size();
+    nccl_watch->add({.key = key,
+                     .name = is_named ? state.where.substr(where().size() + 2) : "",
+                     .ranks = state.ranks,
+                     .backend = state.backend,
+                     .calls = state.calls});
+  }
+
   /// @param position this rank's index in `ranks`   @param keys where the ranks find each other
-  /// @param axes "": no name in reports
+  /// @param key names the group, the same on all ranks   @param axes "": no name in reports
   Group connect(const std::vector<int>& ranks, int position,
-                const c10::intrusive_ptr<c10d::Store>& keys, const std::string& axes = {}) {
+                const c10::intrusive_ptr<c10d::Store>& keys, const std::string& key,
+                const std::string& axes = {}) {
     auto state = std::make_shared<Group::State>();
     state->rank = position;
     state->ranks = ranks;
@@ -104,6 +138,7 @@ struct Communicator::Impl {
     }
     if (!groups.empty()) state->counts = groups.front().state_->counts;
     state->backend = make_backend(keys, position, static_cast<int>(ranks.size()));
+    if (nccl_watch) watch_calls(*state, key);
     groups.push_back(Group(state));
     return groups.back();
   }
@@ -152,7 +187,16 @@ Communicator Communicator::connect(const Identity& identity, const std::string& 
     const WaitScope wait(impl->activity, "rendezvous");
     impl->store.emplace(meet_all_ranks(identity, options), identity, impl->where(),
                         *impl->activity);
-    impl->world = impl->connect(everyone, identity.rank, impl->store->keys());
+    if (backend == "nccl") {
+      prepare_nccl(identity.rank == 0);
+      impl->nccl_watch = std::make_unique<NcclWatch>(
+          NcclWatch::Options{.identity = identity,
+                             .where = impl->where(),
+                             .timeout_s = options.timeout_s,
+                             .answer_s = options.answer_s,
+                             .end_process = options.end_process});
+    }
+    impl->world = impl->connect(everyone, identity.rank, impl->store->keys(), "world");
     if (options.reports_stalls)
       impl->watch = std::make_unique<StallWatch>(identity, options, *impl->activity);
   } catch (const Error&) {
@@ -201,9 +245,9 @@ Group Communicator::make_group(const std::vector<int>& ranks, const std::string&
   }
   Group group;
   impl_->guarded("connecting a group", [&] {
+    const std::string key = fmt::format("group/{}-{}", name, number);
     group = impl_->connect(ranks, static_cast<int>(own - ranks.begin()),
-                           c10::make_intrusive<c10d::PrefixStore>(
-                               fmt::format("group/{}-{}", name, number), impl_->store->keys()),
+                           c10::make_intrusive<c10d::PrefixStore>(key, impl_->store->keys()), key,
                            options.axes);
   });
   return group;
@@ -216,6 +260,7 @@ std::vector<std::vector<double>> Communicator::all_gather(const std::vector<doub
   std::copy(values.begin(), values.end(), own.data_ptr<double>());
   // One copy to the host, whatever the number of ranks.
   const at::Tensor host = all_gather_tensor(own.to(impl_->device)).cpu();
+  throw_if_failed();
   std::vector<std::vector<double>> gathered;
   for (int rank = 0; rank < world_size(); ++rank) {
     const auto* of_rank = host.const_data_ptr<double>() + rank * host.size(1);
@@ -232,6 +277,7 @@ std::vector<std::string> Communicator::all_gather_texts(const std::string& text)
   const at::Tensor own = at::zeros({static_cast<int64_t>(longest)}, at::kByte);
   std::copy(text.begin(), text.end(), own.data_ptr<uint8_t>());
   const at::Tensor all = all_gather_tensor(own.to(impl_->device)).cpu().contiguous();
+  throw_if_failed();
   std::vector<std::string> texts;
   for (size_t rank = 0; rank < sizes.size(); ++rank) {
     const auto* of_rank = all.const_data_ptr<uint8_t>() + rank * longest;
@@ -247,8 +293,15 @@ at::Tensor Communicator::all_gather_tensor(const at::Tensor& values) {
   return all.view({world_size(), values.numel()});
 }
 
+void Communicator::throw_if_failed() const {
+  if (impl_->nccl_watch) impl_->nccl_watch->check();
+}
+
 void Communicator::barrier(const std::string& name) {
-  if (impl_->is_connected()) impl_->store->barrier(name);
+  if (!impl_->is_connected()) return;
+  throw_if_failed();
+  impl_->store->barrier(name);
+  throw_if_failed();
 }
 
 void Communicator::await_call(int rank) {
@@ -264,17 +317,22 @@ void Communicator::leave() {
   if (!impl_->is_connected()) return;
   // All ranks have finished all collectives, but the store must still be reachable.
   impl_->watch.reset();
+  if (impl_->nccl_watch) impl_->nccl_watch->stop();
   for (const Group& group : impl_->groups) {
     if (impl_->backend == "nccl")
       impl_->guarded("shutting NCCL down", [&] { group.state_->backend->shutdown(); });
     group.state_->backend.reset();
+    group.state_->watch = nullptr;
   }
+  impl_->nccl_watch.reset();
   impl_->groups.clear();
   impl_->store->leave();
 }
 
 void Communicator::abandon(const std::string& why) noexcept {
-  if (impl_->is_connected()) impl_->store->abandon(why);
+  if (!impl_->is_connected()) return;
+  if (impl_->nccl_watch) impl_->nccl_watch->stop();
+  impl_->store->abandon(why);
 }
 
 Activity& Communicator::activity() {

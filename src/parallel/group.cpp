@@ -16,11 +16,9 @@ void count(CollectiveCount& total, const at::Tensor& sent) {
 
 /// @param state keeps the backend alive
 template <class State>
-StartedCollective started(std::shared_ptr<State> state, const char* what,
-                          c10::intrusive_ptr<c10d::Work> work) {
-  return StartedCollective([state = std::move(state), what, work = std::move(work)] {
-    state->guarded(what, [&] { work->wait(); });
-  });
+StartedCollective started(std::shared_ptr<State> state, const char* what, StartedWork work) {
+  return StartedCollective(
+      [state = std::move(state), what, work = std::move(work)] { state->wait(what, work); });
 }
 
 }  // namespace
@@ -45,26 +43,23 @@ const std::vector<int>& Group::ranks() const {
 
 void Group::all_reduce_async(const at::Tensor& tensor) {
   if (!state_->backend) return;
-  state_->guarded("all_reduce", [&] {
-    std::vector<at::Tensor> tensors = {tensor};
-    state_->pending.push_back(state_->backend->allreduce(tensors));
-  });
+  std::vector<at::Tensor> tensors = {tensor};
+  state_->pending.push_back(
+      state_->start("all_reduce", [&] { return state_->backend->allreduce(tensors); }));
   count(state_->counts->all_reduce, tensor);
 }
 
 void Group::wait_all() {
-  state_->guarded("all_reduce", [&] {
-    for (auto& work : state_->pending) work->wait();
-  });
+  for (const StartedWork& work : state_->pending) state_->wait("all_reduce", work);
   state_->pending.clear();
 }
 
 void Group::all_reduce(const at::Tensor& tensor) {
   if (!state_->backend) return;
-  state_->guarded("all_reduce", [&] {
-    std::vector<at::Tensor> tensors = {tensor};
-    state_->backend->allreduce(tensors)->wait();
-  });
+  std::vector<at::Tensor> tensors = {tensor};
+  state_->wait("all_reduce", state_->start("all_reduce", [&] {
+    return state_->backend->allreduce(tensors);
+  }));
   count(state_->counts->all_reduce, tensor);
 }
 
@@ -75,8 +70,8 @@ StartedCollective Group::all_gather_into_async(const at::Tensor& out, const at::
     return {};
   }
   at::Tensor to = out.view({-1}), from = part.view({-1});  // Gloo compares shapes
-  c10::intrusive_ptr<c10d::Work> work;
-  state_->guarded("all_gather", [&] { work = state_->backend->_allgather_base(to, from); });
+  StartedWork work =
+      state_->start("all_gather", [&] { return state_->backend->_allgather_base(to, from); });
   count(state_->counts->all_gather, part);
   return started(state_, "all_gather", std::move(work));
 }
@@ -92,9 +87,8 @@ StartedCollective Group::reduce_scatter_into_async(const at::Tensor& out, const 
     return {};
   }
   at::Tensor to = out.view({-1}), from = in.view({-1});
-  c10::intrusive_ptr<c10d::Work> work;
-  state_->guarded("reduce_scatter",
-                  [&] { work = state_->backend->_reduce_scatter_base(to, from); });
+  StartedWork work = state_->start(
+      "reduce_scatter", [&] { return state_->backend->_reduce_scatter_base(to, from); });
   count(state_->counts->reduce_scatter, in);
   return started(state_, "reduce_scatter", std::move(work));
 }
@@ -123,12 +117,12 @@ void Group::all_to_all(const at::Tensor& out, const at::Tensor& in,
 
 void Group::broadcast(const at::Tensor& tensor, int root) {
   if (!state_->backend) return;
-  state_->guarded("broadcast", [&] {
-    std::vector<at::Tensor> tensors = {tensor};
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    state_->backend->broadcast(tensors, options)->wait();
-  });
+  std::vector<at::Tensor> tensors = {tensor};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  state_->wait("broadcast", state_->start("broadcast", [&] {
+    return state_->backend->broadcast(tensors, options);
+  }));
   if (rank() == root) count(state_->counts->broadcast, tensor);
 }
 
@@ -139,20 +133,19 @@ void Group::send(const at::Tensor& tensor, int to, int tag) {
 StartedCollective Group::send_async(const at::Tensor& tensor, int to, int tag) {
   SFTRUN_CHECK(state_->backend && to != rank());
   std::vector<at::Tensor> tensors = {tensor};
-  c10::intrusive_ptr<c10d::Work> work;
-  state_->guarded("send", [&] { work = state_->backend->send(tensors, to, tag); });
+  StartedWork work =
+      state_->start("send", [&] { return state_->backend->send(tensors, to, tag); });
   count(state_->counts->send, tensor);
-  return StartedCollective([state = state_, work = std::move(work), tensor] {
-    state->guarded("send", [&] { work->wait(); });
-  });
+  return StartedCollective(
+      [state = state_, work = std::move(work), tensor] { state->wait("send", work); });
 }
 
 void Group::receive(const at::Tensor& tensor, int from, int tag) {
   SFTRUN_CHECK(state_->backend && from != rank());
-  state_->guarded("receive", [&] {
-    std::vector<at::Tensor> tensors = {tensor};
-    state_->backend->recv(tensors, from, tag)->wait();
-  });
+  std::vector<at::Tensor> tensors = {tensor};
+  state_->wait("receive", state_->start("receive", [&] {
+    return state_->backend->recv(tensors, from, tag);
+  }));
   ++state_->counts->recv.calls;
   state_->counts->recv.bytes += tensor.nbytes();
 }

@@ -29,7 +29,9 @@ int64_t MeshCopy::max_of_shards(int64_t value) {
   const at::Tensor own = at::tensor({value}, at::kLong).to(device_),
                    all = at::empty({shards_.size()}, own.options());
   shards_.all_gather_into(all, own);
-  return all.max().item<int64_t>();
+  const auto largest = all.max().item<int64_t>();
+  comm_.throw_if_failed();
+  return largest;
 }
 
 /// Most messages are short, and go in one part with their length; the rest of others follows.
@@ -49,6 +51,7 @@ std::string MeshCopy::from(const std::string& text, int root) {
   copy_.broadcast(first, root);
   if (is_root && text.size() <= kBeginning) return text;
   first = first.cpu();
+  comm_.throw_if_failed();
   uint64_t size = 0;
   std::memcpy(&size, first.data_ptr(), sizeof(size));
   std::string received(size, '\0');
@@ -61,6 +64,7 @@ std::string MeshCopy::from(const std::string& text, int root) {
   copy_.broadcast(rest, root);
   if (is_root) return text;
   rest = rest.cpu();
+  comm_.throw_if_failed();
   std::memcpy(received.data() + kBeginning, rest.data_ptr(), size - kBeginning);
   return received;
 }

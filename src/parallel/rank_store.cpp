@@ -15,7 +15,6 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-constexpr const char* kFailure = "failure";  // key: why a rank has abandoned the run
 // How long to wait for a rank that may have died while leaving
 constexpr std::chrono::seconds kLeaving{30};
 

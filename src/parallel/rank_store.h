@@ -16,6 +16,8 @@ namespace sftrun::parallel {
 /// or a lost launcher is noticed, and end when a rank has called `abandon`.
 class RankStore {
  public:
+  static constexpr const char* kFailure = "failure";  ///< key: why a rank has abandoned the run
+
   /// @param where for errors: "rank 1 of 4, gloo"   @param activity records waits; must outlive this
   RankStore(c10::intrusive_ptr<c10d::Store> keys, const Identity& identity, std::string where,
             Activity& activity);

@@ -125,7 +125,9 @@ std::vector<RankNumbers> StepQueue::wait_for_numbers(int64_t step) {
   // The GPU's queue holds collectives: if another rank does not come, the host waits here.
   const WaitScope wait(in_.hooks.activity, "device");
   const kernels::ProfileRange range("wait: device");
-  return numbers_of(step).wait();
+  std::vector<RankNumbers> numbers = numbers_of(step).wait();
+  in_.comm->throw_if_failed();
+  return numbers;
 }
 
 void StepQueue::name_stragglers(const std::vector<RankNumbers>& ranks) {

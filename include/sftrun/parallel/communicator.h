@@ -34,6 +34,9 @@ struct ConnectOptions {
   double beat_s = 5;             ///< time between the heartbeats of a rank
   double answer_s = 10;  ///< the store's host counts as silent after this time without an answer
   std::function<bool()> stop_requested;  ///< called while waiting for the ranks; may be empty
+  /// Called by another thread with the error of a collective of NCCL that this rank's thread has not
+  /// found for long, because it hangs: reports it and ends the process. May be empty.
+  std::function<void(std::exception_ptr)> end_process;
 };
 
 /// Thrown when `stop_requested` returned true before all ranks had joined.
@@ -86,6 +89,10 @@ class Communicator {
   at::Tensor all_gather_tensor(const at::Tensor& values);
   /// The texts of all ranks, by rank.
   std::vector<std::string> all_gather_texts(const std::string& text);
+  /// NCCL's collectives return before they are done. For places where the host has waited for its
+  /// GPU: what it reads there is not valid if a collective has failed.
+  /// @throws CommError, or DeviceError where this rank is the cause; both name the cause
+  void throw_if_failed() const;
   /// Waits until all ranks have called it. It polls the store instead of using a collective, so
   /// that a rank may wait for hours. @throws CommError when a rank has called `abandon`
   void barrier(const std::string& name);

@@ -27,6 +27,7 @@ class HostNccl final : public c10d::Backend {
   const std::string getBackendName() const override { return "nccl"; }
   void shutdown() override { is_open_ = false; }
   void abort() override { is_open_ = false; }
+  c10d::ErrorType getError() override { return c10d::ErrorType::SUCCESS; }
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& options) override {
