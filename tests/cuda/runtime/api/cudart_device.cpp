@@ -132,9 +132,12 @@ STAND_IN_API cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* great
   return cudaSuccess;
 }
 STAND_IN_API cudaError_t cudaDeviceSynchronize() {
-  const auto lock = lock_tables();
+  auto lock = lock_tables();
   if (const auto error = forbidden_in_capture("cudaDeviceSynchronize")) return answer(error);
   Event("sync").with("of", "device").with("device", current_device());
+  const HangPointer hang = hang_of_device(current_device());
+  lock.unlock();
+  wait_until_over(hang);
   return cudaSuccess;
 }
 STAND_IN_API cudaError_t cudaDriverGetVersion(int* version) {
@@ -176,6 +179,8 @@ STAND_IN_API const char* cudaGetErrorString(cudaError_t error) {
       return "operation not permitted when stream is capturing";
     case cudaErrorStreamCaptureInvalidated:
       return "operation failed due to a previous error during capture";
+    case cudaErrorNotReady:
+      return "device not ready";
     default:
       return "an error of the stand-in's runtime";
   }

@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "../device/faults.h"
 #include "../device/kernels.h"
 #include "cudart_error.h"
 #include "entry.h"
@@ -35,6 +36,7 @@ void* address_of_variable(const void* symbol) {
 }
 
 cudaError_t launched(const Launch& what) {
+  before_launch();
   const auto lock = lock_tables();
   launch(what);
   return cudaSuccess;

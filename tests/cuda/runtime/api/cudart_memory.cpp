@@ -44,7 +44,8 @@ const char* host_side(const Copy& copy) {
   return "none";
 }
 
-void log_copy(const Copy& copy, const Stream& stream, bool blocking, bool captured) {
+/// @return whether the host waits for the stream
+bool log_copy(const Copy& copy, const Stream& stream, bool blocking, bool captured) {
   const std::string direction = checked_direction(copy), host = host_side(copy);
   // Of pageable memory the runtime makes a copy of its own, or waits until there is one.
   const bool waits = !captured && (blocking || (direction == "D2H" && host == "pageable"));
@@ -57,10 +58,11 @@ void log_copy(const Copy& copy, const Stream& stream, bool blocking, bool captur
       .with("device", current_device())
       .with("stream", stream.id)
       .with("stream_device", stream.device);
+  return waits;
 }
 
 cudaError_t do_copy(const Copy& copy, cudaStream_t handle, bool blocking) {
-  const auto lock = lock_tables();
+  auto lock = lock_tables();
   const char* what = blocking ? "cudaMemcpy" : "cudaMemcpyAsync";
   if (blocking) {
     if (const auto error = forbidden_in_capture(what)) return answer(error);
@@ -70,7 +72,13 @@ cudaError_t do_copy(const Copy& copy, cudaStream_t handle, bool blocking) {
   require_chosen_device(what);
   const auto run = [copy, what] { copy_bytes(copy.to, copy.from, copy.size, what); };
   const bool captured = recorded(stream, {"copy", run});
-  log_copy(copy, stream, blocking, captured);
+  const bool waits = log_copy(copy, stream, blocking, captured);
+  if (waits && hangs(stream.hang)) {
+    const HangPointer hang = stream.hang;
+    lock.unlock();
+    wait_until_over(hang);
+    lock.lock();
+  }
   if (!captured) run();
   return cudaSuccess;
 }

@@ -53,10 +53,12 @@ STAND_IN_API cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 }
 STAND_IN_API cudaError_t cudaStreamQuery(cudaStream_t handle) {
   const auto lock = lock_tables();
-  return answer(forbidden_on(stream_of(handle, "cudaStreamQuery"), "cudaStreamQuery"));
+  Stream& stream = stream_of(handle, "cudaStreamQuery");
+  if (const auto error = forbidden_on(stream, "cudaStreamQuery")) return answer(error);
+  return answer(hangs(stream.hang) ? cudaErrorNotReady : cudaSuccess);
 }
 STAND_IN_API cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
-  const auto lock = lock_tables();
+  auto lock = lock_tables();
   Stream& stream = stream_of(handle, "cudaStreamSynchronize");
   if (const auto error = forbidden_on(stream, "cudaStreamSynchronize")) return answer(error);
   if (stream.id == 0) {
@@ -67,6 +69,9 @@ STAND_IN_API cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
       .with("device", current_device())
       .with("stream", stream.id)
       .with("stream_device", stream.device);
+  const HangPointer hang = stream.hang;
+  lock.unlock();
+  wait_until_over(hang);
   return cudaSuccess;
 }
 STAND_IN_API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned) {
@@ -74,6 +79,7 @@ STAND_IN_API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t ev
   Stream& stream = stream_of(handle, "cudaStreamWaitEvent");
   EventObject& waited = event_of(event, "cudaStreamWaitEvent");
   log_event("event_wait", waited, stream);
+  if (hangs(waited.hang) && !hangs(stream.hang)) stream.hang = waited.hang;
   return answer(capture_wait(waited, stream));
 }
 STAND_IN_API cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t call,
@@ -110,8 +116,9 @@ STAND_IN_API cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, 
 }
 STAND_IN_API cudaError_t cudaEventQuery(cudaEvent_t handle) {
   const auto lock = lock_tables();
-  event_of(handle, "cudaEventQuery");
-  return answer(forbidden_in_capture("cudaEventQuery"));
+  const EventObject& event = event_of(handle, "cudaEventQuery");
+  if (const auto error = forbidden_in_capture("cudaEventQuery")) return answer(error);
+  return answer(hangs(event.hang) ? cudaErrorNotReady : cudaSuccess);
 }
 STAND_IN_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStream_t on, unsigned) {
   const auto lock = lock_tables();
@@ -120,6 +127,7 @@ STAND_IN_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStream
   require(event.device == stream.device, "cudaEventRecord: an event of device ", event.device,
           " on a stream of device ", stream.device);
   capture_record(event, stream);
+  event.hang = stream.hang;
   log_event("event_record", event, stream);
   return cudaSuccess;
 }
@@ -127,10 +135,13 @@ STAND_IN_API cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t on) {
   return cudaEventRecordWithFlags(handle, on, 0);
 }
 STAND_IN_API cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
-  const auto lock = lock_tables();
+  auto lock = lock_tables();
   EventObject& event = event_of(handle, "cudaEventSynchronize");
   if (const auto error = forbidden_in_capture("cudaEventSynchronize")) return answer(error);
   Event("sync").with("of", "event").with("device", current_device()).with("id", event.id);
+  const HangPointer hang = event.hang;
+  lock.unlock();
+  wait_until_over(hang);
   return cudaSuccess;
 }
 

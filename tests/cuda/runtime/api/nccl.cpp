@@ -5,14 +5,19 @@
 #include <sys/random.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #include "../device/collectives.h"
 #include "../device/ending.h"
+#include "../device/faults.h"
 #include "../device/outbox.h"
 #include "../device/reduce.h"
+#include "../device/settings.h"
+#include "../device/streams.h"
 #include "entry.h"
 
 namespace stand_in {
@@ -31,6 +36,9 @@ struct Communicator {
   int device;
   std::atomic<bool> failed{
       false};  // what this rank knows: that another gave up shows when one waits
+  std::atomic<bool> has_own_error{false};  // a fault that a test asked for
+  /// Of the streams of collectives that do not end, since the first one.
+  HangPointer hang;
 };
 
 Communicator& communicator(ncclComm_t handle) {
@@ -47,11 +55,58 @@ std::string key_of(const ncclUniqueId& id) {
   return key;
 }
 
+/// With a fault that a test asked for, collectives that do not end leave their stream waiting, as
+/// NCCL's do.
+bool has_faults() {
+  return !settings().fault.kind.empty();
+}
+
+void hang_from_here(Communicator& of, cudaStream_t handle) {
+  const auto lock = lock_tables();
+  if (!of.hang) of.hang = std::make_shared<Hang>();
+  Stream& stream = stream_of(handle, "NCCL");
+  if (!hangs(stream.hang)) stream.hang = of.hang;
+}
+
+/// False: the call is not made. What its stream waits for does not come, or it is the one with the
+/// fault.
+bool is_made(Communicator& of, cudaStream_t handle) {
+  const Happens what = next_call();
+  if (what == Happens::kHostHangs) {
+    while (!of.exchange.ended_here()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return false;
+  }
+  if (what == Happens::kDeviceHangs) {  // a kernel after it, which no abort of NCCL ends
+    const auto lock = lock_tables();
+    stream_of(nullptr, "NCCL").hang = std::make_shared<Hang>();
+    return true;
+  }
+  if (what == Happens::kError) of.has_own_error = true;
+  if (what != Happens::kNothing || of.hang) {
+    hang_from_here(of, handle);
+    return false;
+  }
+  const auto lock = lock_tables();
+  return !hangs(stream_of(handle, "NCCL").hang);
+}
+
+/// Where a fault happened the stream waits, and the host goes on.
+bool came_or_hangs(bool came, Communicator& of, cudaStream_t stream) {
+  if (came || !has_faults() || !has_fault_happened()) return came;
+  hang_from_here(of, stream);
+  return true;
+}
+
 // ---- Groups: calls between ncclGroupStart and ncclGroupEnd are done at the end.
 struct Group {
   int depth = 0;
   std::vector<std::function<bool()>> collectives;
-  std::vector<std::pair<Communicator*, Transfer>> transfers;
+  struct Message {
+    Communicator* of;
+    Transfer transfer;
+    cudaStream_t stream;
+  };
+  std::vector<Message> transfers;
 };
 thread_local Group group;
 
@@ -63,9 +118,10 @@ bool do_transfers() {
   auto pending = std::exchange(group.transfers, {});
   bool came = true;
   while (!pending.empty()) {
-    Communicator* const one = pending.front().first;
+    Communicator* const one = pending.front().of;
+    const cudaStream_t stream = pending.front().stream;
     std::vector<Transfer> received;
-    for (const auto& [owner, transfer] : pending) {
+    for (const auto& [owner, transfer, on] : pending) {
       if (owner != one) continue;
       if (transfer.sends) {
         one->outbox.post(transfer.peer, bytes_of_message(transfer));
@@ -73,8 +129,8 @@ bool do_transfers() {
         received.push_back(transfer);
       }
     }
-    std::erase_if(pending, [one](const auto& each) { return each.first == one; });
-    if (receive_all(one->exchange, received)) continue;
+    std::erase_if(pending, [one](const auto& each) { return each.of == one; });
+    if (came_or_hangs(receive_all(one->exchange, received), *one, stream)) continue;
     one->failed = true;
     came = false;
   }
@@ -131,12 +187,13 @@ ncclResult_t collective(const Call& call, ncclComm_t handle, cudaStream_t stream
   Communicator& of = communicator(handle);
   const std::string what =
       text(call.kind, " of ", call.count, " ", name_of(call.type), " ", call.detail);
-  const auto run = [&of, what, body] {
-    const bool came = of.exchange.agree(what) && body(of.exchange);
+  const auto run = [&of, what, body, stream] {
+    const bool came = came_or_hangs(of.exchange.agree(what) && body(of.exchange), of, stream);
     if (!came) of.failed = true;
     return came;
   };
   if (logged(call, of, stream, run)) return ncclSuccess;
+  if (has_faults() && !is_made(of, stream)) return ncclSuccess;
   if (group.depth > 0) {
     group.collectives.push_back(run);
     return ncclSuccess;
@@ -149,7 +206,8 @@ ncclResult_t point_to_point(const Call& call, ncclComm_t handle, cudaStream_t st
   Communicator& of = communicator(handle);
   const auto refuse = []() -> bool { fail("NCCL send and receive are not captured here"); };
   if (logged(call, of, stream, refuse)) return ncclSuccess;
-  if (transfer.left != 0) group.transfers.emplace_back(&of, transfer);
+  if (has_faults() && !is_made(of, stream)) return ncclSuccess;
+  if (transfer.left != 0) group.transfers.push_back({&of, transfer, stream});
   return group.depth > 0 ? ncclSuccess : result(do_transfers());
 }
 
@@ -163,6 +221,7 @@ ncclResult_t start(ncclComm_t* handle, int ranks, const ncclUniqueId& id, int ra
 }
 
 ncclResult_t end(ncclComm_t handle, const char* how) {
+  if (handle == nullptr) return ncclSuccess;  // as NCCL has it
   Communicator& known = communicator(handle);
   Event(how).with("device", known.device);
   delete &known;
@@ -203,11 +262,23 @@ STAND_IN_API ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   return end(handle, "nccl_destroy");
 }
 STAND_IN_API ncclResult_t ncclCommAbort(ncclComm_t handle) {
-  communicator(handle).exchange.give_up();
-  return end(handle, "nccl_abort");
+  if (handle == nullptr) return ncclSuccess;
+  Communicator& known = communicator(handle);
+  if (!has_faults()) {
+    known.exchange.give_up();
+    return end(handle, "nccl_abort");
+  }
+  // Another thread may be in a call of it, which ends now: it stays in memory.
+  known.exchange.end_here();
+  if (known.hang) known.hang->is_over = true;
+  Event("nccl_abort").with("device", known.device);
+  --open_communicators();
+  return ncclSuccess;
 }
 STAND_IN_API ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
-  *error = communicator(handle).failed ? ncclRemoteError : ncclSuccess;
+  if (handle == nullptr && has_faults()) return ncclInvalidArgument;  // it was aborted
+  const Communicator& known = communicator(handle);
+  *error = known.has_own_error ? ncclSystemError : known.failed ? ncclRemoteError : ncclSuccess;
   return ncclSuccess;
 }
 STAND_IN_API ncclResult_t ncclCommCount(const ncclComm_t handle, int* ranks) {
@@ -231,9 +302,16 @@ STAND_IN_API ncclResult_t ncclGroupEnd() {
   return --group.depth > 0 ? ncclSuccess : end_group();
 }
 STAND_IN_API const char* ncclGetErrorString(ncclResult_t error) {
-  return error == ncclSuccess       ? "no error"
-         : error == ncclRemoteError ? "another rank is lost"
-                                    : "an error of the stand-in's NCCL";
+  switch (error) {
+    case ncclSuccess:
+      return "no error";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclSystemError:
+      return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    default:
+      return "an error of the stand-in's NCCL";
+  }
 }
 STAND_IN_API const char* ncclGetLastError(ncclComm_t) {
   return "";

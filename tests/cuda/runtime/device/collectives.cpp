@@ -117,7 +117,7 @@ std::vector<char> bytes_of_message(const Transfer& message) {
 }
 
 bool receive_all(Exchange& ranks, std::vector<Transfer>& transfers) {
-  Patience patience(settings().nccl_seconds);
+  Patience patience;
   const auto step = [&](Transfer& one) {
     std::vector<char> bytes(std::min(one.left, kSlotBytes));
     const size_t moved = ranks.receive_some(one.peer, bytes.data(), bytes.size());
@@ -130,8 +130,8 @@ bool receive_all(Exchange& ranks, std::vector<Transfer>& transfers) {
     bool moved = false;
     for (Transfer& one : transfers) moved = step(one) || moved;
     std::erase_if(transfers, [](const Transfer& one) { return one.left == 0; });
-    if (moved) patience = Patience(settings().nccl_seconds);
-    if (ranks.broken() || (!moved && !patience.wait())) return false;
+    if (moved) patience = Patience();
+    if (ranks.broken() || ranks.ended_here() || (!moved && !patience.wait())) return false;
   }
   return true;
 }

@@ -4,10 +4,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <thread>
 
+#include "faults.h"
 #include "report.h"
 #include "settings.h"
 
@@ -48,6 +50,8 @@ struct Exchange::Shared {
 };
 
 Patience::Patience(double seconds) : until_(now() + seconds) {}
+Patience::Patience()
+    : until_(now() + settings().nccl_seconds), looks_for_faults_(!settings().fault.kind.empty()) {}
 
 bool Patience::wait() {
   ++turns_;
@@ -56,7 +60,13 @@ bool Patience::wait() {
     return true;
   }
   std::this_thread::sleep_for(std::chrono::microseconds(turns_ < 500 ? 20 : 500));
-  return turns_ % 64 != 0 || now() < until_;
+  if (turns_ % 64 != 0) return true;
+  if (looks_for_faults_ && has_fault_happened()) {
+    constexpr double kMoment = 0.5;
+    until_ = std::min(until_, now() + kMoment);
+    looks_for_faults_ = false;
+  }
+  return now() < until_;
 }
 
 Exchange::Exchange(const std::string& key, int rank, int ranks)
@@ -86,11 +96,11 @@ bool Exchange::meet() {
     ++shared_->generation;
     return !broken();
   }
-  Patience patience(settings().nccl_seconds);
+  Patience patience;
   while (shared_->generation == generation) {
-    if (broken()) return false;
+    if (broken() || ended_here()) return false;
     if (!patience.wait()) {
-      give_up();
+      if (!has_fault_happened()) give_up();
       return false;
     }
   }

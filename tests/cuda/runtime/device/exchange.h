@@ -24,6 +24,9 @@ class Exchange {
   int ranks() const { return ranks_; }
   bool broken() const;  ///< a rank gave up, or did not come in time
   void give_up();
+  /// Of this rank alone: its calls end, and the others are not told.
+  void end_here() { ended_here_ = true; }
+  bool ended_here() const { return ended_here_; }
 
   /// All ranks announce what they are about to do, which must be the same. False if one is lost.
   bool agree(const std::string& what);
@@ -44,17 +47,21 @@ class Exchange {
   std::string name_;
   int rank_, ranks_;
   Shared* shared_ = nullptr;
+  std::atomic<bool> ended_here_{false};
 };
 
 /// Waits a little, less at first; false when `seconds` are over.
 class Patience {
  public:
   explicit Patience(double seconds);
+  /// Waits for the other ranks: `nccl_seconds`, or a moment after a fault.
+  Patience();
   bool wait();
 
  private:
   int turns_ = 0;
   double until_;
+  bool looks_for_faults_ = false;
 };
 
 }  // namespace stand_in

@@ -39,13 +39,13 @@ void Outbox::deliver_all() {
 }
 
 bool Outbox::deliver(const Message& message) const {
-  Patience patience(settings().nccl_seconds);
+  Patience patience;
   for (size_t done = 0; done < message.bytes.size();) {
     const size_t sent =
         ranks_.send_some(message.to, message.bytes.data() + done, message.bytes.size() - done);
     done += sent;
-    if (sent != 0) patience = Patience(settings().nccl_seconds);
-    if (ranks_.broken() || (sent == 0 && !patience.wait())) return false;
+    if (sent != 0) patience = Patience();
+    if (ranks_.broken() || ranks_.ended_here() || (sent == 0 && !patience.wait())) return false;
   }
   return true;
 }

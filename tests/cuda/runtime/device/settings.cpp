@@ -28,6 +28,19 @@ int visible(int devices) {
   return std::min<int>(devices, 1 + static_cast<int>(std::count(text.begin(), text.end(), ',')));
 }
 
+Fault read_fault() {
+  Fault fault;
+  const std::string text = environment("SFTRUN_STANDIN_NCCL_FAULT", "");
+  const size_t at = text.find('@'), colon = text.find(':');
+  if (at == std::string::npos || colon == std::string::npos) return fault;
+  fault.kind = text.substr(0, at);
+  fault.rank = std::atoi(text.substr(at + 1).c_str());
+  fault.call = std::atoi(text.substr(colon + 1).c_str());
+  fault.seconds = std::atof(environment("SFTRUN_STANDIN_NCCL_FAULT_SECONDS", "0").c_str());
+  fault.file = environment("SFTRUN_STANDIN_NCCL_FAULT_FILE", "");
+  return fault;
+}
+
 Settings read() {
   Settings result;
   result.devices = visible(number("SFTRUN_STANDIN_DEVICES", 1));
@@ -38,6 +51,8 @@ Settings read() {
   if (const std::string log = environment("SFTRUN_STANDIN_LOG", ""); !log.empty())
     result.log = log + "." + rank();
   result.nccl_seconds = number("SFTRUN_STANDIN_NCCL_SECONDS", 60);
+  result.rank = std::atoi(rank().c_str());
+  result.fault = read_fault();
   result.threads_have_devices = number("SFTRUN_STANDIN_THREADS", 0) != 0;
   result.captures_fail = environment("SFTRUN_STANDIN_CAPTURES_FAIL", "");
   return result;

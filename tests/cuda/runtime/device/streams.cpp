@@ -107,6 +107,12 @@ EventObject& event_of(cudaEvent_t handle, const char* what) {
   return found<EventObject>(handle, what, "event");
 }
 
+HangPointer hang_of_device(int device) {
+  for (const auto& [handle, stream] : live<Stream>())
+    if (stream->device == device && hangs(stream->hang)) return stream->hang;
+  return default_stream(device).hang;
+}
+
 size_t open_streams() {
   return live<Stream>().size();
 }

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "faults.h"
+
 /// Streams, events and what is captured of a stream. Everything is done when it is asked for: what
 /// a stream orders has happened already.
 namespace stand_in {
@@ -40,6 +42,7 @@ struct Stream {
   int device = 0;
   bool non_blocking = false;
   std::shared_ptr<Capture> capture;
+  HangPointer hang;  ///< what its work waits for; null: none
 };
 
 struct EventObject {
@@ -49,6 +52,7 @@ struct EventObject {
   std::shared_ptr<Capture> capture;  ///< that it was recorded in
   Stream* stream = nullptr;          ///< and of which stream
   uint64_t nodes = 0;                ///< and after how many nodes
+  HangPointer hang;                  ///< of the stream, when it was recorded
 };
 
 Stream* make_stream(bool non_blocking);
@@ -61,6 +65,9 @@ Stream& stream_of_current_device(cudaStream_t handle, const char* what);
 EventObject* make_event();
 void destroy_event(cudaEvent_t handle);
 EventObject& event_of(cudaEvent_t handle, const char* what);
+
+/// The hang of any stream of a device.
+HangPointer hang_of_device(int device);
 
 size_t open_streams();
 size_t open_events();
