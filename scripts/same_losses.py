@@ -244,7 +244,7 @@ def cases(scratch: Path) -> list[Case]:
     add("wide, two ranks, QLoRA nf4", {**long_texts, "tuning.mode": "qlora"}, wide, processes=2)
     add("QLoRA nf4, one scale per block, recomputed, bf16",
         {"tuning.mode": "qlora", "tuning.double_quant": False, "tuning.quant_block_size": 128, "model.dtype": "bf16", **checkpointing})
-    for stored in ("bnb-nf4", "bnb-fp4", "bnb-int8", "fp8-dynamic", "fp8-blocks"):
+    for stored in ("bnb-nf4", "bnb-fp4", "bnb-int8", "fp8-dynamic", "fp8-blocks", "int4-awq", "int4-gptq", "int4-compressed"):
         add(f"stored {stored}", lora(), DATA / "models" / stored)
     for file in ("F16", "Q8_0"):
         add(f"GGUF {file}", lora(), DATA / f"models/llama3-gguf/model-{file}.gguf")

@@ -112,7 +112,7 @@ struct Words<Quant> {
   }();
   static constexpr std::string_view instead =
       "use nf4 or fp4 for 4 bits, int8 or fp8 for 8; for other formats name a model that is stored "
-      "in them";
+      "in them (GPTQ, AWQ, GGUF), which keeps them with auto";
 };
 
 template <>

@@ -12,7 +12,7 @@ QuantLayout layout_of_method(std::string_view method, std::string_view format, b
 
 const QuantFormatInfo& first_format_of(QuantLayout layout) {
   const auto* found = std::find_if(kQuantFormats.begin(), kQuantFormats.end(),
-                                   [&](const auto& info) { return info.layout == layout; });
+                                   [&](const auto& info) { return info.is_in(layout); });
   SFTRUN_CHECK(layout != QuantLayout::kNone && found != kQuantFormats.end());
   return *found;
 }

@@ -1,10 +1,13 @@
 #include "sftrun/model/stored_matrix.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "sftrun/core/error.h"
+#include "sftrun/weights/int4_groups.h"
 
 namespace sftrun::model {
 namespace {
@@ -93,13 +96,51 @@ kernels::QuantizedMatrix below_one_another(const std::vector<weights::CodedMatri
   return matrix;
 }
 
+/// Integers in groups, in the one order that kernels read; the rows of all parts follow one another.
+kernels::QuantizedMatrix in_groups(const std::vector<weights::CodedMatrix>& parts) {
+  constexpr int64_t kRowsAtOnce = 64;
+  const weights::CodedMatrix& first = parts.front();
+  const int64_t row_bytes = (first.columns + 1) / 2, groups = first.groups_of_row();
+  int64_t rows = 0;
+  for (const weights::CodedMatrix& part : parts) {
+    SFTRUN_CHECK(part.group == first.group && part.groups_of_row() == groups);
+    rows += part.rows;
+  }
+  kernels::QuantizedMatrix matrix;
+  matrix.format = first.format;
+  matrix.block_size = first.group;
+  matrix.packed = at::empty({rows * row_bytes}, at::kByte);
+  matrix.absmax = at::empty({rows * groups}, at::kFloat);
+  matrix.zeros = at::empty({rows * groups}, at::kByte);
+  auto *packed = matrix.packed.data_ptr<uint8_t>(), *zeros = matrix.zeros.data_ptr<uint8_t>();
+  auto* scales = matrix.absmax.data_ptr<float>();
+  int64_t before = 0;
+  for (const weights::CodedMatrix& part : parts) {
+    const int64_t runs = (part.rows + kRowsAtOnce - 1) / kRowsAtOnce;
+    at::parallel_for(0, runs, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t run = begin; run < end; ++run) {
+        const int64_t row = run * kRowsAtOnce, count = std::min(kRowsAtOnce, part.rows - row),
+                      to = before + row;
+        weights::repack_int4(part, row, count, packed + to * row_bytes);
+        weights::unpack_int4_groups(part, row, count, scales + to * groups, zeros + to * groups);
+      }
+    });
+    before += part.rows;
+  }
+  const std::vector<int32_t> of_columns = weights::int4_column_groups(first);
+  if (!of_columns.empty()) matrix.column_groups = at::tensor(of_columns, at::kInt);
+  return matrix;
+}
+
 kernels::QuantizedMatrix from(const weights::CodedParts& stored, const Shape& /*shape*/,
                               const std::string& /*name*/, const Checkpoint& checkpoint) {
+  if (stored.parts.front().group > 0) return in_groups(stored.parts);
   return below_one_another(stored.parts, checkpoint);
 }
 
 kernels::QuantizedMatrix from(const weights::CodedMatrix& stored, const Shape& /*shape*/,
                               const std::string& name, const Checkpoint& checkpoint) {
+  if (stored.group > 0) return in_groups({stored});
   if (stored.block_size == 0) return below_one_another({stored}, checkpoint);
   kernels::QuantizedMatrix matrix;
   matrix.format = stored.format;

@@ -17,6 +17,24 @@ using nlohmann::json;
 
 constexpr std::string_view kScoringEnd = "ForSequenceClassification";
 
+/// Bits and variants of AWQ, GPTQ and compressed-tensors' integers that are not read.
+void refuse_integers(const QuantizationConfig& quantization, const std::string& where) {
+  constexpr const char* kFix =
+      "use a checkpoint in 4 bits, or the unquantised one; `tuning.quant` quantises it when it is "
+      "loaded";
+  const std::string& method = quantization.method;
+  for (const int64_t bits : quantization.bits) {
+    if (bits == 4) continue;
+    throw DataError(
+        fmt::format("the checkpoint is quantised by \"{}\" to {} bits; supported: 4", method, bits),
+        where, kFix);
+  }
+  if (quantization.not_read.empty()) return;
+  throw DataError(
+      fmt::format("the checkpoint is quantised by \"{}\", and {}", method, quantization.not_read),
+      where, kFix);
+}
+
 void refuse_quantized(const json& config, const std::string& where, const Family& family) {
   const auto quantization = read_quantization_config(config, where);
   if (!quantization) return;
@@ -40,6 +58,7 @@ void refuse_quantized(const json& config, const std::string& where, const Family
                     block[0], block[1], kFp8Block, kFp8Block),
         where, "use the unquantised checkpoint with tuning.quant: fp8");
   }
+  refuse_integers(*quantization, where);
   const std::string& method = quantization->method;
   if (method == "mxfp4" && family.reads_mxfp4) return;
   if (layout != QuantLayout::kNone) return;

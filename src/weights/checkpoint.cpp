@@ -104,6 +104,7 @@ int64_t values_per_block(const PackedMatrix& matrix) {
   const CodedMatrix* coded = first_coded(matrix);
   if (coded == nullptr) return kMxfp4Block;
   if (coded->tile > 0) return kFp8LeastBlock;
+  if (coded->group > 0) return int4_columns_together(coded->group, coded->columns);
   constexpr int kByte = 8;  // bits; codes that share one cannot be separated
   return coded->block_size > 0 ? coded->block_size : kByte / quant_info(coded->format).bits;
 }

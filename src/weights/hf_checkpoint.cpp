@@ -13,6 +13,7 @@
 #include "sftrun/core/optional_file.h"
 #include "sftrun/core/python_json.h"
 #include "sftrun/spec/feature_projectors.h"
+#include "sftrun/spec/quantization_config.h"
 #include "sftrun/spec/vision_tensors.h"
 #include "sftrun/tokenizer/tokenizer.h"
 #include "sftrun/weights/convert.h"
@@ -309,7 +310,9 @@ class HfCheckpoint final : public CheckpointBase {
 
   void list_tensors() {
     const std::vector<spec::TensorSpec> expected = expected_tensors(arch_, files_);
-    quantised_ = find_quantised(expected, files_);
+    const spec::QuantizationConfig said =
+        spec::read_quantization_config(config_, where_).value_or(spec::QuantizationConfig());
+    quantised_ = find_quantised(expected, files_, said);
     std::vector<std::string> others;
     check_tensors(in_files(expected), found_tensors(expected, others), where_);
     for (const spec::TensorSpec& spec : expected) add_expected(spec);

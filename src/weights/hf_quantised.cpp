@@ -30,14 +30,29 @@ std::string stored_name_of(const StoredLayout& layout, const SafetensorsEntry& c
 /// The quantised matrices that a model's tensors are in.
 class Finder {
  public:
-  explicit Finder(const HfFiles& files)
-      : files_(files), find_([&](const std::string& name) { return files.find(name); }) {}
+  Finder(const HfFiles& files, const spec::QuantizationConfig& config)
+      : files_(files),
+        config_(config),
+        find_([&](const std::string& name) { return files.find(name); }) {}
 
   void add(const spec::TensorSpec& spec) {
     if (!spec.parts.empty()) return add_parts(spec);
     if (const StoredLayout* layout = layout_that_holds(spec.name, find_))
       found.matrices[spec.name] = {read(*layout, spec.name, spec.shape),
                                    stored_name_of(*layout, entry_of(*layout, spec.name))};
+  }
+
+  /// GPTQ's older writers add a bias of zeros to every layer, also of models without biases.
+  void leave_out_empty_biases(const std::vector<spec::TensorSpec>& specs) {
+    std::set<std::string> names;
+    for (const spec::TensorSpec& spec : specs) names.insert(spec.name);
+    for (const auto& [name, matrix] : found.matrices) {
+      if (matrix.parts.front().layout != QuantLayout::kGptq) continue;
+      const std::string bias = module_of_weight(name) + ".bias";
+      const SafetensorsEntry* entry = names.contains(bias) ? nullptr : files_.find(bias);
+      const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
+      if (entry != nullptr && std::ranges::all_of(entry->bytes, is_zero)) found.parts.insert(bias);
+    }
   }
 
   HfQuantised found;
@@ -52,7 +67,7 @@ class Finder {
     const std::string codes = layout.codes_name(name);
     for (const std::string& part : layout.additional(name, find_)) found.parts.insert(part);
     if (codes != name) found.parts.insert(codes);
-    return layout.read(name, shape, find_, files_.at(codes).file->string());
+    return layout.read(name, shape, find_, files_.at(codes).file->string(), config_);
   }
 
   /// All parts in one layout, whose matrices can be put below one another.
@@ -63,7 +78,10 @@ class Finder {
     for (const spec::TensorPart& part : spec.parts) {
       if (layout_that_holds(part.name, find_) != layout) refuse_mixed(spec, part.name);
       for (CodedMatrix& codes : read(*layout, part.name, part.shape)) {
-        if (codes.block_size > 0) refuse_experts(part.name, codes);
+        if (codes.block_size > 0 || !codes.column_groups.empty())
+          refuse_experts(*layout, part.name, codes);
+        const CodedMatrix& first = matrix.parts.empty() ? codes : matrix.parts.front();
+        if (codes.group != first.group) refuse_mixed(spec, part.name);
         matrix.parts.push_back(std::move(codes));
       }
       found.parts.insert(part.name);
@@ -71,13 +89,16 @@ class Finder {
     found.matrices[spec.name] = std::move(matrix);
   }
 
-  /// Blocks that cross rows cannot be put below one another.
-  [[noreturn]] void refuse_experts(const std::string& name, const CodedMatrix& codes) const {
+  /// Blocks that cross rows, and groups in another order for each matrix (g_idx), cannot be put below one
+  /// another.
+  [[noreturn]] void refuse_experts(const StoredLayout& layout, const std::string& name,
+                                   const CodedMatrix& codes) const {
     throw DataError(
-        fmt::format("`{}` is in {}, which is not supported for the tensors of single "
+        fmt::format("`{}` is in {}{}, which is not supported for the tensors of single "
                     "experts",
-                    name, quant_info(codes.format).stored_name),
-        files_.at(name).file->string(),
+                    name, quant_info(codes.format).stored_name,
+                    codes.group > 0 ? " with columns in the order of a g_idx (desc_act)" : ""),
+        files_.at(layout.codes_name(name)).file->string(),
         "use the unquantised checkpoint; `tuning.quant` quantises it when it is loaded");
   }
 
@@ -92,6 +113,7 @@ class Finder {
   }
 
   const HfFiles& files_;
+  const spec::QuantizationConfig& config_;
   const FindEntry find_;
 };
 
@@ -108,15 +130,17 @@ PackedMatrix HfQuantisedMatrix::packed() const {
   return CodedParts{parts};
 }
 
-HfQuantised find_quantised(const std::vector<spec::TensorSpec>& specs, const HfFiles& files) {
-  Finder finder(files);
+HfQuantised find_quantised(const std::vector<spec::TensorSpec>& specs, const HfFiles& files,
+                           const spec::QuantizationConfig& config) {
+  Finder finder(files, config);
   for (const spec::TensorSpec& spec : specs)
     if (!spec.layout.reorders()) finder.add(spec);
+  finder.leave_out_empty_biases(specs);
   return std::move(finder.found);
 }
 
 std::vector<std::span<const std::byte>> stored_parts(const CodedMatrix& matrix) {
-  return {matrix.codes, matrix.scales, matrix.nested_scales};
+  return {matrix.codes, matrix.scales, matrix.nested_scales, matrix.zeros, matrix.column_groups};
 }
 
 void read_quantised(const CodedMatrix& matrix, DType dtype, std::byte* destination) {

@@ -8,6 +8,7 @@
 
 #include "hf_files.h"
 #include "sftrun/spec/arch_spec.h"
+#include "sftrun/spec/quantization_config.h"
 #include "sftrun/weights/packed.h"
 
 /// Matrices that a directory's files hold in one of the layouts of stored_layout.h.
@@ -26,7 +27,8 @@ struct HfQuantised {
   std::set<std::string> parts;  ///< names of tensors that are not a matrix, but belong to one
 };
 /// @throws DataError naming the tensor: see StoredLayout::read
-HfQuantised find_quantised(const std::vector<spec::TensorSpec>& specs, const HfFiles& files);
+HfQuantised find_quantised(const std::vector<spec::TensorSpec>& specs, const HfFiles& files,
+                           const spec::QuantizationConfig& config);
 
 /// Codes and scales; the codes first.
 std::vector<std::span<const std::byte>> stored_parts(const CodedMatrix& matrix);

@@ -43,12 +43,17 @@ TEST(QuantFormat, LayoutsAreKnownByTheirMethods) {
   EXPECT_EQ(layout_of_method("bitsandbytes", "", false), kBitsandbytes4);
   EXPECT_EQ(layout_of_method("bitsandbytes", "", true), kBitsandbytes8);
   EXPECT_EQ(layout_of_method("compressed-tensors", "float-quantized", false), kCompressedFp8);
-  EXPECT_EQ(layout_of_method("compressed-tensors", "pack-quantized", false), kNone);
+  EXPECT_EQ(layout_of_method("compressed-tensors", "pack-quantized", false), kCompressedInt4);
+  EXPECT_EQ(layout_of_method("compressed-tensors", "nvfp4-pack-quantized", false), kNone);
+  EXPECT_EQ(layout_of_method("gptq", "", false), kGptq);
+  EXPECT_EQ(layout_of_method("awq", "", false), kAwq);
   EXPECT_EQ(layout_of_method("fbgemm_fp8", "", true), kCompressedFp8);
   EXPECT_EQ(layout_of_method("mxfp4", "", false), kNone);
   EXPECT_EQ(layout_of_method("", "", false), kNone) << "rows leave the names of methods empty";
   EXPECT_EQ(first_format_of(kBitsandbytes4).format, QuantFormat::kNf4);
   EXPECT_EQ(first_format_of(kCompressedFp8).format, QuantFormat::kFp8);
+  for (const QuantLayout layout : {kAwq, kGptq, kCompressedInt4})
+    EXPECT_EQ(first_format_of(layout).format, QuantFormat::kInt4Groups);
 }
 
 }  // namespace

@@ -153,7 +153,7 @@ def add_tokenizer(folder):
 def stored_models(scratch):
     """Models whose files hold their matrices in fewer bits."""
     models = {}
-    for source in ("bnb-nf4", "bnb-fp4", "bnb-int8", "fp8-dynamic", "fp8-blocks"):
+    for source in ("bnb-nf4", "bnb-fp4", "bnb-int8", "fp8-dynamic", "fp8-blocks", "int4-awq", "int4-gptq", "int4-compressed"):
         folder = models[source] = scratch / "models" / source
         folder.mkdir(parents=True)
         for file in (DATA / "models" / source).iterdir():

@@ -54,7 +54,7 @@ void read_as_codes(const SafetensorsFile& file, const std::string& name) {
   for (const StoredLayout* layout : stored_layouts()) {
     if (!layout->holds(name, find)) continue;
     expecting_data_errors([&] {
-      const CodedMatrix matrix = layout->read(name, shape, find, "fuzz").front();
+      const CodedMatrix matrix = layout->read(name, shape, find, "fuzz", {}).front();
       std::vector<float> values(static_cast<size_t>(shape[0] * shape[1]));
       dequantize(matrix, 0, shape[0] * shape[1], values.data());
     });

@@ -308,10 +308,13 @@ TEST(QuantisedBase, DirectoriesInEightBitsLoadAsTheyAre) {
   }
 }
 
-/// FP8 with a scale per block (scripts/fixtures/make_fp8_blocks.py): logits are those of the values, and
-/// gradients those of a dense model of them.
-TEST(QuantisedBase, Fp8BlocksTrainAsTheirValues) {
-  const std::filesystem::path directory = data("models/fp8-blocks");
+/// FP8 with a scale per block and integers of 4 bits in groups (scripts/fixtures/make_fp8_blocks.py,
+/// make_int4.py): logits are those of the values, and gradients those of a dense model of them.
+class KeptBase : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(QuantisedBase, KeptBase,
+                         testing::Values("fp8-blocks", "int4-awq", "int4-gptq", "int4-compressed"));
+TEST_P(KeptBase, TrainsAsItsValues) {
+  const std::filesystem::path directory = data("models") / GetParam();
   const std::shared_ptr<const weights::Checkpoint> model = weights::Checkpoint::open(directory);
   const test::Reference reference = test::read_reference(directory);
   for (const layers::Backend* backend : {&layers::fused_backend(), &layers::plain_backend()}) {
@@ -324,8 +327,10 @@ TEST(QuantisedBase, Fp8BlocksTrainAsTheirValues) {
       options.backend = backend;
       options.base.keep_stored = keeps;
       const auto decoder = Decoder::load(model, options);
-      for (const layers::Linear* linear : decoder->linears())
-        ASSERT_EQ(linear->quantized.has_value(), keeps) << linear->name;
+      for (const layers::Linear* linear : decoder->linears()) {
+        const bool is_packed = model->packed(linear->name + ".weight").has_value();
+        ASSERT_EQ(linear->quantized.has_value(), keeps && is_packed) << linear->name;
+      }
       for (size_t i = 0; i < reference.examples.size(); ++i) {
         const PackedBatch batch = test::packed(*decoder, {reference.examples[i]});
         const at::Tensor rows = at::arange(reference.logits[i].size(0));

@@ -614,6 +614,11 @@ TEST(StoredBytes, AreAssumedFromTheMethod) {
   EXPECT_EQ(assumed_files(arch, {.method = "fp8", .block = {128, 128}})
                 .blocks.at("model.layers.3.mlp.up_proj.weight"),
             kFp8LeastBlock);
+  const AssumedFiles gptq = assumed_files(arch, {.method = "gptq", .group_sizes = {128}}),
+                     of_rows = assumed_files(arch, {.method = "awq", .group_sizes = {-1}});
+  EXPECT_EQ(gptq.stored.at("model.layers.3.mlp.up_proj.weight"), values / 2 + values / 128 * 5);
+  EXPECT_EQ(gptq.blocks.at("model.layers.3.mlp.up_proj.weight"), 32);
+  EXPECT_EQ(of_rows.stored.at("model.layers.3.mlp.up_proj.weight"), values / 2 + 14336 * 5);
   EXPECT_TRUE(assumed_files(arch, {.method = "mystery"}).stored.empty());
   spec::ArchSpec sparse = arch;
   sparse.mixture.num_experts = 8, sparse.mixture.top_k = 2, sparse.mixture.intermediate_size = 1024;

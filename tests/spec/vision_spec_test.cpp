@@ -528,7 +528,7 @@ std::vector<BadVision> refusals_of_families() {
        "/vision_config/rope_parameters",
        {{"rope_type", "linear"}, {"factor", 2.0}},
        {"\"linear\" is not supported"}},
-      {qwen3_vl(), "/quantization_config", {{"quant_method", "gptq"}}, {"quantised by \"gptq\""}},
+      {qwen3_vl(), "/quantization_config", {{"quant_method", "hqq"}}, {"quantised by \"hqq\""}},
   };
 }
 

@@ -42,7 +42,8 @@ TEST(Fuzz, FourBits) {
       46620);
 }
 TEST(Fuzz, EightBits) {
-  for (const char* form : {"bnb-int8", "fp8-dynamic", "fp8-blocks"}) {
+  for (const char* form :
+       {"bnb-int8", "fp8-dynamic", "fp8-blocks", "int4-gptq", "int4-compressed"}) {
     const std::string sound =
         test::read_file(std::string(SFTRUN_TEST_DATA "/models/") + form + "/model.safetensors");
     run(fuzz_safetensors, sound, 5000);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,8 +18,9 @@ namespace sftrun {
 
 /// kNf4: 4 bits, quantiles of a normal distribution. kFp4: 4 bits, a float with one sign, two
 /// exponent and one mantissa bit. kFp8 (e4m3), kInt8: 8 bits, with a scale per row. kFp8Blocks: e4m3
-/// with a scale per block of rows and columns. kGgml: one of ggml's types, each with a size of its own.
-enum class QuantFormat : uint8_t { kNf4, kFp4, kFp8, kInt8, kFp8Blocks, kGgml };
+/// with a scale per block of rows and columns. kInt4Groups: integers of 4 bits with a scale and a zero
+/// point for each group of a row. kGgml: one of ggml's types, each with a size of its own.
+enum class QuantFormat : uint8_t { kNf4, kFp4, kFp8, kInt8, kFp8Blocks, kInt4Groups, kGgml };
 
 struct QuantOptions {
   QuantFormat format = QuantFormat::kNf4;  ///< with `is_made`
@@ -30,12 +32,17 @@ struct QuantOptions {
 /// kNone: no such file exists. kBitsandbytes4, kBitsandbytes8: as transformers + bitsandbytes save
 /// them. kFp8Blocks: one scale per block of kFp8Block rows and columns (DeepSeek's and Qwen's FP8,
 /// transformers' FineGrainedFP8Config). kCompressedFp8: compressed-tensors with one scale per row.
+/// kAwq (version gemm), kGptq, kCompressedInt4 (compressed-tensors' pack-quantized): integers in groups,
+/// which differ in how words hold them.
 enum class QuantLayout : uint8_t {
   kNone,
   kBitsandbytes4,
   kBitsandbytes8,
   kFp8Blocks,
-  kCompressedFp8
+  kCompressedFp8,
+  kAwq,
+  kGptq,
+  kCompressedInt4
 };
 
 /// Rows and columns of values that share a scale in kFp8Blocks. A smaller size, one that divides it,
@@ -43,6 +50,13 @@ enum class QuantLayout : uint8_t {
 inline constexpr int64_t kFp8Block = 128;
 /// Columns of kFp8Blocks are cut at multiples of this.
 inline constexpr int64_t kFp8LeastBlock = 32;
+/// Columns of kInt4Groups that stay together when columns are divided, so that kernels find whole bytes
+/// and groups. 2 where any column can have any group, or all have one.   @param group columns, or more
+constexpr int64_t int4_columns_together(int64_t group, int64_t columns) {
+  constexpr int64_t kByte = 2, kMost = 32;
+  const int64_t together = group < columns ? std::gcd(group, kMost) : kByte;
+  return columns % kByte == 0 && together % kByte == 0 ? together : columns;
+}
 
 /// A `quantization_config` that stands for a layout.
 struct QuantMethod {
@@ -84,6 +98,11 @@ inline constexpr auto kQuantLayouts = std::to_array<QuantLayoutInfo>({
      .peft_name = "FP8",
      .methods = {{{.name = "fbgemm_fp8"},
                   {.name = "compressed-tensors", .format = "float-quantized"}}}},
+    {.layout = QuantLayout::kAwq, .peft_name = "AWQ", .methods = {{{.name = "awq"}}}},
+    {.layout = QuantLayout::kGptq, .peft_name = "GPTQ", .methods = {{{.name = "gptq"}}}},
+    {.layout = QuantLayout::kCompressedInt4,
+     .peft_name = "packed integers",
+     .methods = {{{.name = "compressed-tensors", .format = "pack-quantized"}}}},
 });
 
 constexpr const QuantLayoutInfo& layout_info(QuantLayout layout) {
@@ -111,11 +130,16 @@ struct QuantFormatInfo {
   bool can_nest = false;            ///< the scales of blocks can be quantised, too
   bool rounds_activations = false;  ///< products round their other operand, too
   QuantLayout layout = QuantLayout::kNone;
-  /// Bytes of codes and scales of a matrix; null unless `is_made`.
+  std::array<QuantLayout, 2> other_layouts = {};  ///< that are read, too; kNone: unused
+  /// Bytes of codes and scales of a matrix in memory; null unless `options` say them.
   int64_t (*bytes)(int64_t rows, int64_t columns, const QuantOptions& options) = nullptr;
 
   /// `sftrun quantize` and `sftrun merge` write it.
   constexpr bool is_written() const { return is_made && layout != QuantLayout::kNone; }
+  constexpr bool is_in(QuantLayout one) const {
+    return layout == one ||
+           std::find(other_layouts.begin(), other_layouts.end(), one) != other_layouts.end();
+  }
 };
 
 constexpr int64_t bytes_of_blocks(int64_t rows, int64_t columns, const QuantOptions& options) {
@@ -129,6 +153,13 @@ constexpr int64_t bytes_of_blocks(int64_t rows, int64_t columns, const QuantOpti
 constexpr int64_t bytes_of_rows(int64_t rows, int64_t columns, const QuantOptions& /*options*/) {
   constexpr int64_t kScaleBytes = 4;
   return rows * columns + rows * kScaleBytes;
+}
+
+/// @param options of which `block_size` columns of a row are a group
+constexpr int64_t bytes_of_groups(int64_t rows, int64_t columns, const QuantOptions& options) {
+  constexpr int64_t kGroupBytes = 4 + 1;  // a scale in fp32 and a zero point
+  const int64_t groups = (columns + options.block_size - 1) / options.block_size;
+  return rows * ((columns + 1) / 2 + groups * kGroupBytes);
 }
 
 /// In the order of the enumerators.
@@ -178,6 +209,15 @@ inline constexpr auto kQuantFormats = std::to_array<QuantFormatInfo>({
      .kept_name = "FP8 in blocks",
      .bits = 8,
      .layout = QuantLayout::kFp8Blocks},
+    {.format = QuantFormat::kInt4Groups,
+     .name = "int4_groups",
+     .stored_name = "INT4_GROUPS",
+     .description = "4-bit integers with a scale and a zero point per group of a row",
+     .kept_name = "4-bit integers in groups",
+     .bits = 4,
+     .layout = QuantLayout::kGptq,
+     .other_layouts = {QuantLayout::kAwq, QuantLayout::kCompressedInt4},
+     .bytes = bytes_of_groups},
     {.format = QuantFormat::kGgml,
      .name = "gguf",
      .stored_name = "",

@@ -172,6 +172,8 @@ struct FourBitRow {
   int64_t block_size;
   const float* table;
   const float* scales;  ///< block scales: of the row's first block and those after it
+  const uint8_t* zeros =
+      nullptr;  ///< subtracted from the table's values, for each block; null: none
 };
 
 /// One row of a matrix quantised to 8 bits.

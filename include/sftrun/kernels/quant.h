@@ -18,6 +18,8 @@
 ///   8 bits: one scale per row. e4m3 as in compressed-tensors and transformers'
 ///           quantize_fp8_per_row, or int8 as in bitsandbytes' LLM.int8 (arXiv:2208.07339). Or e4m3
 ///           with one scale per block of rows and columns (DeepSeek-V3, arXiv:2412.19437, 3.3.2).
+///   4-bit integers: a scale and a zero point per group of a row (GPTQ, arXiv:2210.17323; AWQ,
+///           arXiv:2306.00978).
 ///   ggml:   ggml's block formats; each row is a whole number of blocks.
 namespace sftrun::kernels {
 
@@ -31,17 +33,23 @@ struct QuantizedMatrix {
   QuantFormat format = QuantFormat::kNf4;
   weights::GgmlType ggml_type = weights::GgmlType::kF32;  ///< of kGgml: one with blocks
   int64_t rows = 0, columns = 0;
-  int64_t block_size = 0;  ///< of 4-bit formats, and the columns of a block of kFp8Blocks
+  int64_t block_size =
+      0;  ///< of 4-bit formats, and the columns of a block of kFp8Blocks or a group
   /// uint8. 4 bits: [(rows * columns + 1) / 2], two codes per byte, the first in the high nibble.
-  /// 8 bits: [rows * columns]. kGgml: the blocks of the rows, in row order.
+  /// kInt4Groups: the same, but each row has (columns + 1) / 2 bytes. 8 bits: [rows * columns]. kGgml: the
+  /// blocks of the rows, in row order.
   at::Tensor packed;
   /// fp32. 4 bits: [blocks], value = table[code] * absmax of its block; undefined if nested.
   /// 8 bits: [rows], value = code * absmax of its row, for kInt8 divided by 127; undefined: the codes
   /// are the values. kFp8Blocks: [rows of blocks * blocks_of_row()], value = code * absmax of its block.
+  /// kInt4Groups: [rows * groups], value = (code - zero point) * absmax of its group.
   at::Tensor absmax;
   /// kFp8Blocks: int32 [rows], the row of blocks of each row. So rows can be cut, chosen and put below
   /// one another anywhere.
   at::Tensor block_rows;
+  at::Tensor zeros;  ///< kInt4Groups: uint8 [rows * groups], the codes of 0
+  /// kInt4Groups: int32 [columns], the group of each column. Undefined: column / block_size.
+  at::Tensor column_groups;
   /// Nested: absmax = map[codes] * nested_absmax + offset, where map is bitsandbytes' dynamic map
   /// (`nested_map`) and each nested_block blocks share a nested_absmax.
   at::Tensor codes;          ///< uint8 [blocks]
@@ -61,7 +69,7 @@ struct QuantizedMatrix {
   /// The tensors that hold the codes and their scales. `nested_values` is shared by all matrices.
   std::vector<at::Tensor> tensors() const;
   std::vector<at::Tensor*> tensor_members();  ///< the same
-  int64_t row_bytes() const;  ///< of `packed`   @pre not 4 bits, where rows may share a byte
+  int64_t row_bytes() const;  ///< of `packed`   @pre not nf4 or fp4, where rows may share a byte
   /// Writes the scales of blocks [first, first + scales.size()).
   void block_scales(int64_t first, std::span<float> scales) const;
   QuantizedMatrix to(at::Device device) const;

@@ -18,7 +18,16 @@ struct QuantizationConfig {
   /// Rows and columns of the blocks that share a scale: `weight_block_size` of "fp8", or
   /// `block_structure` of compressed-tensors' weights. Empty: other scales, or not said.
   std::vector<int64_t> block;
+  /// Of AWQ, GPTQ and compressed-tensors' integers: of a code, and the columns that share a scale (-1: all).
+  /// compressed-tensors may have several.
+  std::vector<int64_t> bits, group_sizes;
+  bool is_symmetric = true;  ///< compressed-tensors: files need no zero points
+  std::string variant;       ///< AWQ's `version`, GPTQ's `checkpoint_format`; in lower case
+  /// What AWQ, GPTQ and compressed-tensors' integers ask for that is not read, in words; empty: nothing.
+  std::string not_read;
 
+  /// GPTQ: of version 2, which does not store zero points minus one.
+  bool has_whole_zeros() const { return variant == "gptq_v2"; }
   /// Of the files; kNone: one that is not read, or MXFP4.
   QuantLayout layout() const { return layout_of_method(method, format, load_in_8bit); }
 };

@@ -17,12 +17,16 @@ namespace sftrun::weights {
 /// A matrix in one of the formats that runs quantise to, as views of codes and scales.
 struct CodedMatrix {
   QuantFormat format = QuantFormat::kNf4;
+  QuantLayout layout = QuantLayout::kNone;  ///< of the files; kNone: that of the format
   int64_t rows = 0, columns = 0;
   int64_t block_size = 0;  ///< consecutive values that share a scale; 0: see `tile`
   int64_t tile = 0;        ///< rows and columns that share a scale; 0: the values of a row
-  std::span<const std::byte> codes;  ///< as `packed` of kernels::QuantizedMatrix
+  int64_t group = 0;       ///< kInt4Groups: columns of a row that share a scale and a zero point
+  /// As `packed` of kernels::QuantizedMatrix. kInt4Groups: words in the order of `layout` (int4_groups.h).
+  std::span<const std::byte> codes;
   /// Of blocks: F32 [blocks], U8 if nested. Of rows: `scale_dtype` [rows]. Of tiles: `scale_dtype`
-  /// [rows of tiles, tiles_of_row()]. Of rows or tiles also one for the whole matrix.
+  /// [rows of tiles, tiles_of_row()]. Of rows or tiles also one for the whole matrix. Of groups:
+  /// `scale_dtype`, in the order of `layout`.
   std::span<const std::byte> scales;
   DType scale_dtype = DType::kF32;
   std::span<const std::byte> table = {};  ///< F32, the value of each code; empty: it is computed
@@ -31,7 +35,14 @@ struct CodedMatrix {
   std::span<const std::byte> nested_scales = {};  ///< F32 [blocks / 256]
   std::span<const std::byte> nested_map = {};     ///< F32 [256]
   float offset = 0;
+  /// kInt4Groups: I32 words with the codes of 0, in the order of `layout`; empty: 8 everywhere.
+  std::span<const std::byte> zeros = {};
+  bool zeros_are_less_one = false;                ///< files hold them minus one, modulo 16
+  std::span<const std::byte> column_groups = {};  ///< I32 [columns]; empty: column / group
 
+  int64_t groups_of_row() const {
+    return static_cast<int64_t>(scales.size()) / size_of(scale_dtype) / rows;
+  }
   int64_t tiles_of_row() const { return (columns + tile - 1) / tile; }
   /// Of a row, or of a tile.
   float scale(int64_t index) const;

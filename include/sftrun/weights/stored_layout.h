@@ -11,6 +11,7 @@
 
 #include "sftrun/core/dtype.h"
 #include "sftrun/core/quant_format.h"
+#include "sftrun/spec/quantization_config.h"
 #include "sftrun/weights/packed.h"
 #include "sftrun/weights/safetensors.h"
 
@@ -56,12 +57,13 @@ struct StoredLayout {
   bool (*holds)(const std::string& name, const FindEntry& find);
   /// The names of the tensors that a matrix `name` has in addition to its codes.
   std::vector<std::string> (*additional)(const std::string& name, const FindEntry& find);
-  /// @param shape expected by the configuration
+  /// @param shape expected by the configuration   @param config for what tensors do not say
   /// @return one matrix, or of a shape [experts, rows, columns] one for each expert
   /// @throws DataError naming the tensor: parts that are missing or of another size or type, scales
   /// that are not finite, variants that the layout's library does not write
   std::vector<CodedMatrix> (*read)(const std::string& name, const std::vector<int64_t>& shape,
-                                   const FindEntry& find, const std::string& where);
+                                   const FindEntry& find, const std::string& where,
+                                   const spec::QuantizationConfig& config);
   /// See `dequantize` of packed.h.
   void (*dequantize)(const CodedMatrix& matrix, int64_t first, int64_t count, float* destination);
   /// The tensors to write for a matrix; the codes first. Null unless its formats are made.

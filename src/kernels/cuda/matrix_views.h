@@ -70,6 +70,18 @@ inline Fp8BlockView fp8_block_view(const QuantizedMatrix& matrix) {
           .block_shift = std::countr_zero(static_cast<uint64_t>(matrix.block_size))};
 }
 
+/// @pre the matrix is in kInt4Groups, and has rows
+inline Int4GroupView int4_group_view(const QuantizedMatrix& matrix) {
+  return {.packed = matrix.packed.const_data_ptr<uint8_t>(),
+          .scales = matrix.absmax.const_data_ptr<float>(),
+          .zeros = matrix.zeros.const_data_ptr<uint8_t>(),
+          .column_groups = pointer_or_null<int32_t>(matrix.column_groups),
+          .rows = matrix.rows,
+          .columns = matrix.columns,
+          .groups_of_row = matrix.absmax.numel() / matrix.rows,
+          .group_size = matrix.block_size};
+}
+
 /// Whether the kernels can compute x [T, K] w^T: at most kMaxThinTokens tokens, rows of whole
 /// groups of eight values, and aligned memory.
 inline bool thin_product_serves(const at::Tensor& x, const QuantizedMatrix& w) {

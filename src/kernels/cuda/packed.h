@@ -209,6 +209,60 @@ struct Fp8BlockView {
   }
 };
 
+/// Integers of 4 bits with a scale and a zero point for each group of a row.
+struct Int4GroupView {
+  static constexpr int kRowsAtOnce = 2;
+
+  const uint8_t* packed;  ///< [rows, row_bytes()], the first code of a byte in the high nibble
+  const float* scales;    ///< [rows, groups_of_row]
+  const uint8_t* zeros;   ///< [rows, groups_of_row]
+  const int32_t* column_groups;  ///< [columns]: the group of each column; null: column / group_size
+  int64_t rows, columns, groups_of_row, group_size;
+
+  SFTRUN_HOST_DEVICE int64_t group_of(int64_t row, int64_t column) const {
+    const int64_t group =
+        column_groups != nullptr ? column_groups[column] : row_of_group(column, group_size);
+    return row * groups_of_row + group;
+  }
+  /// Value i of the whole matrix, rounded after every operation.
+  SFTRUN_HOST_DEVICE float value(int64_t i) const {
+    const int64_t row = i / columns, column = i - row * columns, group = group_of(row, column);
+    const uint8_t byte = packed[row * row_bytes() + column / 2];
+    const int code = column % 2 == 0 ? byte >> 4 : byte & 15;
+    return static_cast<float>(code - zeros[group]) * scales[group];
+  }
+  SFTRUN_HOST_DEVICE const uint8_t* bytes() const { return packed; }
+  SFTRUN_HOST_DEVICE int64_t row_bytes() const { return (columns + 1) / 2; }
+  SFTRUN_HOST_DEVICE static constexpr int64_t bytes_before(int64_t group) {
+    return group * (kGroup / 2);
+  }
+  /// @param group of eight values, index in the row   @pre groups_are_whole()
+  SFTRUN_HOST_DEVICE float decode(const uint8_t* from, int64_t row, int64_t group,
+                                  float* values) const {
+    const uint32_t word = load_word(from);
+    const int64_t of_values = group_of(row, group * kGroup);
+    const int zero = zeros[of_values];
+    for (int i = 0; i < kGroup; ++i) {
+      const int shift = i / 2 * 8 + (i % 2 == 0 ? 4 : 0);
+      values[i] = static_cast<float>(static_cast<int>(word >> shift & 15U) - zero);
+    }
+    return scales[of_values];
+  }
+  /// Values times their scale, rounded after every operation.
+  /// @param group of eight values, index in the whole matrix   @pre groups_are_whole()
+  SFTRUN_HOST_DEVICE void final_values(const uint8_t* from, int64_t group, float* values) const {
+    const int64_t of_row = columns / kGroup, row = row_of_group(group, of_row);
+    const float scale = decode(from, row, group - row * of_row, values);
+    for (int i = 0; i < kGroup; ++i) values[i] *= scale;
+  }
+  /// Whether eight values that are decoded together are one aligned word with one scale.
+  bool groups_are_whole() const {
+    const bool have_one_scale =
+        column_groups == nullptr && (group_size % kGroup == 0 || group_size >= columns);
+    return have_one_scale && columns % kGroup == 0 && reinterpret_cast<uintptr_t>(packed) % 4 == 0;
+  }
+};
+
 /// A matrix in ggml blocks; each row is a whole number of blocks.
 /// @tparam Format one of ggml_blocks.inl
 template <typename Format>

@@ -18,6 +18,8 @@ const CudaEntry<decltype(cuda::launch_dequantize_8bit)> launch_dequantize_8bit(
     "launch_dequantize_8bit");
 const CudaEntry<decltype(cuda::launch_dequantize_fp8_blocks)> launch_dequantize_fp8_blocks(
     "launch_dequantize_fp8_blocks");
+const CudaEntry<decltype(cuda::launch_dequantize_int4_groups)> launch_dequantize_int4_groups(
+    "launch_dequantize_int4_groups");
 const CudaEntry<decltype(cuda::launch_dequantize_ggml)> launch_dequantize_ggml(
     "launch_dequantize_ggml");
 const CudaEntry<decltype(cuda::launch_thin_product_4bit)> launch_thin_product_4bit(
@@ -26,6 +28,8 @@ const CudaEntry<decltype(cuda::launch_thin_product_8bit)> launch_thin_product_8b
     "launch_thin_product_8bit");
 const CudaEntry<decltype(cuda::launch_thin_product_fp8_blocks)> launch_thin_product_fp8_blocks(
     "launch_thin_product_fp8_blocks");
+const CudaEntry<decltype(cuda::launch_thin_product_int4_groups)> launch_thin_product_int4_groups(
+    "launch_thin_product_int4_groups");
 const CudaEntry<decltype(cuda::launch_thin_product_ggml)> launch_thin_product_ggml(
     "launch_thin_product_ggml");
 const CudaEntry<decltype(cuda::launch_grouped_tiles_4bit)> launch_grouped_tiles_4bit(
@@ -98,6 +102,22 @@ constinit const FormatLaunches kFp8BlocksLaunches = {
         [](const cuda::ThinProduct& product, const QuantizedMatrix& w,
            const cuda::FourBitTables& /*tables*/, cuda::Stream stream) {
           launch_thin_product_fp8_blocks(product, cuda::fp8_block_view(w), stream);
+        }};
+constinit const FormatLaunches kInt4GroupsLaunches = {
+    .has_whole_groups =
+        [](const QuantizedMatrix& matrix) {
+          return matrix.rows > 0 && cuda::int4_group_view(matrix).groups_are_whole();
+        },
+    .dequantize =
+        [](const QuantizedMatrix& matrix, const cuda::FourBitTables& /*tables*/, cuda::Type type,
+           const cuda::ValueRows& to, cuda::Stream stream) {
+          if (matrix.rows > 0)
+            launch_dequantize_int4_groups(type, cuda::int4_group_view(matrix), to, stream);
+        },
+    .thin_product =
+        [](const cuda::ThinProduct& product, const QuantizedMatrix& w,
+           const cuda::FourBitTables& /*tables*/, cuda::Stream stream) {
+          launch_thin_product_int4_groups(product, cuda::int4_group_view(w), stream);
         }};
 constinit const FormatLaunches kGgmlLaunches = {
     .has_whole_groups = [](const QuantizedMatrix& /*matrix*/) { return true; },

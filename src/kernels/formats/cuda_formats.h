@@ -30,7 +30,7 @@ struct FormatLaunches {
                         const cuda::FourBitTables& tables, cuda::Stream stream) = nullptr;
 };
 extern const FormatLaunches kFourBitLaunches, kE4m3Launches, kInt8Launches, kFp8BlocksLaunches,
-    kGgmlLaunches;
+    kInt4GroupsLaunches, kGgmlLaunches;
 
 /// @param out [rows, columns], with loose rows
 void dequantize_on_cuda(const QuantizedMatrix& matrix, const at::Tensor& out);

@@ -50,11 +50,12 @@ struct FormatOps {
 extern const FormatOps kNf4Ops, kFp4Ops;   // four_bits.cpp
 extern const FormatOps kFp8Ops, kInt8Ops;  // eight_bits.cpp
 extern const FormatOps kFp8BlocksOps;      // fp8_blocks.cpp
+extern const FormatOps kInt4GroupsOps;     // int4_groups.cpp
 extern const FormatOps kGgmlOps;           // ggml_blocks.cpp
 
 /// One entry for each format, in the order of the enumerators.
 inline constexpr auto kFormatOps = std::to_array<const FormatOps*>(
-    {&kNf4Ops, &kFp4Ops, &kFp8Ops, &kInt8Ops, &kFp8BlocksOps, &kGgmlOps});
+    {&kNf4Ops, &kFp4Ops, &kFp8Ops, &kInt8Ops, &kFp8BlocksOps, &kInt4GroupsOps, &kGgmlOps});
 static_assert(kFormatOps.size() == kQuantFormats.size());
 
 inline const FormatOps& ops_of(QuantFormat format) {

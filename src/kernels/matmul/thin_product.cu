@@ -180,6 +180,11 @@ void launch_thin_product_fp8_blocks(const ThinProduct& product, const Fp8BlockVi
   launch_of(product, w, stream);
 }
 
+void launch_thin_product_int4_groups(const ThinProduct& product, const Int4GroupView& w,
+                                     Stream stream) {
+  launch_of(product, w, stream);
+}
+
 void launch_thin_product_ggml(const ThinProduct& product, weights::GgmlType ggml_type,
                               const uint8_t* blocks, int64_t rows, int64_t columns, Stream stream) {
   ggml::with_format(ggml_type, [&](auto format) {
@@ -190,6 +195,7 @@ void launch_thin_product_ggml(const ThinProduct& product, weights::GgmlType ggml
 const Provided kLaunchers[] = {{"launch_thin_product_4bit", launch_thin_product_4bit},
                                {"launch_thin_product_8bit", launch_thin_product_8bit},
                                {"launch_thin_product_fp8_blocks", launch_thin_product_fp8_blocks},
+                               {"launch_thin_product_int4_groups", launch_thin_product_int4_groups},
                                {"launch_thin_product_ggml", launch_thin_product_ggml}};
 
 }  // namespace sftrun::kernels::cuda

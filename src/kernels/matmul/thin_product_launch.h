@@ -23,6 +23,8 @@ void launch_thin_product_4bit(const ThinProduct& product, const FourBitView& w,
 void launch_thin_product_8bit(const ThinProduct& product, const EightBitView& w, Stream stream);
 void launch_thin_product_fp8_blocks(const ThinProduct& product, const Fp8BlockView& w,
                                     Stream stream);
+void launch_thin_product_int4_groups(const ThinProduct& product, const Int4GroupView& w,
+                                     Stream stream);
 void launch_thin_product_ggml(const ThinProduct& product, weights::GgmlType ggml_type,
                               const uint8_t* blocks, int64_t rows, int64_t columns, Stream stream);
 

@@ -30,6 +30,21 @@ __global__ void __launch_bounds__(kThreads)
     store(to.value(i), matrix.value(i));
 }
 
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kUnpackThreads)
+    dequantize_int4_groups(Int4GroupView matrix, const UnpackedRows<T> to, int64_t groups) {
+  dequantize_groups<kWidth>(matrix, to, groups);
+}
+
+/// For matrices whose words do not have one scale each.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    dequantize_int4_singly(Int4GroupView matrix, const UnpackedRows<T> to, int64_t n) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride)
+    store(to.value(i), matrix.value(i));
+}
+
 template <typename Format, typename T, int kWidth>
 __global__ void __launch_bounds__(kUnpackThreads)
     dequantize_ggml(GgmlView<Format> matrix, const UnpackedRows<T> to, int64_t groups) {
@@ -59,6 +74,24 @@ void launch_dequantize_4bit(Type type, const FourBitView& matrix, const FourBitT
   });
 }
 
+void launch_dequantize_int4_groups(Type type, const Int4GroupView& matrix, const ValueRows& to,
+                                   Stream stream) {
+  const int64_t n = matrix.rows * matrix.columns, groups = n / kGroup;
+  if (n == 0) return;
+  for_type(type, [&](auto* null) {
+    using T = Element<decltype(null)>;
+    const UnpackedRows<T> rows(to, matrix.columns);
+    if (!matrix.groups_are_whole()) {
+      launch(dequantize_int4_singly<T>, grid_of(n), kThreads, stream, matrix, rows, n);
+      return;
+    }
+    with_width(rows_in_eights(type, to), [&](auto width) {
+      launch(dequantize_int4_groups<T, decltype(width)::value>, unpack_grid(groups), kUnpackThreads,
+             stream, matrix, rows, groups);
+    });
+  });
+}
+
 void launch_dequantize_ggml(Type type, weights::GgmlType ggml_type, const uint8_t* blocks,
                             int64_t rows, int64_t columns, const ValueRows& to, Stream stream) {
   const int64_t groups = rows * columns / kGroup;
@@ -77,6 +110,7 @@ void launch_dequantize_ggml(Type type, weights::GgmlType ggml_type, const uint8_
 }
 
 const Provided kLaunchers[] = {{"launch_dequantize_4bit", launch_dequantize_4bit},
+                               {"launch_dequantize_int4_groups", launch_dequantize_int4_groups},
                                {"launch_dequantize_ggml", launch_dequantize_ggml}};
 
 }  // namespace sftrun::kernels::cuda

@@ -22,6 +22,9 @@ void launch_dequantize_8bit(Type type, const EightBitView& matrix, const ValueRo
 /// Dequantises an e4m3 matrix with scales of blocks.
 void launch_dequantize_fp8_blocks(Type type, const Fp8BlockView& matrix, const ValueRows& to,
                                   Stream stream);
+/// Dequantises integers of 4 bits in groups.
+void launch_dequantize_int4_groups(Type type, const Int4GroupView& matrix, const ValueRows& to,
+                                   Stream stream);
 /// to [columns, rows] = transpose of from [rows, columns].
 void launch_transpose_codes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns,
                             Stream stream);

@@ -104,10 +104,12 @@ void dots_4bit(const FourBitRow& row, int64_t n, const float* x, float* out) {
   DotSums<kTokens> sums;
   const Sixteen table = load_sixteen(row.table);
   const float* scale = row.scales;
+  const uint8_t* zero = row.zeros;
   int64_t before = row.first;
   for (int64_t i = 0; i < n; ++scale, before = 0) {
     const int64_t stop = std::min(n, i + row.block_size - before);
-    const Sixteen values = table * all(*scale);
+    const Sixteen values =
+        (zero == nullptr ? table : table - all(static_cast<float>(*zero++))) * all(*scale);
     for (; i < stop; i += kAtOnce) {
       const SixteenPairs pairs = pairs_of(row.packed + i / 2, values);
       sums.add(pairs.firsts, pairs.seconds, x + i, n);
@@ -154,11 +156,13 @@ void dots_of_parts(const Unpack& unpack, int64_t n, const float* x, float* out) 
 template <int kTokens>
 void dots_4bit(const FourBitRow& row, int64_t n, const float* x, float* out) {
   const auto unpack = [&](int64_t first, float* values) {
-    const float scale = row.scales[(row.first + first) / row.block_size];
+    const int64_t block = (row.first + first) / row.block_size;
+    const float scale = row.scales[block],
+                zero = row.zeros == nullptr ? 0.0F : static_cast<float>(row.zeros[block]);
     for (int64_t i = 0; i < kAtOnce / 2; ++i) {
       const uint8_t byte = row.packed[first / 2 + i];
-      values[i] = row.table[byte >> 4] * scale;
-      values[i + kAtOnce / 2] = row.table[byte & 15] * scale;
+      values[i] = (row.table[byte >> 4] - zero) * scale;
+      values[i + kAtOnce / 2] = (row.table[byte & 15] - zero) * scale;
     }
   };
   dots_of_parts<kTokens>(unpack, n, x, out);

@@ -28,7 +28,8 @@ QuantizedMatrix quantize(const at::Tensor& weight, const QuantOptions& options,
 
 std::vector<at::Tensor*> QuantizedMatrix::tensor_members() {
   std::vector<at::Tensor*> present;
-  for (at::Tensor* part : {&packed, &absmax, &block_rows, &codes, &nested_absmax})
+  for (at::Tensor* part :
+       {&packed, &absmax, &block_rows, &zeros, &column_groups, &codes, &nested_absmax})
     if (part->defined()) present.push_back(part);
   return present;
 }

@@ -80,7 +80,8 @@ std::vector<std::string> beside_eight_bits(const std::string& name, const FindEn
 
 template <const FileForm& kForm>
 std::vector<CodedMatrix> read_eight_bits(const std::string& name, const std::vector<int64_t>& shape,
-                                         const FindEntry& find, const std::string& where) {
+                                         const FindEntry& find, const std::string& where,
+                                         const spec::QuantizationConfig& /*config*/) {
   const SafetensorsEntry& entry = *find(name);
   CodedMatrix matrix{.format = kForm.format, .rows = shape.at(0), .codes = entry.bytes};
   matrix.columns = static_cast<int64_t>(entry.bytes.size()) / std::max<int64_t>(1, matrix.rows);

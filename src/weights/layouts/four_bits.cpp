@@ -180,7 +180,8 @@ std::vector<std::string> beside_four_bits(const std::string& name, const FindEnt
 }
 
 std::vector<CodedMatrix> read_four_bits(const std::string& name, const std::vector<int64_t>& shape,
-                                        const FindEntry& find, const std::string& where) {
+                                        const FindEntry& find, const std::string& where,
+                                        const spec::QuantizationConfig& /*config*/) {
   return {Reader(name, find, where).read(shape)};
 }
 

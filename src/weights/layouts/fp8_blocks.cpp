@@ -75,7 +75,8 @@ std::vector<CodedMatrix> matrices_of(const CodedMatrix& whole, const Shape& shap
 }
 
 std::vector<CodedMatrix> read_fp8_blocks(const std::string& name, const Shape& shape,
-                                         const FindEntry& find, const std::string& where) {
+                                         const FindEntry& find, const std::string& where,
+                                         const spec::QuantizationConfig& /*config*/) {
   const SafetensorsEntry& entry = *find(name);
   CodedMatrix matrix{.format = QuantFormat::kFp8Blocks, .tile = kFp8Block, .codes = entry.bytes};
   require_shape_of(entry, shape, name, where);

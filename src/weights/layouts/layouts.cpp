@@ -37,8 +37,13 @@ float CodedMatrix::scale(int64_t index) const {
 }
 
 int64_t CodedMatrix::bytes_in_memory() const {
+  constexpr int64_t kScale = 4, kZero = 1, kRowOfTiles = 4;  // of kernels::QuantizedMatrix
   SFTRUN_CHECK(block_size == 0);
-  constexpr int64_t kScale = 4, kRowOfTiles = 4;  // of kernels::QuantizedMatrix
+  if (format == QuantFormat::kInt4Groups) {
+    const auto of_map = static_cast<int64_t>(column_groups.size());
+    return bytes_of_groups(rows, columns, {.block_size = columns}) + of_map +
+           rows * (groups_of_row() - 1) * (kScale + kZero);
+  }
   const auto of_codes = static_cast<int64_t>(codes.size());
   if (tile == 0) return of_codes + rows * kScale;
   return of_codes + (rows + tile - 1) / tile * tiles_of_row() * kScale + rows * kRowOfTiles;
@@ -94,7 +99,9 @@ std::span<const StoredLayout* const> stored_layouts() {
 }
 
 void dequantize(const CodedMatrix& matrix, int64_t first, int64_t count, float* destination) {
-  stored_layout(quant_info(matrix.format).layout).dequantize(matrix, first, count, destination);
+  const QuantLayout layout =
+      matrix.layout == QuantLayout::kNone ? quant_info(matrix.format).layout : matrix.layout;
+  stored_layout(layout).dequantize(matrix, first, count, destination);
 }
 
 std::function<void(const CodedMatrix&, std::byte*)> bytes_of(

@@ -6,13 +6,15 @@
 
 namespace sftrun::weights {
 
-extern const StoredLayout kBitsandbytes4Layout;                        // four_bits.cpp
-extern const StoredLayout kBitsandbytes8Layout, kCompressedFp8Layout;  // eight_bits.cpp
-extern const StoredLayout kFp8BlocksLayout;                            // fp8_blocks.cpp
+extern const StoredLayout kBitsandbytes4Layout;                            // four_bits.cpp
+extern const StoredLayout kBitsandbytes8Layout, kCompressedFp8Layout;      // eight_bits.cpp
+extern const StoredLayout kFp8BlocksLayout;                                // fp8_blocks.cpp
+extern const StoredLayout kAwqLayout, kGptqLayout, kCompressedInt4Layout;  // int4_groups.cpp
 
 /// One entry for each layout but kNone, in the order of the enumerators.
 inline constexpr auto kStoredLayouts = std::to_array<const StoredLayout*>(
-    {&kBitsandbytes4Layout, &kBitsandbytes8Layout, &kFp8BlocksLayout, &kCompressedFp8Layout});
+    {&kBitsandbytes4Layout, &kBitsandbytes8Layout, &kFp8BlocksLayout, &kCompressedFp8Layout,
+     &kAwqLayout, &kGptqLayout, &kCompressedInt4Layout});
 static_assert(kStoredLayouts.size() + 1 == kQuantLayouts.size());
 
 /// Views of scales of 8-bit codes.

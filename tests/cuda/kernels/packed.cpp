@@ -184,6 +184,58 @@ std::vector<float> Fp8BlockMatrix::values() const {
   return values;
 }
 
+namespace {
+
+constexpr int64_t kNamedGroups = 5;
+
+int64_t groups_in_row(int64_t columns, int64_t group_size) {
+  return group_size == 0 ? kNamedGroups : (columns + group_size - 1) / group_size;
+}
+
+std::vector<uint8_t> zero_points(int64_t count) {
+  std::vector<uint8_t> zeros = random_bytes(count, 20);
+  for (uint8_t& zero : zeros) zero = zero % 16;
+  return zeros;
+}
+
+std::vector<int32_t> named_groups(int64_t columns) {
+  std::vector<int32_t> groups;
+  for (int64_t column = 0; column < columns; ++column)
+    groups.push_back(static_cast<int32_t>(column * 3 % kNamedGroups));
+  return groups;
+}
+
+}  // namespace
+
+Int4GroupMatrix::Int4GroupMatrix(int64_t rows, int64_t columns, int64_t group_size, int64_t shift)
+    : packed_(Memory::raw(random_bytes(rows * ((columns + 1) / 2), 19), shift)),
+      scales_(Memory::raw(normal(rows * groups_in_row(columns, group_size), 21))),
+      zeros_(Memory::raw(zero_points(rows * groups_in_row(columns, group_size)))),
+      column_groups_(Memory::raw(named_groups(columns))),
+      view_{.packed = packed_.as<uint8_t>(),
+            .scales = scales_.as<float>(),
+            .zeros = zeros_.as<uint8_t>(),
+            .column_groups = group_size == 0 ? column_groups_.as<int32_t>() : nullptr,
+            .rows = rows,
+            .columns = columns,
+            .groups_of_row = groups_in_row(columns, group_size),
+            .group_size = group_size == 0 ? columns : group_size} {}
+
+std::vector<float> Int4GroupMatrix::values() const {
+  std::vector<float> values;
+  for (int64_t row = 0; row < view_.rows; ++row) {
+    for (int64_t column = 0; column < view_.columns; ++column) {
+      const int64_t named = column * 3 % kNamedGroups,
+                    group = view_.column_groups == nullptr ? column / view_.group_size : named,
+                    of_row = row * view_.groups_of_row + group;
+      const uint8_t byte = view_.packed[row * ((view_.columns + 1) / 2) + column / 2];
+      const int code = column % 2 == 0 ? byte / 16 : byte % 16;
+      values.push_back(static_cast<float>(code - view_.zeros[of_row]) * view_.scales[of_row]);
+    }
+  }
+  return values;
+}
+
 const std::vector<GgmlCase>& ggml_cases() {
   using weights::GgmlType;
   static const std::vector<GgmlCase> cases = {

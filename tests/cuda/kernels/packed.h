@@ -73,6 +73,19 @@ class Fp8BlockMatrix {
   Fp8BlockView view_;
 };
 
+/// Groups of consecutive columns, or of columns that name one of five groups.
+class Int4GroupMatrix {
+ public:
+  /// @param group_size 0: columns name their groups   @param shift of the codes, in bytes
+  Int4GroupMatrix(int64_t rows, int64_t columns, int64_t group_size, int64_t shift = 0);
+  const Int4GroupView& view() const { return view_; }
+  std::vector<float> values() const;
+
+ private:
+  Memory packed_, scales_, zeros_, column_groups_;
+  Int4GroupView view_;
+};
+
 /// A type of ggml's blocks: how many numbers and bytes each has, and where its scales in fp16 are.
 struct GgmlCase {
   weights::GgmlType type;

@@ -215,6 +215,30 @@ TEST(CudaDequantize, Fp8Blocks) {
   }
 }
 
+void expect_int4_groups(const Shape& shape, int64_t group_size, int64_t shift, int64_t shift_of_y,
+                        int64_t gap = 0) {
+  const Int4GroupMatrix matrix(shape.rows, shape.columns, group_size, shift);
+  expect_values(matrix.values(), shape.columns, gap, shift_of_y,
+                [&](Type type, const ValueRows& to) {
+                  launch_dequantize_int4_groups(type, matrix.view(), to, nullptr);
+                });
+}
+
+/// Groups of eights and others, a group for a whole row, and columns in any group.
+TEST(CudaDequantize, Int4Groups) {
+  for_each("shape", kShapes, [&](const Shape& shape) {
+    for (const int64_t group_size : {32, 12, 128, 4096, 0})
+      expect_int4_groups(shape, group_size, 0, 0);
+  });
+  for (const Shape& shape : {Shape{5, 40}, Shape{8, 9}, Shape{3, 2056}}) {
+    for (const int64_t shift : {1, 4, 8}) expect_int4_groups(shape, 128, shift, 1);
+    for (const int64_t gap : kGaps) {
+      expect_int4_groups(shape, 32, 0, 0, gap);
+      expect_int4_groups(shape, 0, 0, 0, gap);
+    }
+  }
+}
+
 // ---- ggml's blocks.
 
 void expect_ggml(const GgmlCase& c, const std::vector<uint8_t>& blocks, int64_t shift,

@@ -127,6 +127,20 @@ TEST_P(CudaThinProduct, Fp8Blocks) {
   });
 }
 
+TEST_P(CudaThinProduct, Int4Groups) {
+  for_each("shape", kShapes, [&](const Shape& shape) {
+    for_each("tokens", kFew, [&](const Tokens& tokens) {
+      for (const int64_t group_size : {32, 4096}) {
+        const Int4GroupMatrix w(shape.rows, shape.columns, group_size);
+        ASSERT_TRUE(w.view().groups_are_whole());
+        expect_products(type(), w.values(), shape, tokens, [&](const ThinProduct& product) {
+          launch_thin_product_int4_groups(product, w.view(), nullptr);
+        });
+      }
+    });
+  });
+}
+
 /// Rows are copied to be decoded in words of 16 bytes, and each begins elsewhere in one.
 TEST_P(CudaThinProduct, CodesAtEachWord) {
   for_each("shift", std::initializer_list<int64_t>{4, 8, 12}, [&](int64_t shift) {
