@@ -98,7 +98,7 @@ class Workload:
     in_4: bool = False  # 4 ranks can divide each matrix, too
 
     def limits_of(self, column: str) -> Limits:
-        return self.reordered if self.reordered and "tensor" in column else self.limits
+        return self.reordered if self.reordered and re.search("tensor|context", column) else self.limits
 
 
 def workloads(scratch: Path) -> list[Workload]:
@@ -111,6 +111,7 @@ def workloads(scratch: Path) -> list[Workload]:
         found.append(Workload(name, {"model.name": str(model), **settings}, **options))
 
     whole = {"refused_by": ("tensor",)}  # needs whole matrices
+    of_bnb = {"refused_by": ("tensor", "context")}  # and whole sequences
     in_blocks = {"refused_by": ("tensor",)}  # a half of the heads is no whole number of the format's blocks
 
     add("LoRA, dropout 0.1", {**lora(dropout=0.1), **evaluated}, quick=True)
@@ -127,7 +128,7 @@ def workloads(scratch: Path) -> list[Workload]:
     add("DoRA", lora(dora=True), reordered=ADAM)
     add("DoRA of a tied head", lora(dora=True, target_modules=["lm_head", "q_proj"]), tied)
     add("PiSSA", lora(init="pissa"), **whole)
-    add("LoRA, bnb backend", {**lora(dropout=0.1), "tuning.backend": "bnb"}, **whole)
+    add("LoRA, bnb backend", {**lora(dropout=0.1), "tuning.backend": "bnb"}, **of_bnb)
     add("LoRA, from an adapter", {**lora(init_from=str(DATA / "train/lora_all_linear/init_adapter")), "tuning.lora.r": 4}, tied)
     add("LoRA, bf16", {**lora(), "model.dtype": "bf16"}, limits=HALF, reordered=ADAM_HALF)
     add("QLoRA, NF4", {"tuning.mode": "qlora", **recomputed}, quick=True, **in_blocks)
@@ -137,13 +138,13 @@ def workloads(scratch: Path) -> list[Workload]:
     add("LoRA over FP8", {**lora(), "tuning.quant": "fp8"}, limits=FP8, reordered=ADAM_FP8)
     add("LoRA over bitsandbytes' files", lora(), DATA / "models/bnb-nf4", **in_blocks)
     add("LoRA over a GGUF file, Q8_0", lora(), DATA / "models/llama3-gguf/model-Q8_0.gguf", **in_blocks)
-    add("QLoRA, experts in MXFP4", {"tuning.mode": "qlora"}, scratch / "models/gpt_oss_mxfp4", **in_blocks)
+    add("QLoRA, experts in MXFP4", {"tuning.mode": "qlora"}, scratch / "models/gpt_oss_mxfp4", refused_by=("tensor", "context"))
     add("LoRA, attention recomputed", {**lora(dropout=0.1), **evaluated}, varied={"train.gradient_checkpointing": "attention"}, quick=True)
     add("LoRA, MLP recomputed", lora(dropout=0.1), varied={"train.gradient_checkpointing": "mlp"})
-    add("full, bnb backend, MLP recomputed", {**full, "tuning.backend": "bnb"}, varied={"train.gradient_checkpointing": "mlp"}, **whole)
+    add("full, bnb backend, MLP recomputed", {**full, "tuning.backend": "bnb"}, varied={"train.gradient_checkpointing": "mlp"}, **of_bnb)
     add("full", {**full, **evaluated})
     add("full, tied head, recomputed", {**full, **recomputed}, tied, quick=True)
-    add("full, bnb backend", {**full, "tuning.backend": "bnb"}, tied, **whole)
+    add("full, bnb backend", {**full, "tuning.backend": "bnb"}, tied, **of_bnb)
     add("full, bf16", {**full, "model.dtype": "bf16"}, limits=HALF)
     add("full, 8-bit AdamW", {**full, "train.optimizer": "adamw_8bit"}, **whole)
     add("full, Lion", {**full, "train.optimizer": "lion", "train.learning_rate": 1e-4})
@@ -164,29 +165,30 @@ def workloads(scratch: Path) -> list[Workload]:
         # The load-balancing loss is of a micro-batch, which is the same in all runs.
         # Gemma's layers share keys; the load-balancing loss counts over all layers.
         divides = not (config.get("num_kv_shared_layers") or config.get("hidden_size_per_layer_input") or config.get("output_router_logits"))
-        # OLMo norms all heads together.
-        has_heads = can_divide_heads(config, 2) and not family.startswith("olmo")
-        refused = (() if divides else ("pipeline", "device_map")) + (() if has_heads else ("tensor",))
+        # OLMo norms all heads together, before ranks that share sequences have some of them.
+        is_divisible, norms_all = can_divide_heads(config, 2), family.startswith("olmo")
+        has_heads = is_divisible and not norms_all
+        refused = (() if divides else ("pipeline", "device_map")) + (() if has_heads else ("tensor",)) + (() if is_divisible else ("context",))
         in_4 = has_heads and can_divide_heads(config, 4)
         add(f"{family}, LoRA", lora(target_parameters=same_losses.expert_parameters(config)), model, quick=family == "qwen3_moe",
             refused_by=refused, in_4=in_4)
         # The gradient of a key bias without RoPE is zero but for rounding, and Adam divides it by its size.
         add(f"{family}, full", full, model, quick=family == "qwen3_5", limits=Limits(weights=1e-2) if family == "smollm3" else LIMITS,
             reordered=ADAM if family == "gemma4" else None, refused_by=refused, in_4=in_4)
-        if not has_heads and not family.startswith("olmo"):
-            twice = {"model": scratch / "models" / f"{family}_twice", "only": ".*tensor", "refused_by": refused[:-1]}
+        if not has_heads and not norms_all:
+            twice = {"model": scratch / "models" / f"{family}_twice", "only": ".*(tensor|context)", "refused_by": refused[:-2]}
             add(f"{family}, twice the heads, LoRA", lora(target_parameters=same_losses.expert_parameters(config)),
                 quick=family in ("qwen3_5_moe", "gpt_oss"), **twice)
             add(f"{family}, twice the heads, full", full, **twice)
     blocks = {"model": scratch / "models/blocks", "only": ".*tensor"}
     # Every rank has a copy of the only head of keys, and copies of those of delta nets.
-    one = {"model": scratch / "models/one_head_of_keys", "only": ".*tensor", "in_4": True}
+    one = {"model": scratch / "models/one_head_of_keys", "only": ".*(tensor|context)", "in_4": True}
     add("one head of keys, LoRA, SGD", {**lora(dropout=0.1), "train.optimizer": "sgd", "train.learning_rate": 1.0}, quick=True, **one)
     add("one head of keys, DoRA", lora(dora=True), reordered=ADAM, **one)
     add("one head of keys, full", {**full, **evaluated}, quick=True, **one)
     add("one head of keys, full, Lion", {**full, "train.optimizer": "lion", "train.learning_rate": 1e-4}, **one)
     add("one head of keys, QLoRA, NF4", {"tuning.mode": "qlora", **recomputed}, **one)
-    few = {"model": scratch / "models/qwen3_5_few_heads", "only": ".*tensor", "in_4": True}
+    few = {"model": scratch / "models/qwen3_5_few_heads", "only": ".*(tensor|context)", "in_4": True}
     add("qwen3_5, few heads of keys, LoRA", lora(), quick=True, **few)
     add("qwen3_5, few heads of keys, full", full, **few)
     add("QLoRA, NF4, blocks", {"tuning.mode": "qlora", **recomputed}, quick=True, **blocks)
@@ -196,7 +198,7 @@ def workloads(scratch: Path) -> list[Workload]:
     for name in ("q8_0", "q4_k_m"):
         add(f"LoRA over a GGUF file, {name.upper()}, blocks", lora(), scratch / f"models/wide-blocks-{name}.gguf", only=".*tensor",
             in_4=name == "q8_0")
-    add("QLoRA, experts in MXFP4, twice the heads", {"tuning.mode": "qlora"}, scratch / "models/gpt_oss_mxfp4_twice", only=".*tensor")
+    add("QLoRA, experts in MXFP4, twice the heads", {"tuning.mode": "qlora"}, scratch / "models/gpt_oss_mxfp4_twice", only=".*(tensor|context)")
     add("QLoRA, NF4, bf16, blocks", {"tuning.mode": "qlora", "model.dtype": "bf16"}, limits=ADAM_HALF, **blocks)
     return found
 
@@ -464,6 +466,7 @@ def write_table(document: Path, cells: dict[str, dict[str, str]]) -> None:
     for name, row in cells.items():
         merged.setdefault(name, {}).update(row)
     strategies = [*STRATEGIES[:-1], "hybrid", STRATEGIES[-1], "tensor", "context", "device_map", *dict.fromkeys(map(name_of, COMBINED_PLANS))]
+    strategies = [strategy for strategy in strategies if any(row.get(strategy, "-") != "-" for row in merged.values())]
     lines = ["| loss / weights | " + " | ".join(strategies) + " |", "|---" * (len(strategies) + 1) + "|"]
     lines += [f"| {name} | " + " | ".join(row.get(strategy, "-") for strategy in strategies) + " |" for name, row in merged.items()]
     document.write_text(f"{before}{mark}" + "\n".join(lines) + "\n")

@@ -279,7 +279,8 @@ std::vector<std::string> factory_names(const Value& value) {
 
 std::filesystem::path factory_info(const Conversion& conversion) {
   const auto given = conversion.find("dataset_dir");
-  return conversion.source().path_beside(given ? given->value.text : "data") / "dataset_info.json";
+  const std::filesystem::path folder = given ? given->value.text : "data";
+  return conversion.source().path_beside((folder / "dataset_info.json").string());
 }
 
 /// The folder of relative paths of images and videos.

@@ -35,7 +35,11 @@ at::Tensor SequenceShare::rows_of(const at::Tensor& y) const {
   const at::Tensor by_rank = at::empty({size() * own, columns}, y.options());
   ranks_.exchange(by_rank, y.contiguous(), std::vector<int64_t>(static_cast<size_t>(size()), own),
                   rows_of_ranks());
-  return by_rank.view({size(), own, columns}).transpose(0, 1).reshape({own, size() * columns});
+  // Of one column for each rank, reshape returns a view whose rows are not adjacent.
+  return by_rank.view({size(), own, columns})
+      .transpose(0, 1)
+      .reshape({own, size() * columns})
+      .contiguous();
 }
 
 }  // namespace sftrun::layers

@@ -189,12 +189,12 @@ Communicator Communicator::connect(const Identity& identity, const std::string& 
                         *impl->activity);
     if (backend == "nccl") {
       prepare_nccl(identity.rank == 0);
-      impl->nccl_watch = std::make_unique<NcclWatch>(
-          NcclWatch::Options{.identity = identity,
-                             .where = impl->where(),
-                             .timeout_s = options.timeout_s,
-                             .answer_s = options.answer_s,
-                             .end_process = options.end_process});
+      impl->nccl_watch =
+          std::make_unique<NcclWatch>(NcclWatch::Options{.identity = identity,
+                                                         .where = impl->where(),
+                                                         .timeout_s = options.timeout_s,
+                                                         .answer_s = options.answer_s,
+                                                         .end_process = options.end_process});
     }
     impl->world = impl->connect(everyone, identity.rank, impl->store->keys(), "world");
     if (options.reports_stalls)

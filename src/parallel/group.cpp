@@ -57,9 +57,8 @@ void Group::wait_all() {
 void Group::all_reduce(const at::Tensor& tensor) {
   if (!state_->backend) return;
   std::vector<at::Tensor> tensors = {tensor};
-  state_->wait("all_reduce", state_->start("all_reduce", [&] {
-    return state_->backend->allreduce(tensors);
-  }));
+  state_->wait("all_reduce",
+               state_->start("all_reduce", [&] { return state_->backend->allreduce(tensors); }));
   count(state_->counts->all_reduce, tensor);
 }
 
@@ -87,8 +86,8 @@ StartedCollective Group::reduce_scatter_into_async(const at::Tensor& out, const 
     return {};
   }
   at::Tensor to = out.view({-1}), from = in.view({-1});
-  StartedWork work = state_->start(
-      "reduce_scatter", [&] { return state_->backend->_reduce_scatter_base(to, from); });
+  StartedWork work = state_->start("reduce_scatter",
+                                   [&] { return state_->backend->_reduce_scatter_base(to, from); });
   count(state_->counts->reduce_scatter, in);
   return started(state_, "reduce_scatter", std::move(work));
 }
@@ -110,8 +109,9 @@ void Group::all_to_all(const at::Tensor& out, const at::Tensor& in,
   };
   at::Tensor to = as_bytes(out), from = as_bytes(in);
   std::vector<int64_t> out_splits = out_rows, in_splits = in_rows;
-  state_->guarded("all_to_all",
-                  [&] { state_->backend->alltoall_base(to, from, out_splits, in_splits)->wait(); });
+  state_->wait("all_to_all", state_->start("all_to_all", [&] {
+    return state_->backend->alltoall_base(to, from, out_splits, in_splits);
+  }));
   count(state_->counts->all_to_all, in);
 }
 
@@ -133,8 +133,7 @@ void Group::send(const at::Tensor& tensor, int to, int tag) {
 StartedCollective Group::send_async(const at::Tensor& tensor, int to, int tag) {
   SFTRUN_CHECK(state_->backend && to != rank());
   std::vector<at::Tensor> tensors = {tensor};
-  StartedWork work =
-      state_->start("send", [&] { return state_->backend->send(tensors, to, tag); });
+  StartedWork work = state_->start("send", [&] { return state_->backend->send(tensors, to, tag); });
   count(state_->counts->send, tensor);
   return StartedCollective(
       [state = state_, work = std::move(work), tensor] { state->wait("send", work); });
@@ -143,9 +142,8 @@ StartedCollective Group::send_async(const at::Tensor& tensor, int to, int tag) {
 void Group::receive(const at::Tensor& tensor, int from, int tag) {
   SFTRUN_CHECK(state_->backend && from != rank());
   std::vector<at::Tensor> tensors = {tensor};
-  state_->wait("receive", state_->start("receive", [&] {
-    return state_->backend->recv(tensors, from, tag);
-  }));
+  state_->wait("receive",
+               state_->start("receive", [&] { return state_->backend->recv(tensors, from, tag); }));
   ++state_->counts->recv.calls;
   state_->counts->recv.bytes += tensor.nbytes();
 }

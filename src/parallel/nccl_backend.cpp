@@ -44,7 +44,8 @@ void prepare_nccl(bool warns) {
   static std::once_flag once;
   std::call_once(once, [&] {
     for (const NcclVariable& variable : kNcclVariables) {
-      if (warns && is_variable_set(variable.name) && std::string(std::getenv(variable.name)) != variable.value)
+      if (warns && is_variable_set(variable.name) &&
+          std::string(std::getenv(variable.name)) != variable.value)
         log::warn("{} has no effect: sftrun handles the errors and time-outs of NCCL itself",
                   variable.name);
       ::setenv(variable.name, variable.value, /*overwrite=*/1);

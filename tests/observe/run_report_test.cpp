@@ -108,7 +108,7 @@ TEST(RunReport, HasTheKeysUsersRelyOn) {
                                            "optimizer": 0, "activations_peak": 0})"));
   EXPECT_EQ(rank["collectives"],
             Json::parse(R"({"all_reduce": 7, "all_gather": 0, "reduce_scatter": 0,
-                                                 "broadcast": 0, "send": 0, "recv": 0})"));
+                            "all_to_all": 0, "broadcast": 0, "send": 0, "recv": 0})"));
   EXPECT_EQ(rank["collective_bytes"]["all_reduce"], int64_t{1} << 33);
   EXPECT_EQ(rank["collective_bytes"].size(), rank["collectives"].size());
 }

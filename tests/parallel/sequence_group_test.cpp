@@ -32,6 +32,12 @@ TEST(SequenceGroup, ExchangesRowsForColumns) {
       const at::Tensor wide = at::cat({rows, rows}, 1).narrow(1, 0, 12);
       EXPECT_TRUE(at::equal(share.columns_of(wide), columns));
     }
+    // Of one column for each rank, too, rows are adjacent: kernels read them so.
+    const at::Tensor narrow = numbered(7, 3, at::kFloat),
+                     rows = narrow.narrow(0, share.begin(), share.end() - share.begin()),
+                     back = share.rows_of(share.columns_of(rows));
+    EXPECT_TRUE(at::equal(back, rows));
+    EXPECT_TRUE(back.is_contiguous());
     EXPECT_GT(comm.counts().all_to_all.calls, 0);
     comm.leave();
   });

@@ -98,6 +98,11 @@ CASES = [
     # The case of a 70B model on two small cards: NF4, parts of each matrix and of the vocabulary. `make test` has it in cuda.memory_plan.
     Case("tensor, QLoRA", 2, [*RECOMPUTED, "parallel.strategy=tensor", "tuning.mode=qlora", "tuning.quant=nf4"],
          {"hidden_size": 1024, "intermediate_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 128, "num_hidden_layers": 2}),
+    Case("context", 2, [*RECOMPUTED, "parallel.cp=2"]),
+    Case("context, kept", 2, ["parallel.cp=2"]),
+    Case("context, copies of keys", 4, [*RECOMPUTED, "parallel.cp=4"], {"num_attention_heads": 8, "num_key_value_heads": 1}),
+    Case("context, fsdp, QLoRA", 2, [*RECOMPUTED, "parallel.strategy=fsdp", "parallel.cp=2", "tuning.mode=qlora", "tuning.quant=nf4"]),
+    Case("context, full, delta nets", 2, [*RECOMPUTED, "tuning.mode=full", "parallel.cp=2"], QWEN3_5),
     Case("pipeline", 2, ["parallel.strategy=pipeline", "train.grad_accum=2"]),
     Case("full", 1, [*RECOMPUTED, "tuning.mode=full"]),
     Case("full, kept", 1, ["tuning.mode=full"]),

@@ -55,8 +55,8 @@ TrainingBytes training(const StepContext& step, int64_t /*layer*/) {
   const int64_t channels = net.channels(), outputs = net.values(), heads = net.num_value_heads;
   // In the backward pass: the convolution's output, before and after SiLU, and its gradient, in fp32;
   // the normed input; gradients of the block's output and of the recurrence's, as rows and as chunks.
-  // Of sequences that are shared also the channels of this device's heads, and their gradient's parts.
-  const int64_t exchanged = step.sharing() > 1 ? step.rows(3 * channels + 2 * outputs) : 0;
+  // Of sequences that are shared also the channels of this device's heads, and the gradient that they get.
+  const int64_t exchanged = step.sharing() > 1 ? step.rows(channels + outputs) : 0;
   return {.kept = step.rows(channels + 3 * outputs + 2 * heads),
           .in_backward = step.fp32_rows(3 * channels + 4 * heads) +
                          step.rows(step.arch.hidden_size + 3 * outputs) + rule_backward(step) +

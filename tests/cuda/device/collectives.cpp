@@ -51,6 +51,14 @@ class HostNccl final : public c10d::Backend {
     std::vector<at::Tensor> host = on_host({output, input});
     return gloo_->_reduce_scatter_base(host[0], host[1], options);
   }
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
+                                               std::vector<int64_t>& output_rows,
+                                               std::vector<int64_t>& input_rows,
+                                               const c10d::AllToAllOptions& options) override {
+    TORCH_CHECK(output.scalar_type() == input.scalar_type(), "an all-to-all of two types");
+    std::vector<at::Tensor> host = on_host({output, input});
+    return gloo_->alltoall_base(host[0], host[1], output_rows, input_rows, options);
+  }
 
   // NCCL knows no tags: messages between two ranks arrive in order.
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int) override {

@@ -108,7 +108,7 @@ ON_TWO = [("llama", "LoRA"), ("qwen3", "full"), ("qwen3", "nf4"), ("gemma3", "fu
           ("qwen3", "fsdp"), ("llama", "fsdp nf4"), ("gemma3", "fsdp full"), ("qwen3_moe", "fsdp"), ("qwen3", "offload"), ("mistral", "fsdp offload"),
           ("qwen3_moe", "offload"), ("qwen3", "pipeline"), ("llama", "pipeline nf4"), ("gemma3", "pipeline full"), ("qwen3_5", "zero1 full"), ("llama", "tensor"),
           (DENSE, "tensor nf4"), ("gemma2", "tensor full"), ("mistral", "zero2 full 8 bits"),
-          ("llama", "context"), ("qwen3_5", "fsdp over context, nf4"), ("qwen3", "fsdp per step"), ("qwen3", "full, weights on the host"), ("mistral", "fsdp full, weights on the host")]
+          ("llama", "context"), ("llama", "fsdp over context, nf4"), ("qwen3", "fsdp per step"), ("qwen3", "full, weights on the host"), ("mistral", "fsdp full, weights on the host")]
 # cuda.parity or cuda.strategies trains these on two devices, or a case here with more of the same.
 NOT_QUICK_ON_TWO = [("qwen3", "full"), ("gemma3", "full paged_adamw"), ("qwen3", "nf4"), ("qwen3", "fsdp"), ("mistral", "fsdp offload"), ("qwen3_moe", "offload"),
                     ("qwen3", "pipeline"), ("llama", "tensor"), ("llama", "context"), ("qwen3_moe", "LoRA"), ("mistral", "full paged_adamw_8bit"),
