@@ -54,7 +54,7 @@ COMBINED_PLANS = {
     "pipeline 2 x context 2": (4, {"parallel.pp": 2, "parallel.cp": 2}),
     "context 2 x tensor 2": (4, {"parallel.cp": 2, "parallel.tp": 2}),
     "zero1 2 x context 2 x tensor 2": (8, {"parallel.strategy": "zero1", "parallel.cp": 2, "parallel.tp": 2}),
-    "ddp 2 x context 4": (8, {"parallel.cp": 4}),
+    "ddp 2 x context 4": (8, {"parallel.dp_replicate": 2, "parallel.cp": 4}),
 }
 
 

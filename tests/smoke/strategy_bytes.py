@@ -239,10 +239,13 @@ class CombinedPlan:
     def __init__(self, plan: str, whole: Run, tuning: dict):
         self.whole, self.is_full = whole, tuning["mode"] == "full"
         self.sizes, self.gathers = strategy_parity.sizes_of(plan), "fsdp" in plan.split()
-        self.pp, self.copies, self.shards, self.tp = self.sizes.values()
+        self.pp, copies, shards, self.cp, self.tp = self.sizes.values()
+        # Ranks that share sequences own the same values: a strategy that shards divides over them, too.
+        is_sharded = {"fsdp", "zero1"} & set(plan.split())
+        self.shards, self.copies = (shards * self.cp, copies) if is_sharded else (shards, copies * self.cp)
         # Of LoRA's two factors of a matrix one is divided: with an MLP twice as wide as the hidden states that is 10 of 17 parts.
         self.tensor_part = 1 / self.tp if self.is_full else (7 + 10 / self.tp) / 17
-        self.micro_batches = GLOBAL_BATCH // (self.copies * self.shards)  # of a rank, in a step
+        self.micro_batches = GLOBAL_BATCH // (copies * shards)  # of a rank, in a step
 
     def base(self) -> float:
         return self.whole.bytes_of("base")[0] / (self.pp * self.tp * (self.shards if self.gathers else 1))
@@ -280,6 +283,8 @@ def check_combined(checks: Checks, program: Path, scratch: Path, plan: str, whol
         checks.within(run, "bytes of all-gather", sent("all_gather"), 0, 1.05 * FURTHER_STEPS * expected.trained("trainable") / expected.shards + SMALL)
     else:
         checks.within(run, "bytes of all-gather", sent("all_gather"), 0, SMALL)
+    exchanges = sum(sent("all_to_all"))
+    checks.expect((exchanges > 0) == (expected.cp > 1), f"{run.name}: {exchanges} bytes change places between ranks that share sequences")
     passed = (longer.tokens - run.tokens) * model["hidden"] * FP32 * expected.tp  # by all ranks with these tokens
     checks.expect(sum(sent("send")) == 2 * (expected.pp - 1) * passed == sum(sent("recv")), f"{run.name}: {sent('send')} sent, {passed} passed")
     # Hidden states: of each layer twice forward and twice back, after the embedding and before the head; the first layer's gradient, too, in
