@@ -7,7 +7,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # From the bottom up. A part includes itself and parts of the rows above it.
 ROWS = (
-    {"tensor ranks": ("tensor_ranks",), "sequence share": ("sequence_share",), "distillation": ("distillation",)},
+    {"tensor ranks": ("tensor_ranks",), "sequence share": ("sequence_share", "key_copies"), "distillation": ("distillation",)},
     {"state": ("parameter", "unit", "balance", "batch_context")},
     {"linear": ("linear",), "copy ranks": ("copy_ranks",)},
     {"embedding": ("embedding",)},

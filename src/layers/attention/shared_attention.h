@@ -1,5 +1,6 @@
 #pragma once
 
+#include "key_copies.h"
 #include "sftrun/layers/attention.h"
 
 namespace sftrun::layers {
@@ -25,13 +26,11 @@ class SharedAttention {
 
  private:
   at::Tensor own_sinks() const;
-  at::Tensor columns_of_keys(const at::Tensor& keys) const;
-  at::Tensor rows_of_keys(const at::Tensor& keys) const;
 
   const Attention& a_;
   const BatchContext& batch_;
   kernels::AttentionShape shape_;  // of this rank's heads
-  int64_t key_copies_ = 1;         // ranks that compute with the same head of keys
+  KeyCopies keys_;                 // with `BatchContext::share`
 };
 
 }  // namespace sftrun::layers

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "sftrun/core/error.h"
 
 namespace sftrun::layers {
@@ -19,14 +17,11 @@ RuleHeads::RuleHeads(const DeltaNet& net, const BatchContext& batch)
   const int64_t size = share_->size(), rank = share_->ranks().rank();
   SFTRUN_CHECK(net.num_value_heads % size == 0);
   shape_.num_value_heads = net.num_value_heads / size;
-  if (net.num_key_heads % size != 0) {
-    SFTRUN_CHECK(size % net.num_key_heads == 0);
-    key_copies_ = size / net.num_key_heads;
-  }
-  shape_.num_key_heads = std::max<int64_t>(1, net.num_key_heads / size);
+  key_heads_ = KeyCopies(*share_, net.num_key_heads, net.key_dim);
+  shape_.num_key_heads = key_heads_.num_own_heads();
   const auto options = at::TensorOptions().dtype(at::kLong).device(conv_.device());
   const int64_t own_keys = shape_.num_key_heads * net.key_dim,
-                first_key = rank / key_copies_ * own_keys,
+                first_key = rank / key_heads_.copies() * own_keys,
                 own_values = shape_.num_value_heads * net.value_dim,
                 first_value = 2 * keys() + rank * own_values;
   channels_ = at::cat({at::arange(first_key, first_key + own_keys, options),
@@ -52,11 +47,7 @@ at::Tensor RuleHeads::rows(const at::Tensor& columns) const {
 at::Tensor RuleHeads::columns_of_channels(const at::Tensor& rows) const {
   if (share_ == nullptr) return rows;
   const auto of_keys = [&](int64_t first) {
-    const at::Tensor own = rows.narrow(1, first, keys());
-    if (key_copies_ == 1) return share_->columns_of(own);
-    return share_->columns_of(own.reshape({own.size(0), -1, 1, net_.key_dim})
-                                  .expand({-1, -1, key_copies_, -1})
-                                  .reshape({own.size(0), -1}));
+    return key_heads_.columns_of(rows.narrow(1, first, keys()));
   };
   return at::cat(
       {of_keys(0), of_keys(keys()), share_->columns_of(rows.narrow(1, 2 * keys(), values()))}, 1);
@@ -66,12 +57,7 @@ at::Tensor RuleHeads::rows_of_channels(const at::Tensor& gradient) const {
   if (share_ == nullptr) return gradient;
   const int64_t own_keys = shape_.num_key_heads * net_.key_dim;
   const auto of_keys = [&](int64_t first) {
-    const at::Tensor rows = share_->rows_of(gradient.narrow(1, first, own_keys));
-    if (key_copies_ == 1) return rows;
-    return rows.view({rows.size(0), -1, key_copies_, net_.key_dim})
-        .sum(2, /*keepdim=*/false, at::kFloat)
-        .to(rows.scalar_type())
-        .view({rows.size(0), -1});
+    return key_heads_.rows_of(gradient.narrow(1, first, own_keys));
   };
   return at::cat(
       {of_keys(0), of_keys(own_keys),

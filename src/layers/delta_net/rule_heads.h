@@ -1,5 +1,6 @@
 #pragma once
 
+#include "key_copies.h"
 #include "sftrun/kernels/delta_rule.h"
 #include "sftrun/layers/delta_net.h"
 
@@ -37,7 +38,7 @@ class RuleHeads {
   const DeltaNet& net_;
   const SequenceShare* share_;
   kernels::RuleShape shape_;
-  int64_t key_copies_ = 1;
+  KeyCopies key_heads_;  // with `share_`
   at::Tensor channels_;  // [channels of this rank] int64: which of `in_qkv`; undefined: all
   at::Tensor conv_, a_log_, dt_bias_;
 };
