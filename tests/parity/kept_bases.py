@@ -1,4 +1,4 @@
-"""Runs over bases whose files have them in fewer bits, beside transformers + PEFT over their values: what fp8_blocks_parity.py and int4_parity.py compare."""
+"""Trains quantised models and compares with transformers + PEFT over their dequantised values, for fp8_blocks_parity.py and int4_parity.py."""
 
 from __future__ import annotations
 

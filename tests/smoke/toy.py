@@ -4,7 +4,7 @@
     tests/smoke/toy.py --sftrun build/bin/sftrun
 
 data     the files are what scripts/smoke/data.py writes; no question twice; rejected answers are others; every form gives the same tokens and labels
-smoke    scripts/smoke/run.sh passes; its check fails for a run that learnt nothing
+smoke    scripts/smoke/run.sh passes; its check fails for a run whose loss did not fall
 make     `make train-distributed CONFIG=configs/run_bnb.yaml` trains and says that the data are the toy set, measures ROUGE on a base in 4 bits, and says nothing of
          the toy set with other data; a model that cannot be downloaded is one message; without NUM_GPUS= the number of processes is that of Accelerate's file
 script   scripts/launch/sftrun.sh with CONFIG alone trains on one machine, and says what is missing for two

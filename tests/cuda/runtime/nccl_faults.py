@@ -13,7 +13,7 @@ lost       the rank is killed
 stopped    the rank is stopped by a signal
 
 In each case the run ends within 60 s with exit code 5 and an error that names the rank (of `stuck` all ranks) and the collective; LibTorch does
-not end a process; every communicator is aborted. The same command then goes on from the last checkpoint, and its metrics are those of a run
+not end a process; every communicator is aborted. The same command then resumes from the last checkpoint, and its metrics are those of a run
 that had no fault. Losses are 0 here: device/ has numbers (`cuda.parity`).
 
 Without --all some faults of some strategies. With it every fault of every strategy, at two calls.
