@@ -165,7 +165,8 @@ class Run:
         expect(self.report["status"] == "done" and (self.path / "adapter/adapter_model.safetensors").is_file(), f"{name}: the run is done and has an adapter", self.report["status"])
         expect(all(map(math.isfinite, self.losses)) and self.evaluations, f"{name}: finite losses, and evaluations", self.losses)
         if falls:
-            expect(self.losses[-1] < self.losses[0], f"{name}: the loss falls", self.losses)
+            quarter = max(1, len(self.losses) // 4)  # batches differ, most of all those of one record
+            expect(sum(self.losses[-quarter:]) < sum(self.losses[:quarter]), f"{name}: the loss falls", self.losses)
             first, last = (line["eval_loss"] for line in (self.evaluations[0], self.evaluations[-1]))
             expect(len(self.evaluations) == 1 or last < first, f"{name}: the validation loss falls", (first, last))
 

@@ -322,7 +322,7 @@ def record_of(kind: str, case: Case, tokens: int, digits: random.Random) -> dict
     if kind == "pairs":
         return {"prompt": "1", "chosen": text(half - 1), "rejected": text(half - 1)}
     if kind == "answers":
-        return {"prompt": text(3), "completion": text(half - 4), "reward": digits.random()}
+        return {"prompt": "123", "completion": text(half - 4), "reward": digits.random()}
     if kind == "prompts":
         return {"prompt": text(31)}
     if kind == "texts":
