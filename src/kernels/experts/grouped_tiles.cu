@@ -59,8 +59,7 @@ class Copies {
   __device__ explicit Copies(const Dense<T>& operand)
       : base_(operand.first),
         from_(operand.first + row() * operand.stride + chunk() * kChunk),
-        step_(kAlong ? kDepth : kDepth * operand.stride),
-        stride_(operand.stride),
+        stride_(static_cast<int>(operand.stride)),
         left_(static_cast<int>(operand.depth) - (kAlong ? chunk() * kChunk : row())),
         lines_(static_cast<int>(operand.lines) - (kAlong ? row() : chunk() * kChunk)) {}
 
@@ -72,9 +71,9 @@ class Copies {
       const int further = pass * kRows;
       const bool is_there = kAlong ? left_ > 0 && lines_ > further : left_ > further && lines_ > 0;
       copy_async(tile + Tile::at(row() + further, chunk()),
-                 is_there ? from_ + further * stride_ : base_, is_there);
+                 is_there ? from_ + int64_t{further} * stride_ : base_, is_there);
     }
-    from_ += step_;
+    from_ += kAlong ? kDepth : int64_t{kDepth} * stride_;
     left_ -= kDepth;
   }
 
@@ -91,8 +90,7 @@ class Copies {
   }
 
   const T *base_, *from_;
-  int64_t step_, stride_;
-  int left_, lines_;
+  int stride_, left_, lines_;
 };
 
 /// Codes of groups of four bits, loaded first and decoded later.
@@ -144,7 +142,9 @@ struct EightBitCodes {
   }
 };
 
-/// This thread's part of the tiles of a quantised matrix: groups of eight codes, a chunk each.
+/// This thread's part of the tiles of a quantised matrix: groups of eight codes, a chunk each. Beyond the
+/// summed dimension they are zero; beyond the other one, where nobody reads the sums, codes of the last
+/// line are decoded, because remembering which are there would take registers.
 /// @tparam kAlong its rows lie along the summed dimension
 template <typename Codes, typename T, int kLines, bool kAlong>
 class DecodedTiles {
@@ -155,20 +155,23 @@ class DecodedTiles {
   __device__ DecodedTiles(const Codes& codes, int64_t row, int64_t column, int64_t lines,
                           int64_t depth)
       : codes_(codes),
-        row_(row + this->row()),
-        group_(column / kGroup + chunk()),
+        row_(row + (kAlong ? min(this->row(), static_cast<int>(lines) - 1) : this->row())),
+        group_(static_cast<int>(column / kGroup) +
+               (kAlong ? chunk() : min(chunk(), (static_cast<int>(lines) - 1) / kGroup))),
         left_(static_cast<int>(depth) - (kAlong ? chunk() * kChunk : this->row())),
-        lines_(static_cast<int>(lines) - (kAlong ? this->row() : chunk() * kChunk)) {}
+        lines_(static_cast<int>(lines) - this->row()) {}
 
   /// Begins to load the codes of the next tile.
   __device__ __forceinline__ void load() {
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      is_there_[pass] =
-          kAlong ? left_ > 0 && lines_ > pass * kRows : left_ > pass * kRows && lines_ > 0;
-      if (is_there_[pass]) loaded_[pass] = codes_.load(row_ + pass * kRows, group_);
+      const int down = kAlong && lines_ <= pass * kRows ? 0 : pass * kRows;
+      if (is_there(left_, pass)) loaded_[pass] = codes_.load(row_ + down, group_);
     }
-    (kAlong ? group_ : row_) += kAlong ? kDepth / kGroup : kDepth;
+    if constexpr (kAlong)
+      group_ += kDepth / kGroup;
+    else
+      row_ += kDepth;
     left_ -= kDepth;
   }
   /// Decodes what was loaded.
@@ -176,7 +179,7 @@ class DecodedTiles {
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       float values[kGroup] = {};
-      if (is_there_[pass]) codes_.decode(loaded_[pass], values);
+      if (is_there(left_ + kDepth, pass)) codes_.decode(loaded_[pass], values);
       store_eight(tile + Tile::at(row() + pass * kRows, chunk()), values);
     }
   }
@@ -191,11 +194,15 @@ class DecodedTiles {
     return static_cast<int>(threadIdx.x) % Tile::kChunks;
   }
 
+  /// @param left of the summed dimension, from this thread's first element of the tile on
+  __device__ static bool is_there(int left, int pass) {
+    return left > (kAlong ? 0 : pass * kRows);
+  }
+
   const Codes& codes_;
-  int64_t row_, group_;
-  int left_, lines_;
+  int64_t row_;
+  int group_, left_, lines_;
   typename Codes::Group loaded_[kPasses];
-  bool is_there_[kPasses] = {};
 };
 
 /// A block's sums in fp32. A warp has 32 columns and kWarpRows rows, and leaves out each 16 of them
