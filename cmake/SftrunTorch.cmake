@@ -51,8 +51,14 @@ target_include_directories(sftrun_torch SYSTEM INTERFACE
 target_compile_definitions(sftrun_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
 target_compile_options(sftrun_torch INTERFACE -fopenmp -Wno-unused-parameter -Wno-deprecated-declarations)
 target_link_libraries(sftrun_torch INTERFACE ${torch_root}/lib/libtorch_cpu.so ${torch_root}/lib/libc10.so)
-target_link_options(sftrun_torch INTERFACE -fopenmp -Wl,-rpath,${torch_root}/lib)
+target_link_options(sftrun_torch INTERFACE -fopenmp)
+if(SFTRUN_PACKAGE)
+  target_compile_options(sftrun_torch INTERFACE -ffile-prefix-map=${torch_root}/=)
+else()
+  target_link_options(sftrun_torch INTERFACE -Wl,-rpath,${torch_root}/lib)
+endif()
 set(SFTRUN_TORCH_FOUND_ROOT ${torch_root})
+set(SFTRUN_TORCH_VERSION ${torch_version})
 
 # Headers of CUDA and NCCL, of the packages that LibTorch's wheel depends on; empty for a LibTorch without CUDA.
 get_filename_component(SFTRUN_TORCH_PACKAGES ${torch_root}/.. REALPATH)

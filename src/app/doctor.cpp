@@ -22,6 +22,7 @@
 #include "sftrun/launch/scheduler_env.h"
 #include "sftrun/launch/supervisor.h"
 #include "temporary_folder.h"
+#include "torch_location.h"
 
 namespace sftrun::app {
 namespace {
@@ -58,7 +59,10 @@ Check engine_check() {
   const std::string torch = version_of(version_text(), "LibTorch");
   if (torch.empty() || torch.starts_with("not found"))
     return {"engine", Verdict::kProblem, "LibTorch was not found for " + engine->string(),
-            "run scripts/bootstrap.sh and build again, or put torch/lib into LD_LIBRARY_PATH"};
+            fmt::format(
+                "install it into the active Python environment (pip install 'torch=={}.*'), or set "
+                "SFTRUN_TORCH_ROOT to the folder of one",
+                built_torch_version())};
   return {"engine",
           Verdict::kOk,
           fmt::format("sftrun {}, LibTorch {}", version_of(version_text(), "sftrun"), torch),

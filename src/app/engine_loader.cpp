@@ -10,6 +10,7 @@
 #include "engine_location.h"
 #include "sftrun/app/engine_api.h"
 #include "sftrun/core/error.h"
+#include "torch_location.h"
 
 namespace sftrun::app {
 namespace {
@@ -24,15 +25,60 @@ std::filesystem::path require_engine() {
                     "build it (make build), or set SFTRUN_ENGINE to its path");
 }
 
+bool names_torch(const std::string& reason) {
+  return reason.find("libtorch") != std::string::npos || reason.find("libc10") != std::string::npos;
+}
+
+std::string looked_for_torch(const std::filesystem::path& engine) {
+  std::string text = "the engine's search path";
+  if (const auto linked = linked_torch(engine); linked && !fits(*linked))
+    text = fmt::format("{} (LibTorch {})", linked->root.string(), linked->version);
+  for (const TorchLocation& other : other_torches())
+    text += fmt::format(", {} ({})", other.root.string(), other.version);
+  return text;
+}
+
 [[noreturn]] void report_load_failure(const std::filesystem::path& engine,
                                       const std::string& reason) {
-  const bool torch =
-      reason.find("libtorch") != std::string::npos || reason.find("libc10") != std::string::npos;
-  throw DeviceError(fmt::format("cannot load the engine: {}", reason), engine.string(),
-                    torch ? "LibTorch has moved or is missing: run scripts/bootstrap.sh and "
-                            "build again, or put the torch package's "
-                            "lib directory into LD_LIBRARY_PATH"
-                          : "build it again (make build)");
+  const bool torch = names_torch(reason);
+  const std::string version = built_torch_version();
+  throw DeviceError(
+      fmt::format("cannot load the engine: {}", reason),
+      torch ? fmt::format("{}; looked for LibTorch {} in {}", engine.string(), version,
+                          looked_for_torch(engine))
+            : engine.string(),
+      torch
+          ? fmt::format("install LibTorch into the active Python environment (pip install "
+                        "'torch=={}.*'), or set SFTRUN_TORCH_ROOT to the folder of one (the torch "
+                        "package, or LibTorch); in a checkout scripts/bootstrap.sh installs it",
+                        version)
+          : "build it again (make build)");
+}
+
+/// Loads LibTorch from a folder that the dynamic linker does not search; the engine finds it by name.
+void load_torch(const TorchLocation& torch) {
+  for (const char* name : {"libc10.so", "libtorch_cpu.so"}) {
+    const std::filesystem::path file = torch.root / "lib" / name;
+    if (dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr)
+      throw DeviceError(fmt::format("cannot load LibTorch: {}", dlerror()), file.string(),
+                        "install it again, or set SFTRUN_TORCH_ROOT to the folder of another one");
+  }
+}
+
+/// Never closed: LibTorch cannot be unloaded safely.
+void* open_engine(const std::filesystem::path& engine) {
+  const auto open = [&] { return dlopen(engine.c_str(), RTLD_NOW | RTLD_LOCAL); };
+  if (const auto chosen = chosen_torch()) load_torch(*chosen);
+  if (void* handle = open()) return handle;
+  const std::string reason = dlerror();
+  if (!names_torch(reason)) report_load_failure(engine, reason);
+  for (const TorchLocation& other : other_torches()) {
+    if (!fits(other)) continue;
+    load_torch(other);
+    if (void* handle = open()) return handle;
+    report_load_failure(engine, dlerror());
+  }
+  report_load_failure(engine, reason);
 }
 
 /// GNU OpenMP's threads spin for milliseconds at the end of every loop before they sleep. A tenth of
@@ -59,9 +105,7 @@ SftrunEngineRun load_engine() {
   const std::filesystem::path engine = require_engine();
   limit_spinning();
   limit_product_caches();
-  // Never closed: LibTorch cannot be unloaded safely.
-  void* handle = dlopen(engine.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) report_load_failure(engine, dlerror());
+  void* handle = open_engine(engine);
   auto* run = reinterpret_cast<SftrunEngineRun>(dlsym(handle, "sftrun_engine_run"));
   if (run == nullptr) report_load_failure(engine, dlerror());
   return run;

@@ -16,11 +16,22 @@
 namespace sftrun::engine {
 namespace {
 
-/// The folder this library lies in.
-std::filesystem::path own_directory() {
+/// The folder of the library that has this code or these data.
+std::filesystem::path directory_of(const void* symbol) {
   Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&load_cuda_library), &info) == 0) return {};
+  if (dladdr(symbol, &info) == 0) return {};
   return std::filesystem::path(info.dli_fname).parent_path();
+}
+
+/// LibTorch's CUDA library lies beside the LibTorch that was loaded, which may be in a folder that the
+/// dynamic linker does not search.
+void* open_torch_cuda() {
+  constexpr const char* kName = "libtorch_cuda.so";
+  if (void* library = dlopen(kName, RTLD_NOW | RTLD_GLOBAL)) return library;
+  const std::filesystem::path torch =
+      directory_of(reinterpret_cast<const void*>(&at::globalContext));
+  const std::filesystem::path beside = torch / kName;
+  return dlopen(std::filesystem::exists(beside) ? beside.c_str() : kName, RTLD_NOW | RTLD_GLOBAL);
 }
 
 std::string last_dl_error() {
@@ -103,10 +114,11 @@ CudaStatus load_with(void* driver) {
   if (std::string refusal = too_old_card(cards); !refusal.empty()) return {0, std::move(refusal)};
   choose_allocator();
   // Before the first CUDA query: LibTorch caches its answer.
-  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+  if (open_torch_cuda() == nullptr) {
     return {0, "this LibTorch has no CUDA: " + last_dl_error()};
   }
-  const std::filesystem::path path = own_directory() / "libsftrun_cuda.so";
+  const std::filesystem::path path =
+      directory_of(reinterpret_cast<const void*>(&load_cuda_library)) / "libsftrun_cuda.so";
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     return {0, "the CUDA kernels were not built or do not load: " + last_dl_error()};

@@ -11,6 +11,7 @@
 #include <exception>
 #include <optional>
 
+#include "certificates.h"
 #include "sftrun/core/error.h"
 #include "sftrun/core/strings.h"
 #include "sftrun/core/utf8.h"
@@ -150,7 +151,9 @@ class HttpClient::Exchange {
     set(CURLOPT_USERAGENT, "sftrun");
     set(CURLOPT_CONNECTTIMEOUT_MS, std::lround(settings_.connect_timeout_s * 1000));
     set(CURLOPT_ERRORBUFFER, error_text_);
-    if (!settings_.ca_bundle.empty()) set(CURLOPT_CAINFO, settings_.ca_bundle.c_str());
+    const std::string bundle =
+        settings_.ca_bundle.empty() ? system_ca_bundle() : settings_.ca_bundle;
+    if (!bundle.empty()) set(CURLOPT_CAINFO, bundle.c_str());  // libcurl copies it
     // A compressed body would not have the file's length.
     append(lines_, "Accept-Encoding: identity");
     for (const std::string& line : request_.headers) append(lines_, line);

@@ -2,7 +2,7 @@
 """The command line as users meet it: help, mistakes, exit codes, requests to the engine, and how soon it answers.
 
     tests/app/cli_test.py --sftrun build/bin/sftrun --fake-engine build/lib/libapp_fake_engine.so \
-        --engine-without-torch build/lib/libapp_engine_without_torch.so
+        --engine-without-torch build/lib/libapp_engine_without_torch.so --fake-torch build/tests/app/libtorch_cpu.so
 
 Standard library only. The engine is a stand-in that prints what it is asked (fake_engine.cpp).
 """
@@ -25,6 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/data/models/tied-gqa"
 GGUF = ROOT / "tests/data/models/llama3-gguf/model-Q8_0.gguf"
 DONE, USAGE, DATA, FAILED, FAKE_ENGINE_CODE = 0, 2, 3, 5, 42
+FAKE_TORCH_CODE = 1
 COMMANDS = ["train", "generate", "eval", "score", "reward", "tokenize", "preview", "merge", "quantize", "bench", "download", "gpu-info",
             "memory-check", "report", "doctor", "config"]
 RUN_YAML = "model: { name: model }\ndata: { train: train.jsonl }\n"
@@ -684,7 +685,46 @@ class CommandLineTest(unittest.TestCase):
         self.environment["SFTRUN_ENGINE"] = str(self.folder / "run.yaml")
         self.expect(FAILED, ["cannot load the engine"], *generate)
         self.environment["SFTRUN_ENGINE"] = str(arguments.engine_without_torch)
-        self.expect(FAILED, ["cannot load the engine: libtorch_cpu.so", "scripts/bootstrap.sh", "LD_LIBRARY_PATH"], *generate)
+        self.without_python_environments()
+        self.expect(FAILED, ["cannot load the engine: libtorch_cpu.so", "looked for LibTorch 2.", "scripts/bootstrap.sh", "SFTRUN_TORCH_ROOT"], *generate)
+
+    def without_python_environments(self):
+        for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+            self.environment.pop(name, None)
+        self.environment["HOME"] = str(self.folder)
+
+    def make_torch(self, root, version):
+        """A folder that holds a library of LibTorch's name."""
+        (root / "lib").mkdir(parents=True)
+        for name in ("libc10.so", "libtorch_cpu.so"):
+            shutil.copy(arguments.fake_torch, root / "lib" / name)
+        (root / "version.py").write_text(f"__version__ = '{version}'\n")
+
+    def test_libtorch_of_a_python_environment(self):
+        self.without_python_environments()
+        self.environment["SFTRUN_ENGINE"] = str(arguments.engine_without_torch)
+        built = re.search(r"looked for LibTorch (\S+) in", self.sftrun("generate", "--model", "model", "--prompt", "a").stderr)[1]
+        generate = ["generate", "--model", "model", "--prompt", "a"]
+        other, same = self.folder / "venv/lib/python3.9/site-packages/torch", self.folder / ".local/lib/python3.12/site-packages/torch"
+        self.make_torch(other, "1.0.0")
+        self.environment["VIRTUAL_ENV"] = str(self.folder / "venv")
+        self.expect(FAILED, [f"{other} (1.0.0)", f"pip install 'torch=={built}.*'"], *generate)
+        self.make_torch(same, built + ".7+cpu")
+        self.assertEqual(self.sftrun(*generate).returncode, FAKE_TORCH_CODE)
+        self.assertIn(f"{built}.7+cpu ({same})", self.sftrun("--version").stdout)
+
+    def test_libtorch_that_is_named(self):
+        self.without_python_environments()
+        self.environment["SFTRUN_ENGINE"] = str(arguments.engine_without_torch)
+        generate = ["generate", "--model", "model", "--prompt", "a"]
+        root = self.folder / "somewhere"
+        self.environment["SFTRUN_TORCH_ROOT"] = str(root)
+        self.expect(FAILED, ["SFTRUN_TORCH_ROOT holds no LibTorch", f"{root}/lib/libtorch_cpu.so does not exist"], *generate)
+        self.assertIn("not found: SFTRUN_TORCH_ROOT holds no LibTorch", self.sftrun("--version").stdout)
+        self.make_torch(root, "1.0.0")
+        self.expect(FAILED, ["SFTRUN_TORCH_ROOT is LibTorch 1.0.0", "this program was built for LibTorch 2."], *generate)
+        (root / "version.py").unlink()  # as of a build of one's own
+        self.assertEqual(self.sftrun(*generate).returncode, FAKE_TORCH_CODE)
 
     # ---- Configuration
 
@@ -1305,7 +1345,7 @@ class CommandLineTest(unittest.TestCase):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    for name in ("--sftrun", "--fake-engine", "--engine-without-torch"):
+    for name in ("--sftrun", "--fake-engine", "--engine-without-torch", "--fake-torch"):
         parser.add_argument(name, required=True, type=lambda text: pathlib.Path(text).resolve())
     parser.add_argument("--sanitized", action="store_true", help="the program was built with sanitizers")
     arguments, rest = parser.parse_known_args()
