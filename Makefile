@@ -12,9 +12,12 @@ JOBS ?= $(shell awk -v n="$$(nproc)" '/MemAvailable/ {m = int($$2 / 2097152); pr
 # Tests wait for processes, timers and disks a part of their time: two more than there are cores.
 TEST_JOBS ?= $(shell echo $$(($(JOBS) > 1 ? $(JOBS) + 2 : 1)))
 
-# Options of scripts/bootstrap.sh, as in: make build BOOTSTRAP_FLAGS=--cpu
+# Options of scripts/bootstrap.sh, as in: make build BOOTSTRAP_FLAGS=--cuda
 BOOTSTRAP_FLAGS ?=
-bootstrap = scripts/bootstrap.sh $(BOOTSTRAP_FLAGS)
+# These compile the CUDA code also where there is no GPU: some if there is a compiler, some with one that is installed for them.
+build-all test test-full lint: cuda_too = --cuda $(if $(filter cuda-check,$(MAKECMDGOALS)),always,toolkit)
+package: cuda_too = --cuda always
+bootstrap = scripts/bootstrap.sh $(cuda_too) $(BOOTSTRAP_FLAGS)
 
 CONFIG ?=
 # Empty: all GPUs, or as many as the machine file or a file of Accelerate says.
@@ -42,7 +45,7 @@ help: ## This list
 	echo
 	echo "  Variables: CONFIG=run.yaml NUM_GPUS=2 TRAIN_BATCH_SIZE=… MODEL_MAX_SEQ_LEN=… (any TRAIN_*, MODEL_* key)"
 	echo "             DEEPSPEED_CONFIG=$(DEEPSPEED_CONFIG)"
-	echo "             JOBS=$(JOBS) PREFIX=$(PREFIX) BOOTSTRAP_FLAGS=--cpu"
+	echo "             JOBS=$(JOBS) PREFIX=$(PREFIX) BOOTSTRAP_FLAGS=--cuda"
 
 .PHONY: setup
 setup: ## Find or install what is needed (system packages, LibTorch, CUDA compiler)
@@ -183,7 +186,6 @@ gpu-check: ## On a machine with a GPU: kernels and models beside the CPU, traini
 	scripts/gpu/check.py --build $(BUILD) --also compare shapes --budget 5400 --limit compare=3000 --limit shapes=900
 
 .PHONY: cuda-check
-cuda-check: BOOTSTRAP_FLAGS += --cuda always
 cuda-check: build-all ## The CUDA path without a GPU, whole: every family, quantised base and optimizer (tests/cuda; about an hour)
 	@ctest --test-dir $(BUILD) --output-on-failure -R '(^|/)Cuda|^cuda[.](gpu_tests|stand_in|kernel_report|host_backed_tests|memory_plan|strategies|rehearsal)|^Emulator'
 	tests/cuda/device_parity.py --root $(BUILD)/host-backed --all
@@ -200,6 +202,19 @@ release: ## Build into build-release/ with CUDA code for every supported GPU
 	@$(bootstrap) --cuda always
 	$(call configure,cuda-release,build-release,$(cuda_if_found))
 	ninja -C build-release -j $(JOBS)
+
+# Packages: https://packaging.python.org, and docs/packages.md.
+PACKAGE_CUDA_ARCHS ?= release
+.PHONY: package
+package: setup ## A Python wheel, an archive and a .deb, for every Linux with glibc 2.28 or newer, into dist/
+	@scripts/package/build.sh --jobs $(JOBS) --cuda-archs $(call quote,$(PACKAGE_CUDA_ARCHS))
+	rm -rf dist
+	scripts/package/make.py build-package/tree --out dist
+
+.PHONY: package-check
+package-check: ## What is in the packages of dist/; as root also runs of them in Debian 11 and 12 and in Ubuntu 20.04
+	@source .cache/bootstrap.env
+	tests/package/packages_test.py --packages dist --torch "$$SFTRUN_TORCH_ROOT"
 
 # Whole suites under sanitizers: our code is compiled for them, LibTorch is not (tests/sanitizers/*.supp list what follows from that).
 # -O1, because more optimisation would hide or move errors. ctest takes the options of the sanitizers from CMakePresets.json.

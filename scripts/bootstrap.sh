@@ -2,11 +2,12 @@
 # Finds or installs what sftrun is built from, and writes where it is to .cache/bootstrap.env for the Makefile.
 # Runs again in about a second when nothing is missing.
 #
-#   scripts/bootstrap.sh [--cpu] [--cuda auto|never|always] [--reference] [--vllm] [--lint]
+#   scripts/bootstrap.sh [--cpu] [--cuda [auto|toolkit|never|always]] [--reference] [--vllm] [--lint]
 #
 #   --cpu         a LibTorch without CUDA: the CPU-only wheel if the package index has one
-#   --cuda WHEN   the CUDA compiler: auto (default) uses a toolkit that is there, and installs the compiler's Python
-#                 packages where there is a GPU but no toolkit; never; always
+#   --cuda WHEN   the CUDA compiler, and a LibTorch with CUDA: auto (default) where there is a GPU, with the toolkit of this
+#                 machine or the compiler's Python packages; toolkit also without a GPU, if there is a toolkit; never; always
+#                 (also --cuda alone)
 #   --reference   also .venv-ref: the reference implementation that the parity tests compare with; as root also Open MPI
 #                 and Slurm, which tests start the program with, and Chromium, in which they open reports
 #   --vllm        also .venv-vllm: vLLM for CPUs, which the full tests read and serve results with
@@ -27,7 +28,13 @@ cpu_only=no cuda=auto reference=no vllm=no lint=no
 while (($#)); do
   case "$1" in
     --cpu) cpu_only=yes ;;
-    --cuda) cuda=${2:-} && shift ;;
+    --cuda)
+      case "${2:-}" in
+        auto | toolkit | never | always) cuda=$2 && shift ;;
+        "" | -*) cuda=always ;;
+        *) cuda=$2 && shift ;;
+      esac
+      ;;
     --cuda=*) cuda=${1#--cuda=} ;;
     --reference) reference=yes ;;
     --vllm) vllm=yes ;;
@@ -37,7 +44,7 @@ while (($#)); do
   esac
   shift
 done
-case "$cuda" in auto | never | always) ;; *) echo "error: --cuda takes auto, never or always" >&2 && exit 2 ;; esac
+case "$cuda" in auto | toolkit | never | always) ;; *) echo "error: --cuda takes auto, toolkit, never or always" >&2 && exit 2 ;; esac
 
 say() { printf 'bootstrap: %s\n' "$*"; }
 fail() {  # fail CODE MESSAGE [FIX]
@@ -219,20 +226,35 @@ install_cpu_torch() {
   say "installing torch $torch_version, CPU only"
   if pip_install .venv "torch==$torch_version+cpu" 2>/dev/null; then return; fi
   say "this machine's package index has no CPU-only torch (torch==$torch_version+cpu)."
-  say "installing the ordinary wheel instead, with only the two NVIDIA libraries that its CPU library is linked to;"
-  say "sftrun builds and runs with it; Python's own 'import torch' does not. To have the CPU-only wheel, add an index"
-  say "that carries it to pip's configuration, remove .venv and run this again."
+  say "installing the ordinary wheel instead, with only the two NVIDIA libraries that its CPU library is linked to (0.6 GB to"
+  say "download, not 2.5); sftrun builds and runs with it; Python's own 'import torch' does not. To have the CPU-only wheel,"
+  say "add an index that carries it to pip's configuration, remove .venv and run this again."
   pip_install .venv --no-deps "torch==$torch_version"
   local pins
   pins=$(sed -n 's/^Requires-Dist: *cuda-toolkit\[[^]]*\] *== *\([0-9.]*\).*/\1/p' .venv/lib/python3*/site-packages/torch-*.dist-info/METADATA | head -n 1)
-  touch .venv/cpu-only  # so that later runs without --cpu do not try to build CUDA code against it
+  touch .venv/cpu-only  # so that later runs do not try to build CUDA code against it
   pip_install .venv --no-warn-conflicts "cuda-toolkit[cudart,cupti]==${pins:?the torch wheel names no cuda-toolkit}"
+}
+
+# Without a GPU a LibTorch for CPUs is enough, but for CUDA code and for the Python programs of the tests.
+needs_whole_torch() {
+  [ $cpu_only = no ] && { [ "$cuda" = toolkit ] || [ "$cuda" = always ] || [ $reference = yes ] || [ $vllm = yes ] || has_gpu; }
+}
+complete_torch() {
+  say "installing what torch $torch_version needs for CUDA and Python into .venv (about 2 GB to download)"
+  rm .venv/cpu-only .venv/cpu-by-itself
+  pip_install .venv "torch==$torch_version" || fail 5 "pip could not install torch==$torch_version whole (its message is above)" \
+    "check the network and pip's configuration (pip config list), then run this again"
 }
 
 install_torch() {
   make_venv .venv
   if [ $cpu_only = yes ]; then
     install_cpu_torch
+  elif ! needs_whole_torch; then
+    say "no GPU here: a LibTorch for CPUs (BOOTSTRAP_FLAGS=--cuda installs the one with CUDA)"
+    install_cpu_torch
+    touch .venv/cpu-by-itself  # nobody asked for it
   else
     say "installing torch $torch_version into .venv (about 2.5 GB to download, 5 GB on disk)"
     pip_install .venv "torch==$torch_version" || fail 5 "pip could not install torch==$torch_version (its message is above)" \
@@ -292,9 +314,13 @@ setup_cuda() {
   if [ -e .venv/cpu-only ] && [[ "$torch_root" == "$PWD"/.venv/* ]]; then cpu_only=yes; fi
   [ $cpu_only = no ] && [ "$cuda" != never ] || { say "CUDA: not wanted; a CPU build" && return; }
   check_driver "$version"
-  find_nvcc "$version" && return
   if [ "$cuda" = auto ] && ! has_gpu; then
-    say "CUDA compiler: none, and no GPU; the CUDA kernels are not built (--cuda always installs the compiler)"
+    say "CUDA: no GPU here; the CUDA kernels are not built (BOOTSTRAP_FLAGS=--cuda builds them)"
+    return
+  fi
+  find_nvcc "$version" && return
+  if [ "$cuda" = toolkit ] && ! has_gpu; then
+    say "CUDA compiler: none, and no GPU; the CUDA kernels are not built (BOOTSTRAP_FLAGS=--cuda installs the compiler)"
   elif [ "${version%%.*}" != 13 ]; then
     say "CUDA compiler: none for CUDA $version; install that toolkit and set CUDACXX to its nvcc. The CUDA kernels are not built."
   else
@@ -408,6 +434,7 @@ install_system_packages
 compiler=$(find_compiler)
 say "C++ compiler: $compiler ($("$compiler" -dumpfullversion -dumpversion))"
 find_torch || install_torch
+if [ -e .venv/cpu-by-itself ] && [[ "$torch_root" == "$PWD"/.venv/* ]] && needs_whole_torch; then complete_torch; fi
 say "LibTorch: $(torch_version_of "$torch_root") in $torch_root (from $torch_why)"
 setup_cuda
 setup_arrow

@@ -14,7 +14,7 @@ libraries=(lib/libsftrun_engine.so lib/libsftrun_cuda.so) # not libsftrun_arrow.
 for file in "${programs[@]}" "${libraries[@]}"; do
   if [[ ! -e $build/$file ]]; then
     echo "error: $build has no $file" >&2
-    echo "  fix: build it with CUDA: make build BOOTSTRAP_FLAGS=\"--cuda always\" && ninja -C $build sftrun sftrun_engine sftrun_cuda gpu_tests quant_bandwidth adapter_bandwidth attention_speed" >&2
+    echo "  fix: build it with CUDA: make build BOOTSTRAP_FLAGS=--cuda && ninja -C $build sftrun sftrun_engine sftrun_cuda gpu_tests quant_bandwidth adapter_bandwidth attention_speed" >&2
     exit 1
   fi
 done
