@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """What documents name is there: commands and their flags, keys of the configuration, files, links with their sections, targets of make.
+Tables have as many cells in each row as in the first, and the words are those of CONTRIBUTING.md ("Words").
 
     tests/scripts/documents_test.py --sftrun build/bin/sftrun
 
@@ -15,17 +16,18 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/decisions/*.md", "src/README.md", "configs/**/README.md", "data/**/README.md", "scripts/launch/README.md",
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/coming-from/*.md", "docs/decisions/*.md", "src/README.md", "configs/**/README.md", "data/**/README.md", "scripts/launch/README.md",
          "tests/cuda/**/README.md")
 WRONG_ON_PURPOSE = ("docs/errors.md",)
 SECTIONS = ("model", "tuning", "data", "train", "parallel", "output", "callbacks")
 # Names of tensors and files that begin as a section does.
-NO_KEYS = re.compile(r"model\.(layers|norm|embed_tokens|safetensors)\b|train\.py|output\.weight")
+NO_KEYS = re.compile(r"model\.(layers|norm|embed_tokens|safetensors|_component_|generate|save_pretrained)\b|train\.py|output\.weight")
 PAGES_OF_TENSORS = ("docs/vision-models.md",)  # which have names of tensors for those of settings
 FOLDERS = "src|tests|scripts|include|docs|bench|configs|cmake"
 OF_OTHERS = ("src/models/",)  # a folder of llama.cpp
 TABLES = {"train.optimizer": "docs/optimizers.md", "data.format": "docs/data.md"}  # pages that name all values of a key
-LEAST = {"links": 300, "flags": 150, "keys": 300, "files": 150, "targets": 60, "values": 15}  # if fewer are found, this script reads the pages wrongly
+WORDS_OF_OTHERS = ("docs/decisions/", "docs/vision-models.md", "docs/errors.md", "tests/")  # records of their time, words of another program, of messages
+LEAST = {"links": 300, "flags": 150, "keys": 300, "files": 150, "targets": 60, "values": 15, "rows": 1000, "words": 5000}  # if fewer are found, this script reads the pages wrongly
 
 
 class Program:
@@ -61,6 +63,9 @@ class Checks:
         self.program, self.counts, self.problems = program, collections.Counter(), []
         self.makefile = (ROOT / "Makefile").read_text()
         self.headings = {}
+        table = (ROOT / "CONTRIBUTING.md").read_text().partition("\n## Words\n")[2].splitlines()
+        self.other_words = {word.strip(): cells[1].strip() for cells in (line.split("|") for line in table if line.startswith("| "))
+                            for word in cells[3].split(",") if word.strip() not in ("", "not")}
 
     def check(self, kind, page, line, what, holds):
         self.counts[kind] += 1
@@ -69,10 +74,14 @@ class Checks:
 
     def page(self, path):
         name = str(path.relative_to(ROOT))
-        is_code = False
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            is_code ^= line.startswith("```")
+        is_code, cells = False, 0
+        lines = path.read_text().splitlines()
+        for number, line in enumerate(lines, 1):
+            is_code ^= line.lstrip().startswith("```")
             self.links(path, name, number, line)
+            if not is_code:
+                cells = self.row(name, number, line, cells, lines[number] if number < len(lines) else "")
+                self.words(name, number, line)
             if name in WRONG_ON_PURPOSE:
                 continue
             self.flags(name, number, line)
@@ -83,6 +92,24 @@ class Checks:
             for target in re.findall(r"(?:^|&& )make ([a-z][a-z-]*)" if is_code else r"`make ([a-z][a-z-]*)", line):
                 rule = re.search(rf"^{target}( [a-z -]*)?:", self.makefile, re.MULTILINE)
                 self.check("targets", name, number, f"make has no target {target}", rule)
+
+    def row(self, name, number, line, before, below):
+        """The number of cells if the line is a row of a table, else 0. Below the first row is the line that makes it a table."""
+        if not line.startswith("|"):
+            return 0
+        self.check("rows", name, number, "a table without |---| below its first row", before or re.fullmatch(r"\|[ :|-]+\|", below))
+        cells = len(re.findall(r"(?<!\\)\|", line)) - 1  # a bar in code ends a cell, too, unless \ is before it
+        self.check("rows", name, number, f"a row of {cells} cells in a table of {before}", before in (0, cells))
+        return cells
+
+    def words(self, name, number, line):
+        if name.startswith(WORDS_OF_OTHERS) or (name == "CONTRIBUTING.md" and line.startswith("|")):
+            return
+        text = re.sub(r"`[^`]*`|\]\([^)]*\)|\"[^\"]*\"|“[^”]*”", " ", line)
+        self.counts["words"] += len(text.split())
+        for other, word in self.other_words.items():
+            if re.search(rf"(?<![\w/.-]){other}(?![\w/-])", text, re.IGNORECASE if other.islower() else 0):
+                self.problems.append(f"{name}:{number}: {other}: the word is {word} (CONTRIBUTING.md)")
 
     def links(self, path, name, number, line):
         for file, section in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", line):
@@ -116,7 +143,7 @@ class Checks:
                     self.check("values", page, 1, f"{value} of {key} is missing", f"`{value}`" in text)
 
     def keys(self, name, number, line):
-        if name in PAGES_OF_TENSORS:
+        if name in PAGES_OF_TENSORS or line.startswith("error: unknown key"):
             return
         for key in re.findall(rf"`((?:{'|'.join(SECTIONS)})\.[a-z_]+(?:\.[a-z_]+)?)\b", line):
             if not NO_KEYS.match(key):

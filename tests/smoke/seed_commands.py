@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs the command lines of docs/coming-from.md, as a reader would copy them, with tiny models on the CPU.
+"""Runs the command lines of docs/coming-from/*.md, as a reader would copy them, with tiny models on the CPU.
 
     tests/smoke/seed_commands.py --sftrun build/bin/sftrun [--quick] [--only PART_OF_A_LINE]
 
-The tables of the section "Commands" are read. Every line of sftrun or make is run in bash; lines of two machines are run twice at
+The tables of each section "Commands" are read. Every line of sftrun or make is run in bash; lines of two machines are run twice at
 the same time. A line with an override must show its value in config.resolved.yaml, and run.json the number of processes. What is
 not run is in a list here, with a reason; a list that does not fit the document is an error. Standard library only.
 
@@ -26,7 +26,7 @@ import time
 from free_ports import free_port
 from released_models import RELEASED, ROOT, tiny, write_model
 
-DOCUMENT = ROOT / "docs/coming-from.md"
+DOCUMENTS = sorted((ROOT / "docs/coming-from").glob("*.md"))
 MODELS = ("HuggingFaceTB/SmolLM2-135M-Instruct", "unsloth/Llama-3.2-1B-Instruct", "openai/gpt-oss-20b")
 SMOL = MODELS[0]
 TIMEOUT = 240  # s, of one line
@@ -173,10 +173,13 @@ def expect(holds, what, otherwise=""):
     return holds
 
 
+def commands_of(document):
+    return document.read_text().partition("\n## Commands\n")[2].partition("\n## ")[0]
+
+
 def rows():
-    """The two cells of each row in the section "Commands"."""
-    section = DOCUMENT.read_text().partition("\n## Commands\n")[2].partition("\n## ")[0]
-    for line in section.splitlines():
+    """The two cells of each row in the sections "Commands"."""
+    for line in [line for document in DOCUMENTS for line in commands_of(document).splitlines()]:
         if not line.startswith("|") or line.startswith(("|---", "| there |")):
             continue
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
