@@ -510,7 +510,7 @@ struct Words<Offload> {
       {"off", kNone, WordKind::kAlias},
       {"nvme", kNone, WordKind::kUnsupported},
   });
-  static constexpr std::string_view instead = "use cpu, the host's memory, or none";
+  static constexpr std::string_view instead = "use cpu (host memory) or none";
 };
 
 template <>

@@ -27,7 +27,7 @@ bool is_device(std::string_view text) {
 Complaint no_device(const std::string& text) {
   if (text == "disk" || text == "meta") {
     return {fmt::format("places layers on `{}`", text),
-            "name GPUs; parallel.offload.base: cpu keeps frozen weights in the host's memory",
+            "name GPUs; parallel.offload.base: cpu keeps frozen weights in host memory",
             /*show_takes=*/false};
   }
   return {fmt::format("has the device `{}`", excerpt(text)),

@@ -28,7 +28,7 @@ void visit_sections(RunConfig& config, Visitor&& section) {
           "docs/distillation.md).");
   section("parallel", config.parallel, "Distributed training.");
   section("parallel.offload", config.parallel.offload,
-          "What a GPU keeps in the host's memory, which is locked for fast copies. Losses stay the "
+          "What a GPU keeps in host memory, which is locked for fast copies. Losses stay the "
           "same.");
   section("output", config.output, "Output files.");
   section("callbacks", config.callbacks, "A command at events of the run.");

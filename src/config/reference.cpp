@@ -74,15 +74,15 @@ metrics of an earlier run, from its tokens per second, without evaluation.
 `auto`, the target is 32 per step, with the largest micro-batch that fits a device (docs/memory.md), divides the target over the devices and leaves at
 least 4 accumulation steps. With fewer than 4 per device, it is the largest that fits and divides them.
 With `parallel.strategy: pipeline` a pipeline counts as one device here, and there are at least 4 accumulation steps for each of its stages.
-A step never has more than an epoch: a larger batch is one step of all bins. A warning says so if a size was set.
+A step never has more than an epoch: a larger batch is one step of all sequences. A warning says so if a size was set.
 
 The order of examples, and so the run, depends only on `global_batch_size`, not on how it is split. (The load-balancing loss of mixtures of
 experts is computed per micro-batch, so it does depend on the split. `train.router_aux_loss_coef` multiplies the mean over micro-batches.
 transformers' Trainer adds the full loss of every micro-batch, which is `grad_accum` times as much.)
 
-Small data sets: an epoch should have 50 steps. (A bin is a packed sequence.) If `global_batch_size` and `grad_accum` are `auto` and 32 bins
-per step give fewer steps, a step gets fewer bins, down to one per device. If that is not enough and `data.bin_tokens` is `auto`, bins get
-fewer tokens, down to 256; a longer example then has a bin of its own. A resumed run keeps its values. With `train.max_steps` or
+Small data sets: an epoch should have 50 steps. If `global_batch_size` and `grad_accum` are `auto` and 32 packed sequences
+per step give fewer steps, a step gets fewer, down to one per device. If that is not enough and `data.bin_tokens` is `auto`, packed sequences get
+fewer tokens, down to 256; a longer example then has one of its own. A resumed run keeps its values. With `train.max_steps` or
 `data.streaming` nothing is changed.
 
 ## Settings without an effect

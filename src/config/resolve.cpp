@@ -96,7 +96,7 @@ void resolve_given_global(TrainConfig& train, const Parts& parts, int64_t max_mi
     train.batch_size.value = divide_global(
         train, *accum, fmt::format("train.grad_accum {} * ", *accum), parts, "batch_size", places);
   } else {
-    divide_global(train, 1, "", parts, "bins per device:", places);
+    divide_global(train, 1, "", parts, "per device:", places);
     const BatchShape shape =
         resolve_batch(parts.count, max_micro_batch, *train.global_batch_size.value);
     train.batch_size.value = shape.micro_batch_size;

@@ -278,9 +278,9 @@ void read_features(const SequenceMedia& media, const FeatureProjector& projector
   if (rows != media.rows)
     refuse_file(
         path,
-        fmt::format("the features have {}; they had {} when the data were tokenised",
+        fmt::format("the features have {}; they had {} when the data were tokenized",
                     counted(rows, "row"), media.rows),
-        "keep files of features unchanged during a run: a run that is started again tokenises them "
+        "keep files of features unchanged during a run: a run that is started again tokenizes them "
         "again");
   SFTRUN_CHECK_EQ(std::ssize(to), media.num_tokens * width);
   const std::vector<float> values = file.values(rows * width);

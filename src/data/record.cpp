@@ -29,11 +29,11 @@ void refuse_token_ids(const Json& record, const std::string& where) {
   if (!is_tokenised(record)) return;
   throw DataError(
       fmt::format(
-          "the record is already tokenised, and sftrun tokenises records itself (its keys: {})",
+          "the record is already tokenized, and sftrun tokenizes records itself (its keys: {})",
           keys_of(record)),
       where,
       "give the text from which they were made, for example as \"messages\", \"instruction\" and "
-      "\"output\", or \"text\": sftrun tokenises it");
+      "\"output\", or \"text\": sftrun tokenizes it");
 }
 
 std::string reason_for(RecordFormat format, const Json& record) {

@@ -124,7 +124,7 @@ std::vector<float> logps_of(const Sequence& sequence, const Json& record, const 
         where,
         has_sampled_ids(record)
             ? "write the log-probability of each token of the completion"
-            : fmt::format("write \"{}\" and \"{}\", too: texts may be tokenised in another way",
+            : fmt::format("write \"{}\" and \"{}\", too: texts may be tokenized in another way",
                           kPromptIds, kCompletionIds));
   std::vector<float> logps(sequence.ids.size(), std::numeric_limits<float>::quiet_NaN());
   for (size_t i = num_prompt; i < logps.size(); ++i) {

@@ -139,7 +139,7 @@ void read_neutral(Parameters& parameters, ScoringTask task) {
   parameters.require_neutral("truncate_prompt_tokens", {}, "send shorter texts");
   if (task == ScoringTask::kScore) return;
   parameters.require_neutral("add_special_tokens", {Json(true)},
-                             "texts are tokenised as in training; send token ids");
+                             "texts are tokenized as in training; send token ids");
   parameters.require_neutral("add_generation_prompt", {Json(false)},
                              "conversations are rendered as in training");
   parameters.require_neutral("continue_final_message", {Json(false)},

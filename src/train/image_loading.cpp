@@ -24,10 +24,10 @@ images::Image decoded(const data::Media& media, const data::SequenceMedia& image
   const images::Image pixels = images::decode(std::as_bytes(std::span(file)), {}, name);
   if (pixels.width != image.width || pixels.height != image.height) {
     throw DataError(
-        fmt::format("the image has {} x {} pixels; it had {} x {} when the data were tokenised",
+        fmt::format("the image has {} x {} pixels; it had {} x {} when the data were tokenized",
                     pixels.width, pixels.height, image.width, image.height),
         name,
-        "keep image files unchanged during a run: a run that is started again tokenises them "
+        "keep image files unchanged during a run: a run that is started again tokenizes them "
         "again");
   }
   return pixels;

@@ -442,7 +442,7 @@ def flip_a_bit(path, at):
 
 
 def tokens_damaged(folder):
-    """The cached tokenised data are damaged: a bit in each part of the file, in turn."""
+    """The cached tokenized data are damaged: a bit in each part of the file, in turn."""
     command = [*TWO_STEPS, "data.cache_dir=cache"]
     expect_success(Run(folder, 2, *command).end())
     [kept] = (folder / "cache").glob("*/examples")
@@ -456,7 +456,7 @@ def tokens_damaged(folder):
         expect(ended[1].count("tokenizing again") == 1, f"warned of {part} more than once", ended[1])
         expect(adapter.read_bytes() == undisturbed, f"another adapter after damage of the {part}")
         expect(kept.read_bytes() == whole, f"{part}: the file was not made anew")
-    return 0, "says so and tokenises anew, on one of the ranks"
+    return 0, "says so and tokenizes anew, on one of the ranks"
 
 
 def part_of_tokenised_file(content, part):

@@ -88,7 +88,7 @@ TEST(ImageLoading, NamesAnImageThatChanged) {
   image.num_tokens =
       images::plan_image(model.images->processor, image.width, image.height).num_tokens;
   test::expect_error<DataError>([&] { ImageLoader(model.images, vision_of_toy(), 1).load(batch); },
-                                {"when the data were tokenised"});
+                                {"when the data were tokenized"});
   fs::remove(dir / "a.png");
   test::expect_error<DataError>([&] { ImageLoader(model.images, vision_of_toy(), 1).load(batch); },
                                 {"a.png"});

@@ -37,12 +37,12 @@ void visit_fields(DataConfig& data, Visitor&& field) {
   field(data.shuffle, "shuffle", any(), kSame,
         "Shuffle the examples in every epoch. The order depends only on the seed.", "true");
   field(data.packing, "packing", any(), kSame,
-        "Pack several examples into one sequence of max_seq_len tokens (a bin). Attention does not "
-        "cross examples.",
+        "Pack several examples into one sequence of max_seq_len tokens (a packed sequence). "
+        "Attention does not cross examples.",
         "true");
   field(data.bin_tokens, "bin_tokens", between(1, 1 << 24), kSame,
-        "Tokens per packed sequence (bin); a longer example gets a bin of its own. auto: "
-        "max_seq_len, less for small data sets.",
+        "Tokens per packed sequence; a longer example gets one of its own. auto: max_seq_len, less "
+        "for small data sets.",
         "1024");
   field(data.group_by_length, "group_by_length", any(), kSame,
         "Without packing: batches with examples of similar length, in random order.", "true");

@@ -99,7 +99,7 @@ void visit_schedule_fields(TrainConfig& train, Visitor&& field) {
         "kept, too (docs/evaluation.md).",
         "3");
   field(train.save_in_background, "save_in_background", any(), kAny,
-        "Write checkpoints from a copy in the host's memory while training continues. auto: if the "
+        "Write checkpoints from a copy in host memory while training continues. auto: if the "
         "copies take at most half of the memory that is free.",
         "off");
   field(train.longest_batch_first, "longest_batch_first", any(), kAny,
