@@ -338,8 +338,8 @@ Command add_merge(CLI::App& sftrun) {
   command->add_option(
       "-m,--model", options->model,
       "The adapter's base model [the one that the adapter names]; without --adapter the "
-      "model to convert: HF directory, run directory of full training, .gguf file, "
-      "or a name on the hub");
+      "model to convert: directory in Hugging Face layout, run directory of full training, .gguf "
+      "file, or a name on the hub");
   command
       ->add_option("--adapter", options->adapter,
                    "PEFT adapter: directory, or a name on the hub; without it the model is "

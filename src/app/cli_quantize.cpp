@@ -110,7 +110,7 @@ Command add_quantize(CLI::App& sftrun) {
       "sftrun quantize --model models/base --method nf4 --output models/base-bnb-4bit\n"
       "  sftrun quantize --model models/base --method q4_k_m --output base-Q4_K_M.gguf");
   command->add_option("-m,--model", options->model,
-                      "HF directory, .gguf file, or a name on the hub");
+                      "Directory in Hugging Face layout, .gguf file, or a name on the hub");
   add_output_flags(*command, options->output, "New directory, or the .gguf file to write");
   command
       ->add_option(

@@ -138,11 +138,10 @@ Command add_score(CLI::App& sftrun) {
                    "the records with their scores");
   add_template_flag(*command, options->template_variables);
   command
-      ->add_option(
-          "--topk", options->topk,
-          "Be a teacher: write the log-probabilities of the N likeliest tokens at each label "
-          "token to the folder --output, for `train.objective: distill` "
-          "(docs/distillation.md)")
+      ->add_option("--topk", options->topk,
+                   "Be a teacher: write the log-probabilities of the N most likely tokens at each "
+                   "labelled token to the directory --output, for `train.objective: distill` "
+                   "(docs/distillation.md)")
       ->check(at_least(1))
       ->type_name("N");
   command->add_option("-c,--config", options->config, "--topk: the run whose examples are scored")

@@ -169,9 +169,9 @@ void visit_objective_fields(TrainConfig& train, Visitor&& field) {
         "teacher");
   field(train.teacher_topk, "teacher_topk", between(1, kMaxTokens), kSame,
         readers_of_setting("train.teacher_topk") +
-            ": of a teacher beside the student: its likeliest tokens, whose log-probabilities are "
-            "compared one by one; the others count together. The size of the vocabulary, or more: "
-            "the whole distribution.",
+            ": of a teacher beside the student: its most likely tokens, whose log-probabilities "
+            "are compared one by one; the others count together. The size of the vocabulary, or "
+            "more: the whole distribution.",
         "128");
   field(train.teacher_quant, "teacher_quant", any().otherwise("the format of its files"), kSame,
         readers_of_setting("train.teacher_quant") +

@@ -30,15 +30,15 @@ void visit_fields(RolloutsConfig& rollouts, Visitor&& field) {
         "more forward pass of them.",
         "2");
   field(rollouts.max_new_tokens, "max_new_tokens", between(1, kMaxTokens), kSame,
-        "The most tokens that an answer has. `loss_type: dr_grpo` divides by it.", "1024");
+        "Maximum number of tokens of an answer. `loss_type: dr_grpo` divides by it.", "1024");
   field(rollouts.temperature, "temperature", between(0.01, 100), kSame,
         "Logits are divided by it before a token is drawn. With another value than 1 the answers "
         "are not the model's own, and with rewards train.sampling_correction corrects for it.",
         "0.9");
   field(rollouts.top_p, "top_p", between(0.01, 1), kSame,
-        "Tokens are drawn from the likeliest ones whose probabilities reach this sum.", "0.95");
+        "Tokens are drawn from the most likely ones whose probabilities reach this sum.", "0.95");
   field(rollouts.top_k, "top_k", between(1, kMaxCount).otherwise("none"), kSame,
-        "Tokens are drawn from so many of the likeliest ones.", "50");
+        "Tokens are drawn from so many of the most likely ones.", "50");
   field(rollouts.min_p, "min_p", between(0, 1), kSame,
         "Tokens are drawn from those of at least this share of the largest probability.", "0.05");
   field(
