@@ -94,7 +94,7 @@ constexpr const char* kCopyProcessor = "copy preprocessor_config.json from the m
 std::shared_ptr<const ImageInput> without_processor(const std::filesystem::path& folder) {
   auto input = std::make_shared<ImageInput>();
   input->fingerprint = "none";
-  input->refusal = DataError("the model's folder has no files of an image processor",
+  input->refusal = DataError("the model's directory has no files of an image processor",
                              folder.string(), kCopyProcessor);
   return input;
 }
@@ -172,7 +172,7 @@ void require_image_side(bool has_tower, const std::filesystem::path& folder,
     throw ConfigError("the model reads text alone", where,
                       "remove it, or name a model with images");
   if (!has_image_processor(folder))
-    throw ConfigError("the model's folder has no files of an image processor", where,
+    throw ConfigError("the model's directory has no files of an image processor", where,
                       kCopyProcessor);
 }
 

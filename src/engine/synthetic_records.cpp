@@ -77,7 +77,7 @@ SyntheticImages::SyntheticImages(const app::PlannedImages& planned,
   if (found != plan.num_tokens)
     throw DataError(
         fmt::format("the tokenizer makes {} tokens of an image's {}", found, plan.num_tokens),
-        "the model's folder", "copy the tokenizer's files from the model's repository");
+        "the model's directory", "copy the tokenizer's files from the model's repository");
 }
 
 void SyntheticImages::make_files() {

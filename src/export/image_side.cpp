@@ -53,7 +53,7 @@ fs::path image_file_beside(const MergeOptions& options) {
 ImageSide plan_image_side(const MergeOptions& options, const weights::Checkpoint& base) {
   ImageSide side{.dtype = weights::mmproj_dtype(base, options.dtype)};
   if (!data::has_image_processor(options.base)) {
-    side.plan.refused = "the model's folder has no image processor";
+    side.plan.refused = "the model's directory has no image processor";
     return side;
   }
   side.plan = weights::plan_mmproj(base, {.dtype = side.dtype,

@@ -199,7 +199,7 @@ void axolotl_processor(Conversion& conversion, const SourceKey& key) {
         key,
         "Axolotl also adapts modules of the tower that have these names; here the language model "
         "alone trains: `tuning.train_parts: [vision, language]` adapts both");
-  conversion.note_no_meaning(key, "the model's folder says what reads its images");
+  conversion.note_no_meaning(key, "the model's directory says what reads its images");
 }
 
 /// Quantisation of a base beside plain LoRA; `adapter: qlora` already says 4 bits.

@@ -308,8 +308,8 @@ void require_same_identity(const Json& saved, const Json& now, const std::string
   std::string fix = differences.way_to_resume() + "; " + config::kStartNewRun;
   if (!is_adapter || differences.suits_adapter) {
     fix += std::string("; to build on these weights choose another output.dir and set ") +
-           (is_adapter ? "tuning.lora.init_from to the folder `adapter` of the finished run"
-                       : "model.name to the folder `model` of the finished run");
+           (is_adapter ? "tuning.lora.init_from to the directory `adapter` of the finished run"
+                       : "model.name to the directory `model` of the finished run");
   }
   throw ConfigError("the run differs from the checkpoint: " + join(differences.all, "; "),
                     checkpoint, fix);

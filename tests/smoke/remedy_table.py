@@ -730,11 +730,11 @@ COMMANDS = [
      [TRAIN + " --resume run/checkpoints/step-000001"]),
     ("run", TRAIN + " train.learning_rate=1e-3", "the run differs",
      "to start a new run choose another output.dir, or --overwrite moves this run aside; to build on these weights choose another output.dir "
-     "and set tuning.lora.init_from to the folder `adapter` of the finished run",
+     "and set tuning.lora.init_from to the directory `adapter` of the finished run",
      [TRAIN + " train.learning_rate=1e-3 output.dir=r2", TRAIN + " train.learning_rate=1e-3 --overwrite",
       TRAIN + " train.learning_rate=1e-3 output.dir=r2 tuning.lora.init_from=run/adapter"]),
     ("full", TRAIN.replace("run.yaml", "full.yaml") + " train.learning_rate=1e-3", "the run differs",
-     "choose another output.dir and set model.name to the folder `model` of the finished run",
+     "choose another output.dir and set model.name to the directory `model` of the finished run",
      [TRAIN.replace("run.yaml", "full.yaml") + " train.learning_rate=1e-3 output.dir=r2 model.name=run/model"]),
     ("run", TRAIN + " --overwrite tuning.lora.init_from=run/adapter", "is in the run that --overwrite moves aside",
      "choose another output.dir, without --overwrite", [TRAIN + " output.dir=r2 tuning.lora.init_from=run/adapter"]),

@@ -353,7 +353,7 @@ TEST(Identity, NamesWhatDiffers) {
   config.train.seed = 7;
   test::expect_error<ConfigError>(
       [&] { require_same_identity(full, identity_of(config, model_of("m"), "d", ""), "c", {}); },
-      {"train.seed was 42, is now 7", "set model.name to the folder `model`"});
+      {"train.seed was 42, is now 7", "set model.name to the directory `model`"});
   config = {};
   EXPECT_NO_THROW(require_same_identity(saved, identity_of(config, model_of("m"), "d2", ""), "c",
                                         {.changed_data = true}));

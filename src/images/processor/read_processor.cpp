@@ -44,7 +44,7 @@ struct ProcessorFiles {
     if (has_nested() && !processor.at("image_processor").is_object())
       throw DataError("`image_processor` must be a JSON object", processor_path);
     if (!has_nested() && !has_preprocessor)
-      throw DataError("the model's folder has no image processor", folder.string(),
+      throw DataError("the model's directory has no image processor", folder.string(),
                       "copy preprocessor_config.json, or processor_config.json with "
                       "`image_processor`, from the model's repository");
   }

@@ -50,7 +50,7 @@ VideoSettings video_settings_of(const std::filesystem::path& folder) {
     settings.values = object_of_file(folder / name), settings.path = (folder / name).string();
     return settings;
   }
-  throw DataError("the model's folder has no video processor", folder.string(),
+  throw DataError("the model's directory has no video processor", folder.string(),
                   "copy video_preprocessor_config.json from the model's repository");
 }
 
