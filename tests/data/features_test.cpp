@@ -128,7 +128,7 @@ TEST_F(Features, AFileMayNotChangeAfterTokenising) {
   const auto path = write("a.npy", npy(5, kFeatureWidth));
   const SequenceMedia before = media(path);
   write("a.npy", npy(6, kFeatureWidth));
-  EXPECT_NE(test::error_of([&] { read(before); }).find("they had 5 when the data were tokenised"),
+  EXPECT_NE(test::error_of([&] { read(before); }).find("they had 5 when the data were tokenized"),
             std::string::npos);
 }
 

@@ -224,7 +224,7 @@ TEST(JudgedRecords, AreDetected) {
   refused(R"({"prompt": "p", "completion": "c"})",
           {"has no \"label\", which train.objective kto needs", "train.objective: sft"});
   refused(R"({"text": "t", "label": true})", {"no prompt and answer that it judges"});
-  refused(R"({"prompt_ids": [1], "completion_ids": [2], "label": true})", {"already tokenised"});
+  refused(R"({"prompt_ids": [1], "completion_ids": [2], "label": true})", {"already tokenized"});
   refused(R"({"prompt": "p", "completion": "c", "label": true})",
           {"has no \"chosen\" and \"rejected\"", "train.objective: kto"}, Objective::kDpo);
   refused(R"({"prompt": "p", "completion": "c", "label": 2})",

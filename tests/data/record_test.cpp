@@ -114,7 +114,7 @@ TEST(RecordFormats, RefusesTokenIds) {
   using enum config::Objective;
   const auto expect = [](const Json& record, config::Objective objective = kSft) {
     test::expect_error<DataError>([&] { detect_format(record, "f:1", objective); },
-                                  {"the record is already tokenised", "give the text"});
+                                  {"the record is already tokenized", "give the text"});
   };
   const Json ids = {1, 2, 3};
   expect({{"input_ids", ids}, {"labels", ids}});

@@ -370,7 +370,7 @@ TEST(Identity, OffersOnlyWhatWorks) {
     }
     return std::string();
   };
-  const std::string builds_on = "set tuning.lora.init_from to the folder `adapter`";
+  const std::string builds_on = "set tuning.lora.init_from to the directory `adapter`";
   config::RunConfig other = config;
   other.tuning.backend = config::TuningBackend::kBnb;
   const std::string permitted = fix_of(identity_of(other, model_of("m"), "d2", ""));
