@@ -150,7 +150,7 @@ void check_launch_flags(const LaunchFlags& flags) {
   if (flags.node_rank >= flags.nnodes) {
     throw ConfigError(
         fmt::format("--node-rank {} is not below --nnodes {}", flags.node_rank, flags.nnodes),
-        "the command line", "nodes are numbered from 0");
+        "the command line", "machines are numbered from 0");
   }
 }
 

@@ -94,7 +94,7 @@ AnswerParts::AnswerParts(fs::path folder, const Json& settings, size_t num_recor
   if (!appears(folder_ / kSettings)) {
     throw ConfigError(
         fmt::format("rank {} does not see the folder that rank 0 writes to", comm.rank()),
-        folder_.string(), "write to a folder that all nodes share");
+        folder_.string(), "write to a folder that all machines share");
   }
   remove_incomplete_line(part_of_rank(folder_, comm.rank()));
   before_ = read();

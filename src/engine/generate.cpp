@@ -342,8 +342,8 @@ class FileAnswers {
       if (answer == answers.end()) {
         throw DataError(fmt::format("an answer of record {} is missing", index / num_each_ + 1),
                         request_.ranks.folder.value(),
-                        "its files were removed during the run, or the nodes do not share this "
-                        "folder; rerun the command to add the missing answers");
+                        "its files were removed during the run, or the machines do not share "
+                        "this folder; rerun the command to add the missing answers");
       }
       file.write(line_of(record_of(index), answer->second, output_));
     }

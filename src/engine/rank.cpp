@@ -70,7 +70,7 @@ void require_same_version(parallel::Communicator& comm, const std::string& versi
       return fmt::format("{}, rank 0 runs {}", own, first);
     });
   };
-  const char* fix = "install the same version on every node";
+  const char* fix = "install the same version on every machine";
   if (const auto other = differs("version", version)) {
     throw ConfigError(fmt::format("rank {} runs sftrun {}", other->rank, other->what), {}, fix);
   }

@@ -137,7 +137,7 @@ void check_nodes(const LaunchRequest& request) {
   if (request.nnodes > 1 && request.master_addr.empty()) {
     throw ConfigError("--nnodes requires --master-addr",
                       "--nnodes " + std::to_string(request.nnodes),
-                      "set the address of node 0 on every node: --master-addr HOST");
+                      "set the address of machine 0 on every machine: --master-addr HOST");
   }
   if (request.master_port < 0 || request.master_port > 65535) {
     throw ConfigError(fmt::format("--master-port {} is not a port", request.master_port),

@@ -365,8 +365,8 @@ void require_same_on_all_ranks(const Json& identity, const config::RunConfig& co
       is_one_machine
           ? "files changed between the ranks' reads of them, or ranks have other flags: run the "
             "command again when nothing writes to the files"
-          : "give every node the same files and flags; if they have them, files changed while the "
-            "run started: run the command again");
+          : "give every machine the same files and flags; if they have them, files changed while "
+            "the run started: run the command again");
 }
 
 }  // namespace sftrun::train
