@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What documents name is there: commands and their flags, keys of the configuration, files, links with their sections, targets of make.
-Tables have as many cells in each row as in the first, and the words are those of CONTRIBUTING.md ("Words").
+Tables have as many cells in each row as in the first, and the words, also of help texts, are those of CONTRIBUTING.md ("Words").
 
     tests/scripts/documents_test.py --sftrun build/bin/sftrun
 
@@ -26,7 +26,7 @@ PAGES_OF_TENSORS = ("docs/vision-models.md",)  # which have names of tensors for
 FOLDERS = "src|tests|scripts|include|docs|bench|configs|cmake"
 OF_OTHERS = ("src/models/",)  # a folder of llama.cpp
 TABLES = {"train.optimizer": "docs/optimizers.md", "data.format": "docs/data.md"}  # pages that name all values of a key
-WORDS_OF_OTHERS = ("docs/decisions/", "docs/vision-models.md", "docs/errors.md", "tests/")  # records of their time, words of another program, of messages
+WORDS_OF_OTHERS = ("docs/decisions/", "docs/vision-models.md", "tests/")  # records of their time, words of another program
 LEAST = {"links": 300, "flags": 150, "keys": 300, "files": 150, "targets": 60, "values": 15, "rows": 1000, "words": 5000}  # if fewer are found, this script reads the pages wrongly
 
 
@@ -35,11 +35,9 @@ class Program:
 
     def __init__(self, path):
         self.path = path
-        self.flags = {}
-        for name in self.subcommands():
-            self.flags[name] = self.flags_of(name)
-        for name in self.subcommands("config"):
-            self.flags[f"config {name}"] = self.flags_of("config", name)
+        commands = [(name,) for name in self.subcommands()] + [("config", name) for name in self.subcommands("config")]
+        self.help = {" ".join(words): self.run(*words, "--help") for words in commands}
+        self.flags = {name: set(re.findall(r"--[a-z][a-z-]*", text)) for name, text in self.help.items()}
         self.schema = json.loads(self.run("config", "schema"))
         self.keys = set(self.paths(self.schema))
 
@@ -48,9 +46,6 @@ class Program:
 
     def subcommands(self, *words):
         return re.findall(r"^  ([a-z][a-z-]+)  +[A-Z]", self.run(*words, "--help"), re.MULTILINE)
-
-    def flags_of(self, *words):
-        return set(re.findall(r"--[a-z][a-z-]*", self.run(*words, "--help")))
 
     def paths(self, schema, before=""):
         for name, value in schema.get("properties", {}).items():
@@ -81,6 +76,7 @@ class Checks:
             self.links(path, name, number, line)
             if not is_code:
                 cells = self.row(name, number, line, cells, lines[number] if number < len(lines) else "")
+            if not is_code or name in WRONG_ON_PURPOSE:  # whose code has the program's messages
                 self.words(name, number, line)
             if name in WRONG_ON_PURPOSE:
                 continue
@@ -110,6 +106,11 @@ class Checks:
         for other, word in self.other_words.items():
             if re.search(rf"(?<![\w/.-]){other}(?![\w/-])", text, re.IGNORECASE if other.islower() else 0):
                 self.problems.append(f"{name}:{number}: {other}: the word is {word} (CONTRIBUTING.md)")
+
+    def help(self):
+        for command, text in self.program.help.items():
+            for number, line in enumerate(text.splitlines(), 1):
+                self.words(f"sftrun {command} --help", number, line)
 
     def links(self, path, name, number, line):
         for file, section in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", line):
@@ -158,6 +159,7 @@ def main():
         for path in sorted(ROOT.glob(pattern)):
             checks.page(path)
     checks.tables()
+    checks.help()
     for kind, least in LEAST.items():
         if checks.counts[kind] < least:
             checks.problems.append(f"only {checks.counts[kind]} {kind} were found, not {least}")
