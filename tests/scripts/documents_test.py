@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What documents name is there: commands and their flags, keys of the configuration, files, links with their sections, targets of make.
-Tables have as many cells in each row as in the first, and the words, also of help texts, are those of CONTRIBUTING.md ("Words").
+Tables have as many cells in each row as in the first, the words, also of help texts, are those of CONTRIBUTING.md ("Words"), and files of other
+tools in docs/coming-from are imported with the answers that stand there.
 
     tests/scripts/documents_test.py --sftrun build/bin/sftrun
 
@@ -14,6 +15,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/coming-from/*.md", "docs/decisions/*.md", "src/README.md", "configs/**/README.md", "data/**/README.md", "scripts/launch/README.md",
@@ -27,7 +29,7 @@ FOLDERS = "src|tests|scripts|include|docs|bench|configs|cmake"
 OF_OTHERS = ("src/models/",)  # a folder of llama.cpp
 TABLES = {"train.optimizer": "docs/optimizers.md", "data.format": "docs/data.md"}  # pages that name all values of a key
 WORDS_OF_OTHERS = ("docs/decisions/", "docs/vision-models.md", "tests/")  # records of their time, words of another program
-LEAST = {"links": 300, "flags": 150, "keys": 300, "files": 150, "targets": 60, "values": 15, "rows": 1000, "words": 5000}  # if fewer are found, this script reads the pages wrongly
+LEAST = {"links": 300, "flags": 150, "keys": 300, "files": 150, "targets": 60, "values": 15, "rows": 1000, "words": 5000, "imports": 4}  # if fewer are found, this script reads the pages wrongly
 
 
 class Program:
@@ -143,6 +145,17 @@ class Checks:
                 for value in set(kind.get("enum", [])) - {"auto"}:
                     self.check("values", page, 1, f"{value} of {key} is missing", f"`{value}`" in text)
 
+    def imports(self):
+        """Files of other tools on the pages of docs/coming-from, and what `sftrun config import` says of them. "…" stands for lines that are left out."""
+        example = re.compile(r"```yaml\n(# (\S+\.yaml)\n.*?)```\n.*?```\n\$ sftrun config import \2 --output run.yaml\n(.*?)```", re.DOTALL)
+        for path in sorted(ROOT.glob("docs/coming-from/*.md")):
+            for text, file, answer in example.findall(path.read_text()):
+                with tempfile.TemporaryDirectory() as folder:
+                    (pathlib.Path(folder) / file).write_text(text)
+                    done = subprocess.run([self.program.path, "config", "import", file, "--output", "run.yaml"], cwd=folder, capture_output=True, text=True, timeout=60)
+                shown = "".join(".*" if line == "…" else re.escape(line + "\n") for line in answer.splitlines())
+                self.check("imports", path.relative_to(ROOT), 1, f"sftrun config import {file} says\n{done.stderr}", re.fullmatch(shown, done.stderr, re.DOTALL))
+
     def keys(self, name, number, line):
         if name in PAGES_OF_TENSORS or line.startswith("error: unknown key"):
             return
@@ -160,6 +173,7 @@ def main():
             checks.page(path)
     checks.tables()
     checks.help()
+    checks.imports()
     for kind, least in LEAST.items():
         if checks.counts[kind] < least:
             checks.problems.append(f"only {checks.counts[kind]} {kind} were found, not {least}")
