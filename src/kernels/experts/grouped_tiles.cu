@@ -155,9 +155,9 @@ class DecodedTiles {
   __device__ DecodedTiles(const Codes& codes, int64_t row, int64_t column, int64_t lines,
                           int64_t depth)
       : codes_(codes),
-        row_(row + (kAlong ? min(this->row(), static_cast<int>(lines) - 1) : this->row())),
+        row_(row + (kAlong ? at_most(this->row(), lines - 1) : this->row())),
         group_(static_cast<int>(column / kGroup) +
-               (kAlong ? chunk() : min(chunk(), (static_cast<int>(lines) - 1) / kGroup))),
+               (kAlong ? chunk() : at_most(chunk(), (lines - 1) / kGroup))),
         left_(static_cast<int>(depth) - (kAlong ? chunk() * kChunk : this->row())),
         lines_(static_cast<int>(lines) - this->row()) {}
 
@@ -194,6 +194,9 @@ class DecodedTiles {
     return static_cast<int>(threadIdx.x) % Tile::kChunks;
   }
 
+  __device__ static int at_most(int value, int64_t limit) {
+    return value < limit ? value : static_cast<int>(limit);
+  }
   /// @param left of the summed dimension, from this thread's first element of the tile on
   __device__ static bool is_there(int left, int pass) {
     return left > (kAlong ? 0 : pass * kRows);
