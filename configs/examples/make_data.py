@@ -284,9 +284,22 @@ def serving():
     return divided(records, "commands")
 
 
+# ---- from Python: a unit in a smaller one
+
+LARGE_UNITS = (("kilograms", "grams", 1000), ("kilometres", "metres", 1000), ("metres", "centimetres", 100), ("hours", "minutes", 60), ("days", "hours", 24), ("weeks", "days", 7))
+
+
+def from_python():
+    records = []
+    for i, ((large, small, number), many) in enumerate(spread(LARGE_UNITS, (2, 3, 4, 5, 6, 7, 8, 9))):
+        question = (f"How many {small} are {many} {large}?", f"{many} {large} in {small}?")[i % 2]
+        records.append({"messages": said(question, f"{many} {large} are {many * number} {small}.")})
+    return divided(records, "units")
+
+
 EXAMPLES = {"chat": chat, "completion": completion, "domain-adaptation": domain_adaptation, "tool-calls": tool_calls, "reasoning": reasoning,
             "preferences": preferences, "long-documents": long_documents, "several-gpus": several_gpus, "qlora-24gb": qlora_24gb, "gguf": gguf,
-            "evaluation": evaluation, "serving": serving}
+            "evaluation": evaluation, "serving": serving, "from-python": from_python}
 
 
 def main():

@@ -22,7 +22,7 @@ SMOKE = ["bad_input", "broken_runs", "configs", "damaged_files", "data_sets", "e
 AS_ROOT = ["smoke.mpirun", "smoke.slurm"]  # only root can install and start them
 if platform.freedesktop_os_release()["ID"] == "debian":
     AS_ROOT.append("smoke.report_page")  # elsewhere bootstrap.sh installs no browser
-REQUIRED = [*(f"parity.{name}" for name in PARITY), *(f"smoke.{name}" for name in SMOKE), "app.command_line", "hub.downloads",
+REQUIRED = [*(f"parity.{name}" for name in PARITY), *(f"smoke.{name}" for name in SMOKE), "app.command_line", "hub.downloads", "python.examples", "python.runs",
             "scripts.same_losses", *(AS_ROOT if os.geteuid() == 0 else [])]
 
 
