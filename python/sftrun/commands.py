@@ -77,9 +77,11 @@ def generate(prompt: str | Iterable[str | Mapping[str, Any]], **flags: Flag) -> 
     """Answers to prompts: adapter=run (or model="…"), max_new_tokens=64, temperature=0.8.
 
     prompt      a text, or several texts and records with "prompt", "messages" or "text"
-    @return for a text one record with "generated", for several a record for each answer
+    @return for a text one record with "generated", for several a record for each answer, also with num_answers=4
     """
     if isinstance(prompt, str):
+        if flags.get("num_answers", 1) != 1:
+            raise TypeError("several answers are a list: give the prompt as a list, [prompt]")
         return dict(call("generate", prompt=prompt, **flags))
     return _records("generate", [{"prompt": one} if isinstance(one, str) else one for one in prompt], flags)
 

@@ -50,5 +50,8 @@ def flag_words(flags: Mapping[str, Flag]) -> list[str]:
             words.append(flag)
         elif value is not None and value is not False:
             values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-            words += [f"{flag}={one if isinstance(one, (str, int, float)) else os.fspath(one)}" for one in values]
+            for one in values:
+                text = str(one) if isinstance(one, (str, int, float)) else os.fspath(one)
+                # With = a value may begin with a dash; after `--prompt=` alone the program takes the next word.
+                words += [f"{flag}={text}"] if text else [flag, ""]
     return words

@@ -106,25 +106,39 @@ class Examples(unittest.TestCase):
         manager = jupyter_client.KernelManager(kernel_name="python3")
         manager.start_kernel(cwd=str(self.checkout), env=self.environment)
         client = manager.client()
+
+        def train_for_three_steps():
+            cell, steps, end = client.execute(CELL), 0, time.monotonic() + TIMEOUT
+            while steps < 3 and time.monotonic() < end:
+                message = client.get_iopub_msg(timeout=TIMEOUT)
+                if message["parent_header"].get("msg_id") == cell and message["msg_type"] == "stream" and message["content"]["name"] == "stdout":
+                    steps += message["content"]["text"].count("\n")
+            self.assertGreaterEqual(steps, 3)
+            return cell
+
         try:
             client.start_channels()
             client.wait_for_ready(timeout=TIMEOUT)
-            cell = client.execute(CELL)
-            end = time.monotonic() + TIMEOUT
-            while time.monotonic() < end:
-                message = client.get_iopub_msg(timeout=TIMEOUT)
-                if message["msg_type"] == "stream" and "3\n" in message["content"]["text"]:
-                    break
+            cell = train_for_three_steps()
             manager.interrupt_kernel()
             while (reply := client.get_shell_msg(timeout=TIMEOUT))["parent_header"]["msg_id"] != cell:
                 pass
             self.assertEqual(reply["content"].get("ename"), "KeyboardInterrupt", reply)
+            run = sftrun.Run.open(self.checkout / "runs/cell")
+            first = run.metrics[-1]["step"]
+            self.assertEqual(run.status, "interrupted")
+            self.assertTrue((run.directory / f"checkpoints/step-{first:06}").is_dir())
+            train_for_three_steps()  # resumes
         finally:
             client.stop_channels()
-            manager.shutdown_kernel(now=True)
-        run = sftrun.Run.open(self.checkout / "runs/cell")
-        self.assertEqual(run.status, "interrupted")
-        self.assertTrue((run.directory / f"checkpoints/step-{run.metrics[-1]['step']:06}").is_dir())
+            manager.shutdown_kernel(now=True)  # interrupts, and kills
+        end = time.monotonic() + TIMEOUT
+        while run.status == "running" and time.monotonic() < end:
+            time.sleep(0.1)
+        self.assertIn(run.status, ("interrupted", "stopped"))
+        steps = [record["step"] for record in run.metrics]
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
+        self.assertGreater(len(steps), first)
 
 
 if __name__ == "__main__":

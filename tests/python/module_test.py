@@ -122,6 +122,8 @@ class Words(unittest.TestCase):
         flags = {"nproc_per_node": 2, "overwrite": True, "quiet": False, "adapter": None, "stop": ["a", "-b"], "temperature": 0.5, "output": pathlib.Path("x y")}
         self.assertEqual(words.flag_words(flags), ["--nproc-per-node=2", "--overwrite", "--stop=a", "--stop=-b", "--temperature=0.5", "--output=x y"])
 
+        self.assertEqual(words.flag_words({"prompt": "", "json": True}), ["--prompt", "", "--json"])
+
     def test_overrides(self):
         overrides = {"a.b": 1e-05, "a.c": True, "a.d": None, "a.e": ["q", 1], "a.f": "x: ü", "a.g": pathlib.Path("runs/x")}
         self.assertEqual(words.ConfigFile("run.yaml").words(overrides),

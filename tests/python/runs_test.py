@@ -26,7 +26,7 @@ import sftrun  # noqa: E402
 
 TOY = ROOT / "data/toy"
 ENDLESS = 1000000  # steps; such a run is stopped
-DEADLINE = 60  # s
+DEADLINE = 120  # s
 # A script that trains as a cell of a notebook does: it says each step, and how the call ended.
 CELL = """
 import sys, sftrun
@@ -131,7 +131,7 @@ class Runs(InFolder):
         self.assertEqual([record["step"] for record in seen], [1, 2, 3, 4, 5, 6])
         self.train("run.yaml", on_step=seen.append, overwrite=True)
         self.assertEqual([record["step"] for record in seen], [1, 2, 3, 4, 5, 6, 1, 2, 3, 4])
-        self.assertEqual(self.errors.getvalue(), "")
+        self.assertNotIn("[info]", self.errors.getvalue())
 
     def test_exception_stops_the_run(self):
         def on_step(record):
@@ -210,7 +210,7 @@ class Interrupts(InFolder):
         time.sleep(1)
         self.assertIsNone(cell.poll())
         os.kill(cell.pid, signal.SIGINT)
-        rest = cell.communicate(timeout=15)[0]
+        rest = cell.communicate(timeout=40)[0]
         self.assertEqual(rest.splitlines()[-1], "interrupt")
         self.expect_no_process()
         self.assertEqual(sftrun.Run.open("runs/first").status, "interrupted")
@@ -293,6 +293,10 @@ class Commands(InFolder):
         self.assertEqual((several[0]["generated"], several[1]["id"], several[1]["messages"][0]["content"]), (one["generated"], 7, apart))
         sampled = sftrun.generate(["Gold?"], model="model", max_new_tokens=4, num_answers=3, temperature=1.0, seed=1, **on_cpu)
         self.assertEqual([answer["answer_index"] for answer in sampled], [0, 1, 2])
+        with self.assertRaisesRegex(TypeError, "as a list"):
+            sftrun.generate("Gold?", model="model", num_answers=3)
+        self.assertEqual(sftrun.generate("", model="model", max_new_tokens=1, **on_cpu)["prompt"], "")
+        self.assertEqual(sftrun.generate([], model="model", **on_cpu), [])
         scores = sftrun.score([{"prompt": "a", "completion": " b"}], adapter=run, **on_cpu)
         self.assertTrue(scores[0]["logprob"] < 0 and scores[0]["tokens"] >= 1)
 

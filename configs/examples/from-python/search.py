@@ -7,6 +7,7 @@ import argparse
 import pathlib
 
 import optuna
+from optuna.trial import TrialState
 
 import sftrun
 
@@ -35,13 +36,14 @@ def objective(trial: optuna.Trial) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=20)
-    trials = parser.parse_args().trials
+    options = parser.parse_args()
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0), pruner=optuna.pruners.MedianPruner(n_startup_trials=2))
-    study.optimize(objective, n_trials=trials)
-    for trial in study.trials:
+    study.optimize(objective, n_trials=options.trials)
+    trials = study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
+    for trial in trials:
         print(f"{trial.number:3}  {trial.state.name.lower():8}  eval_loss {trial.value:.4f}  {trial.params}")
     print(f"best: trial {study.best_trial.number}, eval_loss {study.best_value:.4f}, {study.best_params}")
-    print(sftrun.report(*(f"runs/search/{trial.number}" for trial in study.trials), output="runs/search/report.html")["output"])
+    print(sftrun.report(*(f"runs/search/{trial.number}" for trial in trials), output="runs/search/report.html")["output"])
 
 
 if __name__ == "__main__":
