@@ -41,7 +41,7 @@ class Process:
         self._is_shown = is_shown
         self._shown = 0  # bytes of standard error that were printed
         self._popen: subprocess.Popen[bytes] | None = None
-        self._failure: OSError | None = None
+        self._failure: Exception | None = None
         self._has_begun, self._has_ended = threading.Event(), threading.Event()
         threading.Thread(target=self._live, daemon=True).start()
         with self.stopping_on_exceptions():
@@ -57,7 +57,7 @@ class Process:
         try:
             self._popen = subprocess.Popen(self._words, stdin=self._stdin, stdout=self._stdout, stderr=self._stderr, env=self._environment,
                                            start_new_session=True, preexec_fn=_end_with_parent)
-        except OSError as error:
+        except Exception as error:  # of the operating system, or of words that no command line can have
             self._failure = error
         self._has_begun.set()
         if self._popen:

@@ -73,6 +73,7 @@ class InFolder(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name).resolve()
+        self.addCleanup(self.kill_rest)
         for name, target in (("model", self.shared / "model"), ("train.jsonl", TOY / "train.jsonl"), ("val.jsonl", TOY / "val.jsonl")):
             (self.folder / name).symlink_to(target)
         self.addCleanup(os.chdir, os.getcwd())
@@ -81,12 +82,14 @@ class InFolder(unittest.TestCase):
                        "train": {"max_steps": 4, "global_batch_size": 4, "scheduler": "constant"}, "output": {"dir": "runs/first"}}
         pathlib.Path("run.yaml").write_text(json.dumps(self.config, default=str))
         self.errors = io.StringIO()
-        self.enterContext(contextlib.redirect_stderr(self.errors)) if hasattr(self, "enterContext") else self.redirect()
-
-    def redirect(self):  # Python 3.10
         redirection = contextlib.redirect_stderr(self.errors)
         redirection.__enter__()
         self.addCleanup(redirection.__exit__, None, None, None)
+
+    def kill_rest(self):  # of a test that failed
+        for pid in processes_of(self.folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def train(self, *arguments, **flags):
         return sftrun.train(*arguments, **{"device": "cpu", "nproc_per_node": 1, "quiet": True} | flags)
@@ -244,6 +247,8 @@ class Errors(InFolder):
         with self.assertRaisesRegex(sftrun.SftrunError, "did you mean --nproc-per-node") as caught:
             sftrun.train(self.config, nproc_per_nod=2)
         self.assertEqual(caught.exception.exit_code, 2)
+        with self.assertRaisesRegex(ValueError, "null byte"):
+            sftrun.generate("a\0b", model="model")
         with self.assertRaisesRegex(TypeError, "dry_run"):
             sftrun.train(self.config, dry_run=True)
 
