@@ -139,7 +139,8 @@ class BareSystem:
         if with_torch:
             mounts += f" && mount --bind {self.torch.parent} {self.path}/opt/packages"
         inside = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1",
-                  **{name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.endswith("_proxy")}, **(environment or {})}
+                  **{name: value for name, value in os.environ.items() if name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL") or name.endswith("_proxy")},
+                  **(environment or {})}
         (self.path / "dev/shm").mkdir(exist_ok=True)
         return subprocess.run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "bash", "-c", f'{mounts} && cd {self.path} && exec chroot . env -C /work -i "$@"', "bash",
                                *(f"{name}={value}" for name, value in inside.items()), *map(str, words)], capture_output=True, text=True)
@@ -220,11 +221,15 @@ def check_wheel_in(system, packages, from_index):
     shutil.rmtree(system.path / "opt/venv", ignore_errors=True)
     started = time.monotonic()
     system.run("python3", "-m", "venv", "/opt/venv")
-    for name in ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf"):
+    for name in ("/etc/resolv.conf", "/etc/hosts"):
         if pathlib.Path(name).exists():
             system.put(pathlib.Path(name), name)
+    authorities = os.environ.get("PIP_CERT") or os.environ.get("SSL_CERT_FILE")  # of this machine's network
+    trusted = {"PIP_CERT": "/work/authorities.crt"} if authorities and pathlib.Path(authorities).exists() else {}
+    if trusted:
+        system.put(pathlib.Path(authorities), trusted["PIP_CERT"])
     options = [] if from_index else ["--no-deps", "--no-index"]
-    done = system.run("/opt/venv/bin/pip", "install", *options, f"/work/{wheel.name}{'[data]' if from_index else ''}", with_torch=False)
+    done = system.run("/opt/venv/bin/pip", "install", *options, f"/work/{wheel.name}{'[data]' if from_index else ''}", environment=trusted, with_torch=False)
     expect(done.returncode == 0, f"{system.suite}, wheel: installed by pip", done.stdout[-1500:] + done.stderr[-1500:])
     if not from_index:  # the same as a package that another tool installed there
         (system.path / f"opt/venv/lib/python{version[1]}/site-packages/neighbours.pth").write_text("/opt/packages\n")
