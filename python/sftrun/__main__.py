@@ -16,7 +16,7 @@ def main() -> NoReturn:
     except SftrunError as error:
         print(error.problems[0], file=sys.stderr)
         sys.exit(error.exit_code)
-    os.execve(program, [program, *sys.argv[1:]], program_environment())
+    os.execve(program, [program, *sys.argv[1:]], program_environment(program))
 
 
 if __name__ == "__main__":

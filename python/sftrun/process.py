@@ -34,7 +34,8 @@ class Process:
     """
 
     def __init__(self, words: Sequence[str], stdin: bytes = b"", has_settings: bool = True, is_shown: bool = True) -> None:
-        self._words, self._environment = [find_program(), *words], program_environment(has_settings)
+        program = find_program()
+        self._words, self._environment = [program, *words], program_environment(program, has_settings)
         self._files = self._stdin, self._stdout, self._stderr = tempfile.TemporaryFile(), tempfile.TemporaryFile(), tempfile.TemporaryFile()
         self._stdin.write(stdin)
         self._stdin.seek(0)

@@ -25,7 +25,7 @@ def find_program() -> str:
         if path is None or _is_this_script(path):
             raise SftrunError(2, [Problem(f"no such program: {named}", "SFTRUN in the environment", "set SFTRUN to the path of the program, or unset it")])
         return os.path.abspath(path)
-    packaged = pathlib.Path(__file__).resolve().parent / "bin" / "sftrun"
+    packaged = _packaged()
     if os.access(packaged, os.X_OK):
         return str(packaged)
     on_path = shutil.which("sftrun")
@@ -34,19 +34,25 @@ def find_program() -> str:
     return os.path.abspath(on_path)
 
 
+def _packaged() -> pathlib.Path:
+    """The program of the wheel."""
+    return pathlib.Path(__file__).resolve().parent / "bin" / "sftrun"
+
+
 def _is_this_script(path: str) -> bool:
     """Whether the path is the script that runs now, which would start itself without end: the wheel's own command is a script."""
     return bool(sys.argv and sys.argv[0]) and os.path.exists(sys.argv[0]) and os.path.samefile(path, sys.argv[0])
 
 
-def program_environment(has_settings: bool = True) -> dict[str, str]:
-    """The environment of this process, with the folders of LibTorch and Arrow where Python has them and no variable names them. Nothing is imported.
+def program_environment(program: str, has_settings: bool = True) -> dict[str, str]:
+    """The environment of this process. For the wheel's program also the folders of LibTorch and Arrow, where Python has them and no variable names them; another
+    program was built with a LibTorch, and does not run with one of another version. Nothing is imported.
 
     @param has_settings  false: without variables of settings (SFTRUN_TRAIN__EPOCHS)
     """
     environment = {name: value for name, value in os.environ.items() if has_settings or not (name.startswith("SFTRUN_") and "__" in name)}
     for package, (variable, file) in LIBRARIES.items():
-        if not environment.get(variable):
+        if program == str(_packaged()) and not environment.get(variable):
             folder = _folder_of(package)
             if folder and any(folder.glob(file)):
                 environment[variable] = str(folder)

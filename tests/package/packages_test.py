@@ -183,7 +183,8 @@ def prepare(system):
     system.put(ROOT / "scripts/smoke/run.yaml", "/work/run.yaml")
 
 
-def check_archive(system, packages):
+def unpack(system, packages):
+    """The archive, to /opt/sftrun"""
     archive = one(packages, "sftrun-*.tar.zst")
     shutil.rmtree(system.path / "opt/sftrun", ignore_errors=True)
     content = subprocess.run(["zstd", "-dc", archive], capture_output=True, check=True).stdout
@@ -191,6 +192,10 @@ def check_archive(system, packages):
         top = tar.getnames()[0]
         tar.extractall(system.path / "opt", filter="fully_trusted") if hasattr(tarfile, "fully_trusted_filter") else tar.extractall(system.path / "opt")
     (system.path / "opt" / top).rename(system.path / "opt/sftrun")
+
+
+def check_archive(system, packages):
+    unpack(system, packages)
     done = system.run("/opt/sftrun/bin/sftrun", "generate", "--model", "/work/model", "--prompt", "a", with_torch=False)
     expect(done.returncode == 5 and "pip install 'torch==2." in done.stderr, f"{system.suite}, archive: without LibTorch it says how to get one", done.stderr)
     check_program(system, f"{system.suite} archive", "/opt/sftrun/bin/sftrun", {"SFTRUN_TORCH_ROOT": "/opt/packages/torch", "SFTRUN_ARROW_ROOT": "/opt/packages/pyarrow"})
@@ -211,6 +216,18 @@ def check_deb(system, packages):
     expect(done.returncode == 0 and not (system.path / "usr/lib/sftrun").exists(), f"{system.suite}, deb: removed whole", done.stdout + done.stderr)
 
 
+def reach_index(system):
+    """Lets the system use this machine's network.   @return variables for pip"""
+    for name in ("/etc/resolv.conf", "/etc/hosts"):
+        if pathlib.Path(name).exists():
+            system.put(pathlib.Path(name), name)
+    authorities = os.environ.get("PIP_CERT") or os.environ.get("SSL_CERT_FILE")  # that this network has
+    if not authorities or not pathlib.Path(authorities).exists():
+        return {}
+    system.put(pathlib.Path(authorities), "/work/authorities.crt")
+    return {"PIP_CERT": "/work/authorities.crt"}
+
+
 def check_wheel_in(system, packages, from_index):
     version = system.run("python3", "-c", "import sys; print(sys.version_info >= (3, 10), '%d.%d' % sys.version_info[:2])").stdout.split()
     if version[0] != "True":
@@ -221,13 +238,7 @@ def check_wheel_in(system, packages, from_index):
     shutil.rmtree(system.path / "opt/venv", ignore_errors=True)
     started = time.monotonic()
     system.run("python3", "-m", "venv", "/opt/venv")
-    for name in ("/etc/resolv.conf", "/etc/hosts"):
-        if pathlib.Path(name).exists():
-            system.put(pathlib.Path(name), name)
-    authorities = os.environ.get("PIP_CERT") or os.environ.get("SSL_CERT_FILE")  # of this machine's network
-    trusted = {"PIP_CERT": "/work/authorities.crt"} if authorities and pathlib.Path(authorities).exists() else {}
-    if trusted:
-        system.put(pathlib.Path(authorities), trusted["PIP_CERT"])
+    trusted = reach_index(system)
     options = [] if from_index else ["--no-deps", "--no-index"]
     done = system.run("/opt/venv/bin/pip", "install", *options, f"/work/{wheel.name}{'[data]' if from_index else ''}", environment=trusted, with_torch=False)
     expect(done.returncode == 0, f"{system.suite}, wheel: installed by pip", done.stdout[-1500:] + done.stderr[-1500:])

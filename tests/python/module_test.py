@@ -10,6 +10,7 @@ import importlib.util
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -80,12 +81,14 @@ class Main(InFolder):
             path.parent.mkdir(parents=True)
             path.touch()
             (site / package / "__init__.py").write_text("raise SystemExit('imported')\n")
-        show = self.script("program", self.SHOW)
-        paths = f"{site}:{ROOT / 'python'}"
-        self.assertIn(f"torch={site / 'torch'} arrow={site / 'pyarrow'}\n", self.run_module(SFTRUN=show, PYTHONPATH=paths).stdout)
-        self.assertIn(f"torch=/mine arrow={site / 'pyarrow'}\n", self.run_module(SFTRUN=show, PYTHONPATH=paths, SFTRUN_TORCH_ROOT="/mine").stdout)
+        shutil.copytree(ROOT / "python/sftrun", site / "sftrun", ignore=shutil.ignore_patterns("__pycache__"))  # as the wheel has it
+        self.script("site/sftrun/bin/sftrun", self.SHOW)
+        self.assertIn(f"torch={site / 'torch'} arrow={site / 'pyarrow'}\n", self.run_module(PYTHONPATH=site).stdout)
+        self.assertIn(f"torch=/mine arrow={site / 'pyarrow'}\n", self.run_module(PYTHONPATH=site, SFTRUN_TORCH_ROOT="/mine").stdout)
+        built = self.script("program", self.SHOW)  # with the LibTorch that it was built with
+        self.assertIn("torch= arrow=\n", self.run_module(PYTHONPATH=site, SFTRUN=built).stdout)
         (site / "torch/lib/libtorch_cpu.so").unlink()  # a folder of that name without the library
-        self.assertIn("torch= ", self.run_module(SFTRUN=show, PYTHONPATH=paths).stdout)
+        self.assertIn("torch= ", self.run_module(PYTHONPATH=site).stdout)
 
     def test_does_not_start_itself(self):
         script = self.script("bin/sftrun", f"#!{sys.executable}\nimport sftrun.__main__\nsftrun.__main__.main()\n")
