@@ -82,6 +82,7 @@ CallState CallTrace::read() const {
     }
     state.open = call.what;
     state.is_reached = call.before->query();
+    state.is_waited = call.after != nullptr;
     if (call.is_timed)
       state.open_s = std::chrono::duration<double>(Clock::now() - call.since).count();
     break;

@@ -62,7 +62,8 @@ class Waiting {
     if (missing.size() == group_.ranks.size()) missing.clear();  // none waits for another
     return missing;
   }
-  /// Where the other ranks are done with the call, what follows it hangs.
+  /// Where the other ranks are done with the call. A rank that receives can be alone in that: what is
+  /// small is sent before it is received.
   std::vector<int> not_done() const {
     std::vector<int> missing = ranks_where(
         [this](const RankCalls&, const CallState& calls) { return calls.done < call_; });
@@ -100,6 +101,19 @@ std::string last_call(const RankCalls& rank, const std::string& key) {
   return fmt::format(" (its last one: {} {})", group->calls.last, group->calls.called);
 }
 
+/// The GPU hangs in the call, as far as that can be seen, or in what follows; or the host, which has not
+/// asked for the result yet, is late.
+std::string text_of_not_done(const std::vector<RankCalls>& ranks, const std::string& key,
+                             const std::vector<int>& not_done) {
+  const bool is_waited = std::any_of(not_done.begin(), not_done.end(), [&](int rank) {
+    const GroupCalls* group = group_of(ranks[static_cast<size_t>(rank)], key);
+    return group != nullptr && group->calls.is_waited;
+  });
+  if (is_waited) return fmt::format("the GPU of {} hangs in it or after it", name_ranks(not_done));
+  return fmt::format("{} {} called it and {} something else since", name_ranks(not_done),
+                     has(not_done), not_done.size() == 1 ? "does" : "do");
+}
+
 CommVerdict judge(const std::vector<RankCalls>& ranks, const GroupCalls& group,
                   const std::string& what, std::set<std::string>& asked) {
   asked.insert(group.key);
@@ -130,7 +144,7 @@ CommVerdict judge(const std::vector<RankCalls>& ranks, const GroupCalls& group,
                     missing.size() == 1 ? "GPU" : "GPUs", name_ranks(missing), has(missing));
   } else if (const std::vector<int> not_done = waiting.not_done(); !not_done.empty()) {
     verdict.guilty = not_done;
-    verdict.text = fmt::format("the GPU of {} hangs after it", name_ranks(not_done));
+    verdict.text = text_of_not_done(ranks, group.key, not_done);
   } else if (const std::vector<int> inside = waiting.inside(); !inside.empty()) {
     verdict.guilty = inside;
     verdict.text = fmt::format("{} {} not come out of the call", name_ranks(inside), has(inside));

@@ -30,7 +30,7 @@ nlohmann::json calls_to_json(const RankCalls& calls) {
   for (const GroupCalls& group : calls.groups) {
     const CallState& state = group.calls;
     groups.push_back({group.key, group.name, group.ranks, state.called, state.done, state.last,
-                      state.open, state.is_reached, state.is_inside});
+                      state.open, state.is_reached, state.is_inside, state.is_waited});
   }
   return {calls.order, calls.group, calls.what, calls.error, calls.is_remote, groups};
 }
@@ -50,6 +50,7 @@ RankCalls calls_from_json(int rank, const nlohmann::json& json) {
                     .last = group.at(5),
                     .open = group.at(6),
                     .is_reached = group.at(7),
+                    .is_waited = group.at(9),
                     .is_inside = group.at(8)};
     calls.groups.push_back(
         {.key = group.at(0), .name = group.at(1), .ranks = group.at(2), .calls = std::move(state)});

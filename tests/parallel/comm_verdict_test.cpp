@@ -15,6 +15,7 @@ CallState calls(int64_t called, int64_t done, bool is_reached = true) {
           .last = "all_gather",
           .open = called > done ? "all_reduce" : "",
           .is_reached = called > done && is_reached,
+          .is_waited = called > done,
           .is_inside = false,
           .open_s = 0};
 }
@@ -71,7 +72,16 @@ TEST(CommVerdict, NamesTheGpuThatHangsAfterTheCall) {
   auto ranks = four_in_their_fifth_call();
   for (const int rank : {0, 1, 2}) ranks[static_cast<size_t>(rank)].groups[0].calls = calls(5, 5);
   EXPECT_EQ(find_verdict(ranks).guilty, Numbers{3});
-  EXPECT_EQ(find_verdict(ranks).text, "the GPU of rank 3 hangs after it");
+  EXPECT_EQ(find_verdict(ranks).text, "the GPU of rank 3 hangs in it or after it");
+}
+
+// It has called a receive ahead of time.
+TEST(CommVerdict, NamesTheHostThatDoesSomethingElseSinceTheCall) {
+  auto ranks = four_in_their_fifth_call();
+  for (const int rank : {0, 1, 2}) ranks[static_cast<size_t>(rank)].groups[0].calls = calls(5, 5);
+  ranks[3].groups[0].calls.is_waited = false;
+  EXPECT_EQ(find_verdict(ranks).guilty, Numbers{3});
+  EXPECT_EQ(find_verdict(ranks).text, "rank 3 has called it and does something else since");
 }
 
 TEST(CommVerdict, NamesTheHostThatIsStillInTheCall) {

@@ -102,8 +102,11 @@ def cases(count, seed, combined):
     return [choose(choice, names[number % len(names)], choice.choice(PLANS)) for number in range(count)]
 
 
-def prepare(folder, program):
+def prepare(folder, program, combined):
     bad_input.good_folder(folder, program)
+    if combined:  # of six heads of attention four ranks cannot have equal shares
+        shutil.rmtree(folder / "model")
+        shutil.copytree(bad_input.MODELS / "llama3-gguf", folder / "model", ignore=shutil.ignore_patterns("reference.*", "*.gguf"))
     (folder / "run.yaml").write_text(YAML)
     two_processes.write_lines(folder / "train.jsonl", [two_processes.record(n) for n in range(2, 66)])
     two_processes.write_lines(folder / "val.jsonl", [two_processes.record(n) for n in range(66, 90)])
@@ -211,7 +214,7 @@ def stopped(folder, case):
 def check(number, case, program, shims):
     """The problem, or None; and the axes in which ranks wait for one that is stopped."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"stall-{number}-")).resolve()
-    prepare(folder, program)
+    prepare(folder, program, case.plan in COMBINED)
     try:
         axes = stopped(folder, case) if case.place == STOPPED else held(folder, case, shims)
     except Exception as failure:  # whatever it is, the folder must be named

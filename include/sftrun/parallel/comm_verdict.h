@@ -14,6 +14,7 @@ struct CallState {
   std::string last;         ///< the newest call: "all_reduce"; "": none
   std::string open;         ///< the call after `done`; "": all are done
   bool is_reached = false;  ///< the device has come to the open call
+  bool is_waited = false;   ///< the device's stream waits for the open call
   bool is_inside = false;   ///< the host is still in the newest call
   double open_s = 0;  ///< since the host entered the open call, or since its stream waits for it
 };
