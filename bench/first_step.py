@@ -84,7 +84,7 @@ def measure(way, system, packages, environment):
     if done.returncode != 0:
         return {**result, "failed": (done.stdout + done.stderr).strip().splitlines()[-3:]}
     started = time.monotonic()
-    done = system.run(*step, environment={**environment, "VIRTUAL_ENV": "/opt/venv", "HF_HUB_OFFLINE": "1"}, with_torch=False)
+    done = system.run(*step, environment={**environment, "VIRTUAL_ENV": "/opt/venv", "HF_HUB_OFFLINE": "1", "PATH": "/opt/venv/bin:/usr/bin:/bin"}, with_torch=False)
     result["first_step_s"] = round(time.monotonic() - started, 1)
     return result if done.returncode == 0 else {**result, "failed": (done.stdout + done.stderr).strip().splitlines()[-3:]}
 
