@@ -84,6 +84,14 @@ struct DownloadOptions {
 };
 int run_download(const DownloadOptions& options);
 
+struct UploadOptions {
+  std::filesystem::path run, from;
+  std::string repo;  ///< "owner/name"; empty: of the token's user, named as the run
+  std::string what = "auto", base, revision, message;
+  bool is_private = false, dry_run = false, json = false;
+};
+int run_upload(const UploadOptions& options);
+
 struct GpuInfoOptions {
   bool json = false, watch = false;
 };

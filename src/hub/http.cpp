@@ -145,6 +145,8 @@ class HttpClient::Exchange {
       set(CURLOPT_POSTFIELDS, request_.body->data());  // libcurl does not copy it
       append(lines_, "Expect:");                       // without a round trip before the body
     }
+    if (request_.upload) prepare_upload();
+    if (request_.only_once) set(CURLOPT_FRESH_CONNECT, 1L);
     set(CURLOPT_NOSIGNAL, 1L);
     // libcurl refuses this after an early failure of a transfer; then the previous size remains.
     curl_easy_setopt(curl, CURLOPT_BUFFERSIZE, kReceiveBytes);
@@ -170,6 +172,16 @@ class HttpClient::Exchange {
     last_byte_at_ = Clock::now();
   }
 
+  void prepare_upload() {
+    set(CURLOPT_UPLOAD, 1L);  // PUT
+    set(CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request_.upload->size));
+    set(CURLOPT_READFUNCTION, &on_read);
+    set(CURLOPT_READDATA, this);
+    set(CURLOPT_SEEKFUNCTION, &on_seek);
+    set(CURLOPT_SEEKDATA, this);
+    append(lines_, "Expect:");
+  }
+
   template <class Value>
   void set(CURLoption option, Value value) {
     SFTRUN_CHECK(curl_easy_setopt(curl_, option, value) == CURLE_OK);
@@ -178,7 +190,8 @@ class HttpClient::Exchange {
   [[noreturn]] void fail(CURLcode code) const {
     const std::string detail = error_text_[0] != '\0' ? error_text_ : curl_easy_strerror(code);
     const std::string what =
-        stalled_   ? fmt::format("no data was received for {:g} s", settings_.stall_timeout_s)
+        stalled_   ? fmt::format("no data was {} for {:g} s", is_sending_ ? "taken" : "received",
+                                 stall_s())
         : is_late_ ? fmt::format("the response did not end within {:g} s", *request_.max_s)
                    : printable(detail, settings_);
     if (!is_lasting(code)) {
@@ -221,13 +234,26 @@ class HttpClient::Exchange {
     return true;
   }
 
-  /// A stall is a time without receiving a byte, whatever the mean speed was.
+  size_t give_body(std::span<char> into) {
+    const uint64_t left = request_.upload->size - sent_;
+    is_sending_ = left > 0;
+    if (left == 0) return 0;
+    const size_t copied = request_.upload->read(
+        sent_, into.first(static_cast<size_t>(std::min<uint64_t>(left, into.size()))));
+    sent_ += copied;
+    return copied;
+  }
+
+  /// A stall is a time without receiving or sending a byte, whatever the mean speed was.
   bool may_go_on() {
     if (should_stop_ && should_stop_()) return false;
-    stalled_ = seconds_since(last_byte_at_) > settings_.stall_timeout_s + connecting_s();
+    stalled_ = seconds_since(last_byte_at_) > stall_s() + connecting_s();
     is_late_ = request_.max_s && seconds_since(began_at_) > *request_.max_s;
     has_enough_ |= error_since_ && seconds_since(*error_since_) > kMaxErrorBodyS;
     return !stalled_ && !is_late_ && !has_enough_;
+  }
+  double stall_s() const {
+    return request_.stall_s.value_or(settings_.stall_timeout_s);
   }
   double connecting_s() const {
     return response_.headers.empty() ? settings_.connect_timeout_s : 0;
@@ -258,6 +284,19 @@ class HttpClient::Exchange {
     exchange->guarded([&] { goes_on = exchange->take_body({data, size * count}); });
     return goes_on ? size * count : 0;
   }
+  static size_t on_read(char* into, size_t size, size_t count, void* self) {
+    auto* exchange = static_cast<Exchange*>(self);
+    exchange->last_byte_at_ = Clock::now();
+    size_t copied = CURL_READFUNC_ABORT;
+    exchange->guarded([&] { copied = exchange->give_body({into, size * count}); });
+    return copied;
+  }
+  /// libcurl sends the body again over a new connection if the server had closed an old one.
+  static int on_seek(void* self, curl_off_t offset, int origin) {
+    if (origin != SEEK_SET) return CURL_SEEKFUNC_CANTSEEK;
+    static_cast<Exchange*>(self)->sent_ = static_cast<uint64_t>(offset);
+    return CURL_SEEKFUNC_OK;
+  }
   static int on_tick(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
     auto* exchange = static_cast<Exchange*>(self);
     bool go_on = false;
@@ -275,7 +314,8 @@ class HttpClient::Exchange {
   CURL* curl_ = nullptr;
   HeaderList lines_;
   Response response_;
-  bool began_ = false, stalled_ = false, is_late_ = false;
+  bool began_ = false, stalled_ = false, is_late_ = false, is_sending_ = false;
+  uint64_t sent_ = 0;        ///< bytes of `upload`
   bool has_enough_ = false;  ///< of an error's body: the transfer is ended on purpose
   size_t header_bytes_ = 0;  ///< of all responses to the request
   Clock::time_point began_at_ = Clock::now(), last_byte_at_;

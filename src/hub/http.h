@@ -16,12 +16,24 @@
 /// An HTTP client on libcurl: requests and redirects, nothing specific to the hub.
 namespace sftrun::hub {
 
+/// A body that is read while it is sent.
+struct Stream {
+  uint64_t size = 0;
+  /// Copies bytes that begin at `offset` into `into`, and returns how many: at least one. It may be
+  /// called again with an earlier offset.
+  std::function<size_t(uint64_t offset, std::span<char> into)> read;
+};
+
 struct Request {
   std::string url;
   bool head = false;                      ///< headers only
   std::vector<std::string> headers = {};  ///< "Range: bytes=10-"
   std::optional<double> max_s = {};       ///< for the whole response; nullopt: while bytes come
   std::optional<std::string> body = {};   ///< POST; nullopt: GET
+  std::optional<Stream> upload = {};      ///< PUT, in place of `body`
+  std::optional<double> stall_s = {};     ///< in place of Settings::stall_timeout_s
+  /// Sent at most once: libcurl repeats a request if a connection that it had kept ends early.
+  bool only_once = false;
 };
 
 struct Response {

@@ -17,18 +17,6 @@ const char* kind_of(const RepoName& name) {
   return name.type == RepoType::kDataset ? "data set" : "model";
 }
 
-/// The server's error text after a colon; empty if it has none.
-std::string in_its_words(const Asked& asked, const Response& response) {
-  std::string words = response.header("x-error-message");
-  if (words.empty()) {
-    const auto body = nlohmann::json::parse(response.error_body, nullptr, false);
-    const auto error = body.is_object() ? body.find("error") : body.end();
-    if (error != body.end() && error->is_string()) words = error->get<std::string>();
-  }
-  words = printable(words, asked.settings);
-  return words.empty() ? "" : ": " + words;
-}
-
 std::string how_to_log_in() {
   return "log in (hf auth login), or set HF_TOKEN to a token with read access";
 }
@@ -65,27 +53,37 @@ std::string how_to_log_in() {
                   shown_url(asked.settings.endpoint + "/settings/tokens")));
 }
 
-/// The hub answers "user Access Token …" for a token that it does not know.
-bool is_about_the_token(const Asked& asked, const std::string& words) {
-  return !asked.settings.token.empty() && (words.find("Invalid credentials") != std::string::npos ||
-                                           words.find("Invalid user token") != std::string::npos ||
-                                           words.find("Access Token") != std::string::npos ||
-                                           words.find("expired") != std::string::npos);
-}
-
 [[noreturn]] void refuse_busy(const Asked& asked, const Response& response) {
   const auto asked_s = asked_delay_s(response.header("retry-after"), response.header("ratelimit"));
   const char* what = response.status == kTooMany ? "too many requests" : "the server has an error";
-  throw TransientFailure(
-      fmt::format("{} (status {}){}", what, response.status, in_its_words(asked, response)),
-      asked_s);
+  throw TransientFailure(fmt::format("{} (status {}){}", what, response.status,
+                                     words_of_server(response, asked.settings)),
+                         asked_s);
 }
 
 }  // namespace
 
+std::string words_of_server(const Response& response, const Settings& settings) {
+  std::string words = response.header("x-error-message");
+  if (words.empty()) {
+    const auto body = nlohmann::json::parse(response.error_body, nullptr, false);
+    const auto error = body.is_object() ? body.find("error") : body.end();
+    if (error != body.end() && error->is_string()) words = error->get<std::string>();
+  }
+  words = printable(words, settings);
+  return words.empty() ? "" : ": " + words;
+}
+
+bool is_about_a_token(const std::string& words) {
+  return words.find("Invalid credentials") != std::string::npos ||
+         words.find("Invalid user token") != std::string::npos ||
+         words.find("Access Token") != std::string::npos ||
+         words.find("expired") != std::string::npos;
+}
+
 void refuse(const Asked& asked, const Response& response) {
   const std::string code = response.header("x-error-code");
-  const std::string words = in_its_words(asked, response);
+  const std::string words = words_of_server(response, asked.settings);
   if (is_transient_status(response.status)) refuse_busy(asked, response);
   if (code == "GatedRepo") refuse_gated(asked);
   if (code == "RevisionNotFound") {
@@ -99,7 +97,8 @@ void refuse(const Asked& asked, const Response& response) {
                     shown_url(response.url, asked.settings),
                     "its page lists the files: " + asked.page_url);
   }
-  if (response.status == kUnauthorized && is_about_the_token(asked, words)) refuse_token(asked);
+  if (response.status == kUnauthorized && !asked.settings.token.empty() && is_about_a_token(words))
+    refuse_token(asked);
   const bool missing = response.status == kUnauthorized || response.status == kNotFound;
   if (code == "RepoNotFound" || missing) refuse_missing(asked);
   if (response.status == kForbidden) {

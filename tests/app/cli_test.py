@@ -26,7 +26,7 @@ MODEL = ROOT / "tests/data/models/tied-gqa"
 GGUF = ROOT / "tests/data/models/llama3-gguf/model-Q8_0.gguf"
 DONE, USAGE, DATA, FAILED, FAKE_ENGINE_CODE = 0, 2, 3, 5, 42
 FAKE_TORCH_CODE = 1
-COMMANDS = ["train", "generate", "eval", "score", "reward", "tokenize", "preview", "merge", "quantize", "bench", "download", "gpu-info",
+COMMANDS = ["train", "generate", "eval", "score", "reward", "tokenize", "preview", "merge", "quantize", "bench", "download", "upload", "gpu-info",
             "memory-check", "report", "doctor", "config"]
 RUN_YAML = "model: { name: model }\ndata: { train: train.jsonl }\n"
 ADAPTER_CONFIG = {"peft_type": "LORA", "base_model_name_or_path": "model", "r": 8, "target_modules": ["q_proj"]}

@@ -30,6 +30,7 @@
   ROW(quantize)                 \
   ROW(bench)                    \
   ROW(download)                 \
+  ROW(upload)                   \
   ROW(gpu_info)                 \
   ROW(memory_check)             \
   ROW(report)                   \
