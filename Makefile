@@ -77,7 +77,7 @@ test: setup ## Set up, build and run every test
 
 .PHONY: test-full
 test-full: setup ## Every case of every test, where `make test` runs a part of the long ones (hours)
-	@$(bootstrap) --reference --vllm
+	@$(bootstrap) --reference --vllm --trackers
 	$(call configure,release,$(BUILD),$(cuda_if_found) -DSFTRUN_FULL_TESTS=ON)
 	ninja -C $(BUILD) -j $(JOBS)
 	$(call run_tests,$(BUILD))

@@ -2,7 +2,7 @@
 # Finds or installs what sftrun is built from, and writes where it is to .cache/bootstrap.env for the Makefile.
 # Runs again in about a second when nothing is missing.
 #
-#   scripts/bootstrap.sh [--cpu] [--cuda [auto|toolkit|never|always]] [--reference] [--vllm] [--lint]
+#   scripts/bootstrap.sh [--cpu] [--cuda [auto|toolkit|never|always]] [--reference] [--vllm] [--trackers] [--lint]
 #
 #   --cpu         a LibTorch without CUDA: the CPU-only wheel if the package index has one
 #   --cuda WHEN   the CUDA compiler, and a LibTorch with CUDA: auto (default) where there is a GPU, with the toolkit of this
@@ -11,6 +11,7 @@
 #   --reference   also .venv-ref: the reference implementation that the parity tests compare with; as root also Open MPI
 #                 and Slurm, which tests start the program with, and Chromium, in which they open reports
 #   --vllm        also .venv-vllm: vLLM for CPUs, which the full tests read and serve results with
+#   --trackers    also .venv-trackers: MLflow, Weights & Biases and Trackio, to which the full tests send runs
 #   --lint        also clang, clang-format and clang-tidy
 #
 # LibTorch is taken from the first of: SFTRUN_TORCH_ROOT, Torch_DIR, CMAKE_PREFIX_PATH, the active Python environment, .venv
@@ -24,7 +25,7 @@ readonly torch_minimum=2.11        # the oldest LibTorch that this code is compi
 readonly arrow_version=26.0.1      # pyarrow, whose wheel carries Apache Arrow's C++ headers and libraries
 readonly cuda_packages=("nvidia-cuda-nvcc==13.0.*" "nvidia-cuda-crt==13.0.*" "nvidia-nvvm==13.0.*" "nvidia-cuda-cccl==13.0.*")
 
-cpu_only=no cuda=auto reference=no vllm=no lint=no
+cpu_only=no cuda=auto reference=no vllm=no trackers=no lint=no
 while (($#)); do
   case "$1" in
     --cpu) cpu_only=yes ;;
@@ -38,6 +39,7 @@ while (($#)); do
     --cuda=*) cuda=${1#--cuda=} ;;
     --reference) reference=yes ;;
     --vllm) vllm=yes ;;
+    --trackers) trackers=yes ;;
     --lint) lint=yes ;;
     -h | --help) sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "$0" && exit 0 ;;
     *) echo "error: unknown option $1"$'\n'"  fix: scripts/bootstrap.sh --help" >&2 && exit 2 ;;
@@ -405,6 +407,19 @@ setup_vllm() {
     fail 5 "pip could not install vLLM (its message is above)" "check the network, then run this again"
 }
 
+# ---- Experiment trackers
+
+setup_trackers() {
+  if [ -x .venv-trackers/bin/python ] && pins_are_there scripts/requirements-trackers.txt .venv-trackers/lib/python3*/site-packages; then
+    say "experiment trackers: there (.venv-trackers)"
+    return
+  fi
+  make_venv .venv-trackers
+  say "installing experiment trackers into .venv-trackers (scripts/requirements-trackers.txt)"
+  pip_install .venv-trackers -r scripts/requirements-trackers.txt ||
+    fail 5 "pip could not install the experiment trackers (its message is above)" "check the network, then run this again"
+}
+
 # ---- Apache Arrow, for CSV, Parquet and compressed data
 
 arrow_root=
@@ -440,6 +455,7 @@ setup_cuda
 setup_arrow
 [ $reference = no ] || { setup_reference && setup_deepspeed; }
 [ $vllm = no ] || setup_vllm
+[ $trackers = no ] || setup_trackers
 
 settings=$(printf 'export SFTRUN_%s=%q\n' \
   TORCH_ROOT "$torch_root" CXX "$compiler" NVCC "$nvcc" ARROW_ROOT "$arrow_root")

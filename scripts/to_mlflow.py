@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Copies runs into MLflow: scalars, settings and texts of a run directory's TensorBoard files. See docs/experiment-trackers.md.
+"""Copies runs into MLflow: scalars, settings and texts of a run directory's TensorBoard files, or without them its metrics.jsonl and
+config.resolved.yaml. See docs/experiment-trackers.md.
 
     pip install tensorboard mlflow-skinny        # or mlflow, which also has the web page
     scripts/to_mlflow.py runs/run_lora [runs/… …] [--tracking-uri URI] [--experiment NAME]
@@ -9,9 +10,12 @@ while the run goes on, the copy replaces the earlier one, which MLflow keeps as 
 """
 
 import argparse
+import json
 import os
 import pathlib
 import sys
+
+from to_tracker import settings_of, values_of
 
 MAX_METRICS, MAX_PARAMETERS = 1000, 100  # of one request, https://mlflow.org/docs/latest/rest-api.html
 MAX_OF_A_VALUE = 6000                     # characters of a parameter
@@ -62,9 +66,39 @@ def texts_of(events):
                 yield f"texts/{tag}/step-{event.step:06}.md", text
 
 
-def copy(client, experiment, run_directory):
+def has_events(run_directory):
+    return any((run_directory / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def metrics_of_lines(run_directory):
+    """Lines have no time: that of the beginning and how long steps took give it."""
+    metrics, report = [], run_directory / "run.json"
+    now = json.loads(report.read_text()).get("started_at", 0) if report.is_file() else 0
+    for text in (run_directory / "metrics.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        now += line.get("step_seconds", line.get("eval_seconds", 0))
+        metrics += [Metric(name, float(value), int(now * 1000), line["step"]) for name, value in values_of(line).items()]
+    return metrics
+
+
+def flat(settings, prefix=""):
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield Param(prefix + name, str(value)[:MAX_OF_A_VALUE])
+
+
+def contents_of(run_directory):
+    """Metrics, parameters and texts."""
+    if not has_events(run_directory):
+        return metrics_of_lines(run_directory), list(flat(settings_of(run_directory))), []
     events = read_events(run_directory)
-    metrics = metrics_of(events)
+    return metrics_of(events), parameters_of(events), texts_of(events)
+
+
+def copy(client, experiment, run_directory):
+    metrics, parameters, texts = contents_of(run_directory)
     name = str(run_directory.resolve())
     earlier = client.search_runs([experiment], filter_string=f"tags.`{DIRECTORY_TAG}` = '{name}'")
     first = min((metric.timestamp for metric in metrics), default=None)
@@ -72,15 +106,14 @@ def copy(client, experiment, run_directory):
                             tags={DIRECTORY_TAG: name}).info.run_id
     for begin in range(0, len(metrics), MAX_METRICS):
         client.log_batch(run, metrics=metrics[begin:begin + MAX_METRICS])
-    parameters = parameters_of(events)
     for begin in range(0, len(parameters), MAX_PARAMETERS):
         client.log_batch(run, params=parameters[begin:begin + MAX_PARAMETERS])
-    for path, text in texts_of(events):
+    for path, text in texts:
         client.log_text(run, text, path)
     client.set_terminated(run, end_time=max((metric.timestamp for metric in metrics), default=None))
     for old in earlier:
         client.delete_run(old.info.run_id)
-    print(f"{run_directory}: {len(metrics)} values of {len(events.Tags()['scalars'])} metrics, {len(parameters)} parameters -> MLflow run {run}")
+    print(f"{run_directory}: {len(metrics)} values of {len({metric.key for metric in metrics})} metrics, {len(parameters)} parameters -> MLflow run {run}")
 
 
 def main():
@@ -91,8 +124,8 @@ def main():
     parser.add_argument("--experiment", default="sftrun", help="[sftrun]")
     options = parser.parse_args()
     for directory in options.run_directories:
-        if not any((directory / "tensorboard").glob("events.out.tfevents.*")):
-            fail(f"{directory}/tensorboard has no event files", "name a run directory of `sftrun train` with output.tensorboard: true")
+        if not has_events(directory) and not (directory / "metrics.jsonl").is_file():
+            fail(f"{directory} has neither event files nor metrics.jsonl", "name a run directory of `sftrun train`")
         if "'" in str(directory.resolve()):
             fail(f"{directory}: MLflow cannot search for a path with a quotation mark", "rename the directory")
     client = mlflow.MlflowClient(tracking_uri=options.tracking_uri)

@@ -1,6 +1,7 @@
 #include "train_end.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "sftrun/observe/metrics.h"
 #include "sftrun/observe/run_report.h"
 #include "sftrun/observe/run_summary.h"
+#include "sftrun/track/live_trackers.h"
 
 namespace sftrun::app {
 namespace {
@@ -73,6 +75,11 @@ launch::Event end_event(const config::RunConfig& config, const TrainEnd& end, do
   return event;
 }
 
+track::RunEnd end_for_trackers(const TrainEnd& end) {
+  if (end.exit_code == static_cast<int>(ExitCode::kDone)) return track::RunEnd::kFinished;
+  return end.has_failed() ? track::RunEnd::kFailed : track::RunEnd::kStopped;
+}
+
 /// With --quiet the workers print no information, and a user gets the results alone.
 void print_results_if_quiet(const config::RunConfig& config) {
   if (log::verbosity() != log::Verbosity::kQuiet) return;
@@ -104,8 +111,12 @@ std::string text_of_error(std::string_view what) {
 
 int with_end_event(const config::RunConfig& config, const std::function<TrainEnd()>& train) {
   const double begun_at_s = unix_seconds();
+  std::atomic<bool> ends_at_once = false;
+  track::LiveTrackers trackers(
+      {.config = config, .should_end = [&] { return ends_at_once || launch::stop_requested(); }});
   const auto tell = [&](const TrainEnd& end) {
     const launch::StopSignals stop;
+    ends_at_once = end.wants_at_once;
     launch::Event event = end_event(config, end, begun_at_s);
     if (!end.error.empty()) event.details["error"] = "error: " + end.error;
     launch::EventCommands({.command = config.callbacks.command,
@@ -114,6 +125,7 @@ int with_end_event(const config::RunConfig& config, const std::function<TrainEnd
                            .run_dir = config.output.dir,
                            .should_end = [&] { return end.wants_at_once || stop.requested(); }})
         .tell(std::move(event));
+    trackers.finish(end_for_trackers(end));
   };
   TrainEnd end;
   try {

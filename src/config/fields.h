@@ -31,6 +31,7 @@ void visit_sections(RunConfig& config, Visitor&& section) {
           "What a GPU keeps in host memory, which is locked for fast copies. Losses stay the "
           "same.");
   section("output", config.output, "Output files.");
+  section("output.tracking", config.output.tracking, "Names for experiment trackers.");
   section("callbacks", config.callbacks, "A command at events of the run.");
 }
 

@@ -17,7 +17,8 @@ const IdleRules& idle_rules() {
     for (const IdleRules& part :
          {rules_of_adapters(), rules_of_data(), rules_of_objectives(), rules_of_rollouts(),
           rules_of_training(), rules_of_optimizers(), rules_of_evaluation(), rules_of_devices(),
-          rules_of_processes(), rules_of_communication(), rules_of_callbacks()})
+          rules_of_processes(), rules_of_communication(), rules_of_trackers(),
+          rules_of_callbacks()})
       all.insert(all.end(), part.begin(), part.end());
     return all;
   }();
@@ -80,6 +81,7 @@ const std::set<std::string>& always_effective() {
       "parallel.accelerate",
       "parallel.deepspeed",
       "output.dir",
+      "output.report_to",
       "output.tensorboard",
   };
   return keys;

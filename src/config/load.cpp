@@ -7,6 +7,7 @@
 #include "layers.h"
 #include "loss_names.h"
 #include "sftrun/config/problem.h"
+#include "sftrun/config/trackers.h"
 #include "sftrun/config/yaml_reader.h"
 #include "sftrun/core/file.h"
 #include "sftrun/core/presence.h"
@@ -148,6 +149,7 @@ LoadedConfig load(const std::filesystem::path* yaml, const std::vector<std::stri
   apply(command_line, fields, loaded, problems);
   drop_lower_dtype(loaded, machine_dtype, named);
   if (use == ConfigUse::kEvaluation) keep_named_validation(command_line, loaded);
+  settle_trackers(loaded);
   name_losses(loaded.config.train.objective_info(), problems);
   std::vector<std::string> relation_warnings;
   add_relations(loaded, use, problems, relation_warnings);

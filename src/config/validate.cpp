@@ -17,6 +17,7 @@ void validate(const LoadedConfig& loaded, ConfigUse use, Problems& problems,
     check_evaluation(checks);
     check_answers_and_best(checks);
   }
+  check_output(checks);
   check_callbacks(checks);
   check_schedule(checks);
   check_parallel(checks);

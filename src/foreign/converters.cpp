@@ -3,6 +3,7 @@
 #include "fsdp.h"
 #include "offload.h"
 #include "templates.h"
+#include "trackers.h"
 
 namespace sftrun::foreign {
 namespace {
@@ -27,6 +28,10 @@ constexpr auto kSharedConverters = std::to_array<Converter>({
     {"seeds", set_seeds},
     {"steps", set_steps},
     {"template", set_template},
+    {"tracked_name", set_tracked_name},
+    {"tracked_project", set_tracked_project},
+    {"tracking_uri", set_tracking_uri},
+    {"used_trackers", set_used_trackers},
     {"warmup_ratio", set_warmup_ratio},
     {"warmup_steps", set_warmup_steps},
 });

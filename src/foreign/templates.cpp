@@ -49,27 +49,6 @@ void set_seconds(Conversion& conversion, const SourceKey& key) {
   conversion.set(key, "parallel.timeout", fmt::format("{}s", *seconds));
 }
 
-void set_report_to(Conversion& conversion, const SourceKey& key) {
-  std::vector<std::string> names;
-  if (key.value.kind == Value::Kind::kScalar) names = {ascii_lower(key.value.text)};
-  for (const Value& item : key.value.items) names.push_back(ascii_lower(item.text));
-  const auto has = [&](const char* name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
-  if (has("tensorboard") || has("all"))
-    conversion.set(key, "output.tensorboard", "true");
-  else if (std::all_of(names.begin(), names.end(), [](const auto& name) { return name == "none"; }))
-    conversion.set(key, "output.tensorboard", "false");
-  const bool only_known = std::all_of(names.begin(), names.end(), [](const std::string& name) {
-    return name == "tensorboard" || name == "none";
-  });
-  if (!only_known)
-    conversion.note_lost(key,
-                         "a run writes metrics.jsonl, and TensorBoard files unless "
-                         "`output.tensorboard` is false; docs/experiment-trackers.md shows how "
-                         "trackers read them");
-}
-
 void set_seeds(Conversion& conversion, const SourceKey& key) {
   if (is_off(key.value) && key.value.text != "0") return;
   conversion.set(key, "train.seed", key.value);

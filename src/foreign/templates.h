@@ -10,8 +10,6 @@ namespace sftrun::foreign {
 void set_template(Conversion& conversion, const SourceKey& key);
 /// "600" seconds as a time: "600s".
 void set_seconds(Conversion& conversion, const SourceKey& key);
-/// tensorboard, none, wandb or a list of them.
-void set_report_to(Conversion& conversion, const SourceKey& key);
 /// Sets both seeds, as other tools have one.
 void set_seeds(Conversion& conversion, const SourceKey& key);
 /// A schedule of transformers. Those of cosine that end above zero become cosine, with a note.

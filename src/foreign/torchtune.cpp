@@ -454,13 +454,30 @@ void tune_device(Conversion& conversion, const SourceKey& key) {
   if (key.value.text == "cpu") conversion.launch.devices = "cpu";
 }
 
+/// Loggers and the trackers that they write for; empty: metrics.jsonl is enough.
+constexpr auto kLoggers = std::to_array<WordPair>({{"TensorBoardLogger", "tensorboard"},
+                                                   {"WandBLogger", "wandb"},
+                                                   {"MLFlowLogger", "mlflow"},
+                                                   {"DiskLogger", ""},
+                                                   {"StdoutLogger", ""}});
+
 void tune_logger(Conversion& conversion, const SourceKey& key) {
   const std::string name = component_name(key);
-  if (name == "WandBLogger" || name == "CometLogger")
-    return conversion.note_lost(key,
-                                "a run writes metrics.jsonl and TensorBoard files; "
-                                "docs/experiment-trackers.md shows how trackers read them");
-  conversion.set(key, "output.tensorboard", name == "TensorBoardLogger" ? "true" : "false");
+  const auto* const found =
+      std::ranges::find_if(kLoggers, [&](const WordPair& pair) { return pair.theirs == name; });
+  if (found == kLoggers.end())
+    return conversion.note_lost(
+        key, fmt::format("{}: not supported; docs/experiment-trackers.md shows which trackers are",
+                         name));
+  Value list{.kind = Value::Kind::kList, .mark = key.value.mark};
+  if (!found->ours.empty()) list.items.push_back(Value::scalar(std::string(found->ours)));
+  conversion.set(key, "output.report_to", std::move(list));
+  if (found->ours == "tensorboard" || found->ours.empty()) return;
+  for (const auto& [theirs, field] :
+       {std::pair("project", "project"), std::pair("experiment_name", "project"),
+        std::pair("name", "name"), std::pair("run_name", "name"), std::pair("tracking_uri", "uri")})
+    if (const auto named = conversion.find(fmt::format("metric_logger.{}", theirs)))
+      conversion.set(*named, fmt::format("output.tracking.{}", field), named->value);
 }
 
 /// Without a limit nothing is cut off there. torch's AdamW decays weights by default.

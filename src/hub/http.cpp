@@ -160,7 +160,8 @@ class HttpClient::Exchange {
     append(lines_, "Accept-Encoding: identity");
     for (const std::string& line : request_.headers) append(lines_, line);
     if (!settings_.token.empty() && origin_of(request_.url) == origin_of(settings_.endpoint))
-      append(lines_, "Authorization: Bearer " + settings_.token.reveal());
+      append(lines_,
+             fmt::format("Authorization: {} {}", settings_.token_scheme, settings_.token.reveal()));
     set(CURLOPT_HTTPHEADER, lines_.get());
     set(CURLOPT_HEADERFUNCTION, &on_header);
     set(CURLOPT_HEADERDATA, this);

@@ -24,6 +24,7 @@ Settings settings_of_server(const std::string& url, const PostOptions& options) 
   Settings settings;
   settings.endpoint = origin_of(url);  // the only one that gets the token
   settings.token = options.token;
+  settings.token_scheme = options.token_scheme;
   settings.connect_timeout_s = options.timeout_s;
   settings.stall_timeout_s = options.timeout_s;
   for (const char* name : {"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"}) {
@@ -163,6 +164,10 @@ Secret token_in_variable(const std::string& variable, const std::string& whose,
 std::string post_json(const std::string& url, const std::string& json, const std::string& what,
                       const PostOptions& options) {
   return answered(url, &json, what, options);
+}
+
+std::string query_value(std::string_view text) {
+  return quoted(text, /*keep_slashes=*/false);
 }
 
 std::string get_json(const std::string& url, const std::string& what, const PostOptions& options) {

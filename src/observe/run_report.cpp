@@ -97,6 +97,7 @@ Json RunReport::to_json() const {
                {"ranks", Json::array()}};
   if (finished_at) json["finished_at"] = *finished_at;
   for (const RankReport& rank : ranks) json["ranks"].push_back(observe::to_json(rank));
+  if (!trackers.is_null()) json["trackers"] = trackers;
   if (planned) json["planned_bytes"] = observe::to_json(*planned);
   return json;
 }
@@ -133,6 +134,7 @@ RunReport RunReport::from_json(const Json& json, const std::string& where) {
     for (const Json& rank : json.value("ranks", Json::array())) {
       report.ranks.push_back(rank_from_json(rank));
     }
+    report.trackers = json.value("trackers", Json());
     if (json.contains("planned_bytes")) report.planned = bytes_from_json(json["planned_bytes"]);
     return report;
   } catch (const Json::exception& error) {

@@ -17,8 +17,9 @@ namespace {
 /// Of a run, in the order in which they are moved.
 std::vector<fs::path> parts_of(const fs::path& run_dir) {
   std::vector<fs::path> parts;
-  for (const char* name : {"checkpoints", "adapter", "model", "metrics.jsonl", "tensorboard",
-                           "profile", "config.resolved.yaml", "run.json", "report.html"}) {
+  for (const char* name :
+       {"checkpoints", "adapter", "model", "metrics.jsonl", "tensorboard", "profile",
+        "config.resolved.yaml", "run.json", "trackers.json", "report.html"}) {
     if (has_entry(run_dir / name)) parts.push_back(run_dir / name);
   }
   for (const fs::path& entry : entries_of(run_dir)) {

@@ -168,9 +168,10 @@ TEST_F(ForeignKeysTest, AnswersFollowTheValue) {
             "set `tuning.mode: qlora` (a base in NF4), or `tuning.quant: nf4`");
   EXPECT_NE(answer("load_in_4bit", "no").find("remove it"), std::string::npos);
   EXPECT_NE(answer("saves_per_epoch", "1").find("`train.save_strategy: epoch`"), std::string::npos);
-  EXPECT_NE(answer("report_to", "wandb").find("metrics.jsonl"), std::string::npos);
-  EXPECT_NE(answer("report_to", "none").find("`output.tensorboard: false`"), std::string::npos);
-  EXPECT_NE(answer("wandb_project", "x").find("remove it"), std::string::npos);
+  EXPECT_EQ(answer("report_to", "wandb"), "did you mean `output.report_to`?");
+  EXPECT_NE(answer("log_with", "wandb").find("`output.report_to`"), std::string::npos);
+  EXPECT_EQ(answer("wandb_project", "x"), "use `output.tracking.project`");
+  EXPECT_NE(answer("wandb_entity", "x").find("remove it"), std::string::npos);
   EXPECT_NE(answer("chat_template", "tokenizer_default").find("remove it"), std::string::npos);
   EXPECT_EQ(answer("chat_template", "chatml"), "use `model.chat_template`");
   EXPECT_EQ(answer("adafactor", "true"),
@@ -248,8 +249,9 @@ TEST_F(ForeignKeysTest, AnUnknownKeyOfASectionElsewhereIsAnsweredBySection) {
 TEST_F(ForeignKeysTest, AListOfOneIsItsValue) {
   Value list;
   list.kind = Value::Kind::kList;
-  list.items.push_back(Value::scalar("tensorboard"));
-  EXPECT_NE(suggest_key("report_to", list, fields_).find("the default"), std::string::npos);
+  list.items.push_back(Value::scalar("steps"));
+  EXPECT_NE(suggest_key("logging_strategy", list, fields_).find("and remove logging_strategy"),
+            std::string::npos);
 }
 
 TEST_F(ForeignKeysTest, InsideOfADataSetToo) {

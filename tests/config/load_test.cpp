@@ -217,6 +217,22 @@ TEST_F(ConfigTest, ReportsMistakesInTheEnvironment) {
                                                 "did you mean `train.batch_size`?"});
 }
 
+TEST_F(ConfigTest, TensorBoardIsInTheListOfTrackers) {
+  const auto output = [&](const std::string& settings) {
+    return load("output: {" + settings + "}\n").config.output;
+  };
+  const std::vector<std::string> initial = {"tensorboard", "jsonl"}, jsonl = {"jsonl"};
+  EXPECT_EQ(output("").report_to, initial);
+  EXPECT_TRUE(output("").tensorboard);
+  EXPECT_EQ(output("tensorboard: false").report_to, jsonl);
+  EXPECT_FALSE(output("report_to: [mlflow]").tensorboard);
+  EXPECT_FALSE(output("report_to: []").tensorboard);
+  EXPECT_TRUE(output("report_to: tensorboard").tensorboard);
+  EXPECT_FALSE(output("report_to: wandb, tensorboard: false").tensorboard);
+  EXPECT_ANY_THROW(output("report_to: [tensorboard], tensorboard: false"));
+  EXPECT_ANY_THROW(output("report_to: [mlflow], tensorboard: true"));
+}
+
 TEST_F(ConfigTest, Yaml11BooleansAndAliases) {
   const RunConfig config = load(
                                "tuning: {backend: unsloth}\noutput: {tensorboard: NO}\n"

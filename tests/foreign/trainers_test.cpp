@@ -196,7 +196,7 @@ TEST_F(TrainersTest, LlamaFactory) {
                       {"train.warmup_ratio", "0.1"},
                       {"train.eval_batch_size", "1"},
                       {"data.packing", "false"},
-                      {"output.tensorboard", "false"}});
+                      {"output.report_to", "[]"}});
   EXPECT_EQ(value_of(run, "train.warmup_steps"), "none");
   const std::string sources = value_of(run, "data.train");
   for (const char* part : {"factory/identity.json", "owner/shared", R"("human":"user")"})
@@ -440,20 +440,42 @@ TEST_F(TrainersTest, WarmupStepsOrAShare) {
   }
 }
 
-TEST_F(TrainersTest, OtherTrackersLeaveTensorBoardAlone) {
-  const auto tensorboard = [&](const std::string& names) {
+TEST_F(TrainersTest, TrackersAreListed) {
+  const auto reports_to = [&](const std::string& names) {
     return value_of(
         import("model_name_or_path: m\nreport_to: " + names + "\n", Tool::kLlamaFactory),
-        "output.tensorboard");
+        "output.report_to");
   };
-  EXPECT_EQ(tensorboard("wandb"), "none");
-  EXPECT_EQ(tensorboard("[wandb, mlflow]"), "none");
-  EXPECT_EQ(tensorboard("[wandb, tensorboard]"), "true");
-  EXPECT_EQ(tensorboard("all"), "true");
-  EXPECT_EQ(tensorboard("none"), "false");
-  EXPECT_EQ(value_of(import("metric_logger: {_component_: a.WandBLogger}\n", Tool::kTorchtune),
-                     "output.tensorboard"),
-            "none");
+  EXPECT_EQ(reports_to("wandb"), R"(["wandb"])");
+  EXPECT_EQ(reports_to("[wandb, tensorboard]"), R"(["wandb","tensorboard"])");
+  EXPECT_EQ(reports_to("[comet_ml, mlflow]"), R"(["mlflow"])");
+  EXPECT_EQ(reports_to("all"), R"(["tensorboard","mlflow","wandb","trackio"])");
+  EXPECT_EQ(reports_to("none"), "[]");
+  const auto logger = [&](const std::string& rest) {
+    return import("metric_logger: {_component_: a." + rest + "}\n", Tool::kTorchtune);
+  };
+  EXPECT_EQ(value_of(logger("DiskLogger, log_dir: x"), "output.report_to"), "[]");
+  const Import wandb = logger("WandBLogger, project: mine");
+  EXPECT_EQ(value_of(wandb, "output.report_to"), R"(["wandb"])");
+  EXPECT_EQ(value_of(wandb, "output.tracking.project"), "\"mine\"");
+  EXPECT_TRUE(has_key(logger("CometLogger").not_carried, "metric_logger._component_"));
+}
+
+TEST_F(TrainersTest, NamesOfTrackedRuns) {
+  const std::string text = "model_name_or_path: m\nrun_name: first\nreport_to: ";
+  EXPECT_EQ(value_of(import(text + "trackio\n", Tool::kTrl), "output.tracking.name"), "\"first\"");
+  EXPECT_EQ(value_of(import(text + "none\n", Tool::kTrl), "output.tracking.name"), "none");
+  const Import run = import(
+      "base_model: m\nmicro_batch_size: 1\nwandb_project: mine\nwandb_name: first\nwandb_mode: "
+      "offline\n"
+      "mlflow_tracking_uri: http://localhost:5000\nmlflow_experiment_name: other\n",
+      Tool::kAxolotl);
+  EXPECT_EQ(value_of(run, "output.report_to"), R"(["mlflow","wandb"])");
+  EXPECT_EQ(value_of(run, "output.tracking.project"), "\"mine\"");
+  EXPECT_EQ(value_of(run, "output.tracking.name"), "\"first\"");
+  EXPECT_EQ(value_of(run, "output.tracking.uri"), "\"http://localhost:5000\"");
+  EXPECT_TRUE(has_key(run.not_carried, "mlflow_experiment_name"));
+  EXPECT_TRUE(has_key(run.not_carried, "wandb_mode"));
 }
 
 TEST_F(TrainersTest, SaveStrategies) {
@@ -982,7 +1004,7 @@ TEST_F(TrainersTest, AnAdapterOnAQuantisedBaseHasOneForm) {
 }
 
 TEST_F(TrainersTest, TrackersAreAnsweredWithTheirPage) {
-  for (const char* key : {"report_to: wandb\n", "wandb_project: mine\n", "use_mlflow: true\n"}) {
+  for (const char* key : {"report_to: comet_ml\n", "use_comet: true\n", "mlflow_anything: 1\n"}) {
     const Import run = import(std::string(kTrlFile) + key, Tool::kTrl);
     ASSERT_EQ(run.not_carried.empty(), false) << key;
     const auto names_page = [](const ImportNote& note) {

@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -142,8 +143,14 @@ def check_mlflow(folder):
     expect("the settings in MLflow", run.data.params["tuning.lora.r"] == "4.0" and run.data.params["train.optimizer"] == "adamw", run.data.params)
     text = mlflow.artifacts.load_text(f"{run.info.artifact_uri}/texts/config/step-000000.md")
     expect("the texts in MLflow", "max_steps: 5" in text, text)
+    shutil.rmtree(folder / "run/tensorboard")
+    done = to_mlflow(folder, "run")
+    runs = client.search_runs([client.get_experiment_by_name("sftrun").experiment_id])
+    losses = {metric.step: float(np.float32(metric.value)) for metric in client.get_metric_history(runs[0].info.run_id, "train/loss")}
+    expect("a copy of metrics.jsonl", done.returncode == 0 and len(runs) == 1 and losses == losses_of(folder), done.stdout + done.stderr)
+    expect("its settings", runs[0].data.params["tuning.lora.r"] == "4", runs[0].data.params)
     wrong = to_mlflow(folder, "nowhere")
-    expect("a directory that is no run is refused", wrong.returncode == 2 and "nowhere/tensorboard has no event files" in wrong.stderr, wrong.stderr)
+    expect("a directory that is no run is refused", wrong.returncode == 2 and "nowhere has neither event files nor metrics.jsonl" in wrong.stderr, wrong.stderr)
 
 
 def main():

@@ -395,9 +395,18 @@ struct ParallelConfig {
   std::string accelerate, deepspeed;
 };
 
+/// How experiment trackers name a run; empty: see config/trackers.h.
+struct TrackingConfig {
+  std::string project, name;
+  std::string uri;  ///< of an MLflow server
+};
+
 struct OutputConfig {
   std::string dir;  ///< resolved: runs/<name of the yaml>
-  bool tensorboard = true;
+  /// Names of config/trackers.h; metrics.jsonl is written without its name, too.
+  std::vector<std::string> report_to = {"tensorboard", "jsonl"};
+  bool tensorboard = true;  ///< once loaded: whether `report_to` has it
+  TrackingConfig tracking;
 };
 
 /// A command that rank 0 starts at events of the run.

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "sftrun/core/error.h"
@@ -27,6 +28,7 @@ struct PostOptions {
   double max_busy_s = 0;
   std::shared_ptr<Outage> outage = {};  ///< null: each failure is logged
   Secret token = {};  ///< sent as `Authorization: Bearer`, and never shown; empty: none
+  std::string token_scheme = "Bearer";  ///< "Basic": the token is user:password in base64
   size_t max_response_bytes = size_t{64} << 20;
   std::function<bool()> should_stop = {};  ///< asked often; true ends the request. Empty: never
 };
@@ -56,5 +58,8 @@ std::string post_json(const std::string& url, const std::string& json, const std
                       const PostOptions& options);
 /// The same by GET, without a body.
 std::string get_json(const std::string& url, const std::string& what, const PostOptions& options);
+
+/// Percent-encodes a value of a query.
+std::string query_value(std::string_view text);
 
 }  // namespace sftrun::hub

@@ -51,6 +51,7 @@ struct RunReport {
   double started_at = 0;                        ///< Unix time, seconds
   std::optional<double> finished_at;
   std::vector<RankReport> ranks;
+  nlohmann::ordered_json trackers = nullptr;  ///< by name: the tracked run; null: there are none
   std::optional<RankBytes> planned;  ///< estimated before the first step, for the fullest rank
 
   nlohmann::ordered_json to_json() const;

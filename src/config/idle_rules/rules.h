@@ -34,6 +34,7 @@ IdleRules rules_of_evaluation();
 IdleRules rules_of_devices();
 IdleRules rules_of_processes();
 IdleRules rules_of_communication();
+IdleRules rules_of_trackers();
 IdleRules rules_of_callbacks();
 
 bool has_validation_data(const RunConfig& run);

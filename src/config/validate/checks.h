@@ -77,6 +77,7 @@ void check_objective(Checks& checks);
 void check_optimizer(Checks& checks);
 void check_evaluation(Checks& checks);
 void check_answers_and_best(Checks& checks);
+void check_output(Checks& checks);
 void check_callbacks(Checks& checks);
 void check_schedule(Checks& checks);
 void check_parallel(Checks& checks);
