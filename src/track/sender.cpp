@@ -107,7 +107,7 @@ void Sender::wait(double seconds) {
 }
 
 void Sender::run() {
-  constexpr int kLastAttempts = 3;
+  constexpr int kLastAttempts = 5;
   constexpr auto kBetweenLastAttempts = std::chrono::milliseconds(300);
   int last_attempts = 0;
   for (;;) {

@@ -265,7 +265,9 @@ def check_faults(program):
     expect("lost: the same losses", program.losses("lost") == plain)
     check_whole_run("lost", program, "lost", server)
     began = time.monotonic()
-    same("hangs", program.train("hangs", uri=MlflowServer(fault=lambda path: "hang").uri))
+    said = program.train("hangs", uri=MlflowServer(fault=lambda path: "hang").uri)
+    expect("hangs: the same losses", program.losses("hangs") == plain)
+    expect("hangs: how to send the rest", f"scripts/to_mlflow.py {program.folder / 'hangs'}" in said, said)
     expect("hangs: at most some seconds", time.monotonic() - began < 40, time.monotonic() - began)
 
 
