@@ -24,7 +24,8 @@ void check_output(Checks& checks) {
     if (find_tracker(name) == nullptr)
       checks.error(fmt::format("`output.report_to` has the unknown tracker `{}`", excerpt(name)),
                    {"output.report_to"}, fix_of_tracker(name));
-  if (output.tensorboard != reports_to(output, kTensorBoard))
+  const bool are_both = checks.is_set("output.tensorboard") && checks.is_set("output.report_to");
+  if (are_both && output.tensorboard != reports_to(output, kTensorBoard))
     checks.error(fmt::format("`output.tensorboard` is {}, but `output.report_to` has {}",
                              output.tensorboard, output.tensorboard ? "no tensorboard" : "it"),
                  {"output.tensorboard", "output.report_to"},
