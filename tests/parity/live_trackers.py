@@ -333,7 +333,7 @@ def check_real_mlflow(program, python):
 
 def check_real_packages(program, python):
     environment = {"VIRTUAL_ENV": str(pathlib.Path(python).parent.parent), "HOME": str(program.folder), "TRACKIO_DIR": str(program.folder / "trackio")}
-    said = program.train("packages", "output.report_to=[wandb, trackio]", **environment)
+    said = program.train("packages", "output.report_to=[wandb, trackio]", "train.max_steps=300", "train.eval_steps=100", **environment)
     noted = json.loads((program.folder / "packages/run.json").read_text())["trackers"]
     expect("files of Weights & Biases", noted["wandb"]["sync"].startswith("wandb sync ") and noted["wandb"]["sync"] in said, (noted, said))
     files = list(pathlib.Path(noted["wandb"]["sync"].removeprefix("wandb sync ")).glob("*.wandb"))
