@@ -181,8 +181,7 @@ TEST_F(TrainersTest, AxolotlFull) {
                       {"parallel.strategy", "\"fsdp\""},
                       {"train.optimizer", "none"},
                       {"train.scheduler", "none"}});
-  for (const char* key :
-       {"optimizer", "lr_scheduler", "chat_template", "wandb_project", "datasets"})
+  for (const char* key : {"optimizer", "lr_scheduler", "chat_template", "datasets"})
     EXPECT_TRUE(has_key(run.not_carried, key)) << key;
 }
 
