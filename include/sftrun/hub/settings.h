@@ -23,7 +23,7 @@ class Secret {
 struct Settings {
   std::string endpoint = "https://huggingface.co";  ///< HF_ENDPOINT, without a trailing slash
   std::filesystem::path cache_dir;  ///< HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, else HF_HOME/hub
-  Secret token;              ///< HF_TOKEN, HUGGING_FACE_HUB_TOKEN, else the file HF_TOKEN_PATH
+  Secret token;  ///< HF_TOKEN, HUGGING_FACE_HUB_TOKEN, else the file HF_TOKEN_PATH
   std::string token_scheme = "Bearer";  ///< of the header Authorization
   std::string token_source;  ///< the variable or file that the token is from; empty: none
   std::string offline;  ///< the variable that disables network access (HF_HUB_OFFLINE); empty: none
