@@ -118,7 +118,7 @@ class CommandLineTest(unittest.TestCase):
         self.expect(USAGE, ["unknown flag --confg", "did you mean --config?"], "train", "--confg", "run.yaml")
         self.expect(USAGE, ["unknown flag --max-new-token", "did you mean --max-new-tokens?"], "generate", "--max-new-token=3")
         self.expect(USAGE, ["unknown flag --lr", "train.learning_rate=VALUE"], "train", "--lr", "1e-4")
-        self.expect(USAGE, ["unknown flag --report-to", "output.tensorboard=VALUE"], "train", "--report_to", "wandb")
+        self.expect(USAGE, ["unknown flag --report-to", "output.report_to=VALUE"], "train", "--report_to", "wandb")
         self.expect(USAGE, ["unknown flag --push-to-hub", "upload the result"], "train", "--push_to_hub")
         self.expect(USAGE, ["unknown flag --batch-size", "train.batch_size=VALUE"], "train", "--batch_size=4")
         self.expect(USAGE, ["unknown flag --train.batch_size", "train.batch_size=VALUE"], "train", "--train.batch_size=4")
@@ -776,9 +776,9 @@ class CommandLineTest(unittest.TestCase):
 
     def test_config_import_writes_a_run(self):
         self.write("axolotl.yaml", "base_model: model\ndatasets: [{path: train.jsonl}]\nadapter: lora\n"
-                                   "lora_r: 4\nmicro_batch_size: 1\nwandb_project: mine\ntf32: false\n")
+                                   "lora_r: 4\nmicro_batch_size: 1\nwandb_watch: all\ntf32: false\n")
         done = self.expect(DONE, ["# From axolotl.yaml (Axolotl)", "r: 4 "], "config", "import", "axolotl.yaml")
-        self.assertIn("not translated: wandb_project: ", done.stderr)
+        self.assertIn("not translated: wandb_watch: ", done.stderr)
         self.assertIn("(axolotl.yaml:6:1)", done.stderr)
         self.assertIn("not applicable: tf32: ", done.stderr)
         done = self.expect(DONE, [], "config", "import", "axolotl.yaml", "--output", "imported.yaml")
@@ -793,7 +793,7 @@ class CommandLineTest(unittest.TestCase):
         answer = json.loads(self.sftrun("config", "import", "axolotl.yaml", "--json").stdout)
         self.assertEqual(answer["tool"], "axolotl")
         self.assertIn({"key": "tuning.lora.r", "value": 4, "from": "lora_r", "at": "axolotl.yaml:4:1"}, answer["settings"])
-        self.assertEqual([note["key"] for note in answer["not_carried"]], ["wandb_project"])
+        self.assertEqual([note["key"] for note in answer["not_carried"]], ["wandb_watch"])
         self.assertEqual(answer["missing"], [])
 
     def test_config_import_of_a_fragment_says_what_is_missing(self):

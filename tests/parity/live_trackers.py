@@ -273,7 +273,7 @@ def check_faults(program):
 
 def check_kill_and_resume(program):
     server = MlflowServer()
-    words = ["train.max_steps=400", "train.eval_steps=200"]
+    words = ["train.max_steps=400", "train.eval_steps=200", "train.save_steps=1"]  # a run without a checkpoint would begin anew
     run = program.start("killed", *words, uri=server.uri)
     deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline and not (server.runs and max(server.runs["run0"]["metrics"]["train/loss"], default=(0,))[0] >= 3):
@@ -282,7 +282,7 @@ def check_kill_and_resume(program):
     run.communicate(timeout=TIMEOUT)
     done = max(step for step, *_ in server.runs["run0"]["metrics"]["train/loss"])
     expect("killed while it trains", 3 <= done < 400, done)
-    program.train("killed", f"train.max_steps={done + 20}", "train.eval_steps=200", uri=server.uri)
+    program.train("killed", f"train.max_steps={done + 20}", *words[1:], uri=server.uri)
     expect("killed: one run", len(server.runs) == 1, server.runs)
     steps = sorted(step for step, *_ in server.runs["run0"]["metrics"]["train/loss"])
     expect("killed: each step once", steps == list(range(1, done + 21)), steps)

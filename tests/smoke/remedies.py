@@ -207,7 +207,7 @@ NO_KEYS = re.compile(r"model\.(layers|embed_tokens|norm|visual|language_model|pe
                      r"|output\.weight|train\.generation_$|.*\.(jsonl|gguf|log|h)$|.*safetensors")
 # Of other programs, and those that sftrun's launcher gives its workers.
 OTHER_FLAGS = {"--chip", "--curve-", "--cuda", "--fuse-qkv", "--ipc", "--logdir", "--max-lora-rank", "--merge", "--mmproj", "--mpirun_hostfile", "--shm-size",
-               "--ulimit", "--num-beams", "--images-of-bin", "--max-micro-batch", "--model-path", "--result", "--worker-request", "--enable-lora"}
+               "--ulimit", "--num-beams", "--images-of-bin", "--max-micro-batch", "--model-path", "--result", "--worker-request", "--enable-lora", "--answer-lines"}
 PROSE = {("train.predict_with_generate", "ROUGE"), ("train.predict_with_generate", "no"), ("train.gradient_checkpointing", "the")}
 
 

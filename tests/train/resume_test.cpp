@@ -81,6 +81,7 @@ TEST_F(RunDirectory, AStopInterruptsTheSearchOnAllRanks) {
   const std::string named = (run_dir_ / "checkpoints" / "step-000002").string();
   const Interruptible scope([] { return true; });
   test::run_ranks(2, [&](parallel::Communicator& comm) {
+    comm.barrier("connected");  // rank 0 leaves at once, and the store with it
     EXPECT_THROW(find_checkpoint({}, run_dir_.path(), comm), Interrupted);
     EXPECT_THROW(find_checkpoint({.from = named}, run_dir_.path(), comm), Interrupted);
   });

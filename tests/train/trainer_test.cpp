@@ -595,6 +595,7 @@ TEST(Resuming, IsInterruptedByAStop) {
     {
       const Interruptible scope([] { return true; });
       test::run_ranks(2, [&](parallel::Communicator& comm) {
+        comm.barrier("connected");  // rank 0 leaves at once, and the store with it
         EXPECT_THROW(train(comm, interrupted, dir.path(), checkpoint), Interrupted);
       });
     }
@@ -745,6 +746,7 @@ TEST(ShardedTraining, RefusesOptimizersThatNeedWholeMatrices) {
   setup.decoder.trains = model::Trains::kFull;
   setup.optimizer = config::Optimizer::kAdafactor;
   test::run_ranks(2, [&](parallel::Communicator& comm) {
+    comm.barrier("connected");  // rank 0 leaves at once, and the store with it
     test::expect_error<ConfigError>([&] { train(comm, setup.sharded(), dir.path()); },
                                     {"adafactor", "whole matrix", "train.optimizer"});
   });
