@@ -199,6 +199,7 @@ void Training::start_report() {
                            run_.strategy->name(), rank_.env().world_size});
   report_.planned = planned_bytes(run_, rank_);
   report_.builds = train::to_json(trainer_->builds());
+  report_.first_step = report_.last_step = trainer_->step();
   if (earlier_) report_.evaluation = evaluation_until(*earlier_, trainer_->step());
   if (keeps_statements()) report_ = *earlier_;
   works_ = rank_.of_main(trains_ || !result_->exists() ? 1 : 0) != 0;
