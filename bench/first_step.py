@@ -23,19 +23,19 @@ spec = importlib.util.spec_from_file_location("packages_test", ROOT / "tests/pac
 packages_test = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(packages_test)
 
-SETTINGS = ["--config", "/work/run.yaml", "--device", "cpu", "--nproc-per-node", "1", "model.name=/work/model", "data.train=/work/toy/train.jsonl", "data.val=null",
+SETTINGS = ["--config", "/trial/run.yaml", "--device", "cpu", "--nproc-per-node", "1", "model.name=/trial/model", "data.train=/trial/toy/train.jsonl", "data.val=null",
             "train.max_steps=1", "train.eval_strategy=no", "train.eval_on_start=false"]
 TRL = """
 from datasets import load_dataset
 from peft import LoraConfig
 from trl import SFTConfig, SFTTrainer
-data = load_dataset("json", data_files="/work/toy/train.jsonl", split="train")
-settings = SFTConfig(output_dir="/work/trl", max_steps=1, per_device_train_batch_size=4, use_cpu=True, bf16=False, report_to="none", save_strategy="no")
-SFTTrainer(model="/work/model", args=settings, train_dataset=data, peft_config=LoraConfig(r=8, target_modules="all-linear")).train()
+data = load_dataset("json", data_files="/trial/toy/train.jsonl", split="train")
+settings = SFTConfig(output_dir="/trial/trl", max_steps=1, per_device_train_batch_size=4, use_cpu=True, bf16=False, report_to="none", save_strategy="no")
+SFTTrainer(model="/trial/model", args=settings, train_dataset=data, peft_config=LoraConfig(r=8, target_modules="all-linear")).train()
 """
 AXOLOTL = """
-base_model: /work/model
-datasets: [{path: /work/toy/train.jsonl, ds_type: json, type: chat_template}]
+base_model: /trial/model
+datasets: [{path: /trial/toy/train.jsonl, ds_type: json, type: chat_template}]
 adapter: lora
 lora_r: 8
 lora_alpha: 16
@@ -46,10 +46,10 @@ gradient_accumulation_steps: 1
 max_steps: 1
 learning_rate: 0.001
 optimizer: adamw_torch
-output_dir: /work/axolotl
+output_dir: /trial/axolotl
 """
-SPECIAL = {"trl": (["trl", "peft"], ["/opt/venv/bin/python", "/work/step.py"], TRL, "step.py"),
-           "axolotl": (["axolotl"], ["/opt/venv/bin/axolotl", "train", "/work/step.yaml"], AXOLOTL, "step.yaml")}
+SPECIAL = {"trl": (["trl", "peft"], ["/opt/venv/bin/python", "/trial/step.py"], TRL, "step.py"),
+           "axolotl": (["axolotl"], ["/opt/venv/bin/axolotl", "train", "/trial/step.yaml"], AXOLOTL, "step.yaml")}
 
 
 def bytes_of(folder):
@@ -67,12 +67,12 @@ def measure(way, system, packages, environment):
     shutil.rmtree(system.path / "opt/venv", ignore_errors=True)
     shutil.rmtree(system.path / "opt/sftrun", ignore_errors=True)
     wheel = packages_test.one(packages, "sftrun-*.whl")
-    wanted, step = {"wheel": ([f"/work/{wheel.name}"], ["/opt/venv/bin/sftrun", "train", *SETTINGS, "output.dir=/work/wheel"]),
-                    "archive": (["torch==2.11.*"], ["/opt/sftrun/bin/sftrun", "train", *SETTINGS, "output.dir=/work/archive"])}.get(way, (None, None))
+    wanted, step = {"wheel": ([f"/trial/{wheel.name}"], ["/opt/venv/bin/sftrun", "train", *SETTINGS, "output.dir=/trial/wheel"]),
+                    "archive": (["torch==2.11.*"], ["/opt/sftrun/bin/sftrun", "train", *SETTINGS, "output.dir=/trial/archive"])}.get(way, (None, None))
     if way in SPECIAL:
         wanted, step, text, name = SPECIAL[way]
-        (system.path / "work" / name).write_text(text)
-    system.put(wheel, f"/work/{wheel.name}")
+        (system.path / "trial" / name).write_text(text)
+    system.put(wheel, f"/trial/{wheel.name}")
     started = time.monotonic()
     system.run("python3", "-m", "venv", "/opt/venv", with_torch=False)
     if way == "archive":

@@ -44,7 +44,7 @@ def version():
     return text_in("CMakeLists.txt", r"project\(sftrun VERSION ([\d.]+)")
 
 
-def torch_requirement(tree):
+def torch_requirement():
     """LibTorch's functions differ from one minor version to the next."""
     built = text_in("scripts/bootstrap.sh", r"torch_version=([\d.]+)")
     return f"torch=={built.rpartition('.')[0]}.*"
@@ -113,11 +113,11 @@ class Wheel:
         archive.writestr(entry, content, compresslevel=9)
 
 
-def metadata(tree, licences):
+def metadata(licences):
     lines = ["Metadata-Version: 2.4", "Name: sftrun", f"Version: {version()}", f"Summary: {SUMMARY}", "License-Expression: Apache-2.0",
              *(f"License-File: {name}" for name in licences), f"Project-URL: Homepage, {PAGES}", "Requires-Python: >=3.10",
              "Classifier: Environment :: GPU :: NVIDIA CUDA", "Classifier: Operating System :: POSIX :: Linux",
-             "Classifier: Topic :: Scientific/Engineering :: Artificial Intelligence", f"Requires-Dist: {torch_requirement(tree)}",
+             "Classifier: Topic :: Scientific/Engineering :: Artificial Intelligence", f"Requires-Dist: {torch_requirement()}",
              "Provides-Extra: data", f"Requires-Dist: {arrow_requirement()}; extra == 'data'", "Description-Content-Type: text/markdown"]
     return "\n".join(lines) + "\n\n" + (ROOT / "README.md").read_text()
 
@@ -136,7 +136,7 @@ def make_wheel(tree, out):
     for name in licences:
         wheel.add(f"{folder}/licenses/{name}", (documents / name).read_bytes())
     wheel.add(f"{folder}/sboms/sftrun.cdx.json", list_of_parts(tree).encode())
-    wheel.add(f"{folder}/METADATA", metadata(tree, licences).encode())
+    wheel.add(f"{folder}/METADATA", metadata(licences).encode())
     wheel.add(f"{folder}/WHEEL", f"Wheel-Version: 1.0\nGenerator: sftrun\nRoot-Is-Purelib: false\nTag: py3-none-{PLATFORM}\n".encode())
     wheel.add(f"{folder}/entry_points.txt", b"[console_scripts]\nsftrun = sftrun.__main__:main\n")
     wheel.write(folder)
@@ -173,7 +173,7 @@ def make_archive(tree, out):
     return path
 
 
-def control(tree, installed_bytes):
+def control(installed_bytes):
     return textwrap.dedent(f"""\
         Package: sftrun
         Version: {version()}
@@ -191,14 +191,14 @@ def control(tree, installed_bytes):
          llama.cpp read.
          .
          It needs LibTorch, which Debian does not have in this version:
-         pip install '{torch_requirement(tree)}' into a virtual environment, which is
+         pip install '{torch_requirement()}' into a virtual environment, which is
          found when it is active, or SFTRUN_TORCH_ROOT=/path/to/torch.
         """)
 
 
-def copyright_file(documents):
+def copyright_file():
     """In the form of Debian's Policy 12.5: our licence in short, and those of every part."""
-    own = textwrap.dedent("""\
+    return textwrap.dedent("""\
         Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
         Upstream-Name: sftrun
 
@@ -208,7 +208,6 @@ def copyright_file(documents):
          On Debian systems the licence is in /usr/share/common-licenses/Apache-2.0.
         Comment: The libraries in the package have the licences in /usr/share/doc/sftrun/licences.
         """)
-    return own
 
 
 def make_deb(tree, out):
@@ -220,12 +219,12 @@ def make_deb(tree, out):
             shutil.copytree(tree / room, library / room)
         shutil.copytree(tree / "share/doc/sftrun", documents)
         (documents / "LICENSE").unlink()  # Policy 12.5: not a second copy of a common licence
-        (documents / "copyright").write_text(copyright_file(documents))
+        (documents / "copyright").write_text(copyright_file())
         (documents / "sftrun.cdx.json").write_text(list_of_parts(tree))
         (root / "usr/bin").mkdir()
         (root / "usr/bin/sftrun").symlink_to("../lib/sftrun/bin/sftrun")
         (root / "DEBIAN").mkdir()
-        (root / "DEBIAN/control").write_text(control(tree, sum(file.stat().st_size for file in files_below(root))))
+        (root / "DEBIAN/control").write_text(control(sum(file.stat().st_size for file in files_below(root))))
         for entry in [root, *root.rglob("*")]:
             if not entry.is_symlink():
                 entry.chmod(0o755 if entry.is_dir() or is_program(entry) else 0o644)

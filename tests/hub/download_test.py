@@ -7,7 +7,6 @@ Every command runs with a token in its environment (unless a case says otherwise
 file and no argument list may hold it, and the storage host must not have seen it.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -19,21 +18,20 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 import unittest
 
 import fake_hub
+import hub_case
 from fake_hub import announce, body, chunked, corrupt, cut_at, hang_up, ignore_range, no_http, redirect, stall_at, status
 from fake_hub import wrong_range
+from hub_case import TOKEN
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/data/models/tied-gqa"
 MODEL_FILES = ["chat_template.jinja", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
                "tokenizer_config.json"]
-TOKEN = "hf_ThisIsTheSecretToken1234567890"
 DONE, USAGE, DATA, FAILED, STOPPED, INTERRUPTED = 0, 2, 3, 5, 75, 130
 NAME = "owner/model"
 WEIGHTS = "/bucket/"
@@ -49,50 +47,12 @@ def model_files(**more):
     return content_of(*MODEL_FILES) | more
 
 
-class DownloadTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.hub = fake_hub.FakeHub()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.hub.close()
-
+class DownloadTest(hub_case.HubCase):
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name)
-        self.hub.reset()
-        self.home = self.folder / "home"
+        super().setUp()
         self.cache = self.home / "hub"
-        self.outputs = []
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING", "TRANSFORMERS_", "SFTRUN_"))
-                and not k.lower().endswith("_proxy")}
-        self.environment = kept | {
-            "HF_ENDPOINT": self.hub.endpoint, "HF_HOME": str(self.home), "HF_TOKEN": TOKEN, "SFTRUN_HUB_RETRY_DELAY": "0.01",
-            "HF_HUB_DOWNLOAD_TIMEOUT": "5", "XDG_CONFIG_HOME": str(self.folder)}
-
-    def tearDown(self):
-        self.hub.released.set()
-        for output in self.outputs:
-            self.assertNotIn(TOKEN, output)
-        for path in self.folder.rglob("*"):
-            if path.is_file():
-                self.assertNotIn(TOKEN.encode(), path.read_bytes(), path)
-            self.assertNotIn(TOKEN, str(path))
-        for _, _, path, headers in self.hub.seen("storage"):
-            self.assertNotIn("Authorization", headers, path)
 
     # ---- Running it
-
-    def start(self, *words, environment=None, **options):
-        return subprocess.Popen([str(arguments.sftrun), *words], cwd=self.folder, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True, env=self.environment | (environment or {}), **options)
-
-    def finish(self, process):
-        out, err = process.communicate(timeout=60)
-        self.outputs += [out, err]
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def sftrun(self, *words, **options):
         return self.finish(self.start(*words, **options))
@@ -911,8 +871,6 @@ configs:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sftrun", type=pathlib.Path, required=True)
-    arguments, rest = parser.parse_known_args()
-    arguments.sftrun = arguments.sftrun.resolve()
-    unittest.main(argv=[sys.argv[0], *rest])
+    arguments, words = hub_case.parse(__doc__)
+    hub_case.HubCase.program = arguments.sftrun
+    unittest.main(argv=words)

@@ -7,7 +7,6 @@ Both are pointed at the same hub on this machine (fake_hub.py). huggingface_hub 
 each of its calls is a process of its own.
 """
 
-import argparse
 import json
 import os
 import pathlib
@@ -18,6 +17,7 @@ import time
 import unittest
 
 import fake_hub
+import hub_case
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/data/models/tied-gqa"
@@ -155,8 +155,5 @@ class HuggingfaceHubTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sftrun", type=pathlib.Path, required=True)
-    arguments, rest = parser.parse_known_args()
-    arguments.sftrun = arguments.sftrun.resolve()
-    unittest.main(argv=[sys.argv[0], *rest])
+    arguments, words = hub_case.parse(__doc__)
+    unittest.main(argv=words)

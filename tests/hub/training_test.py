@@ -6,16 +6,15 @@
 The run is stamped with the hub's name, not with a path of this machine, so that its adapter loads elsewhere.
 """
 
-import argparse
 import json
 import os
 import pathlib
 import subprocess
-import sys
 import tempfile
 import unittest
 
 import fake_hub
+import hub_case
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS = ROOT / "tests/data/models"
@@ -143,8 +142,5 @@ class TrainingTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sftrun", type=pathlib.Path, required=True)
-    arguments, rest = parser.parse_known_args()
-    arguments.sftrun = arguments.sftrun.resolve()
-    unittest.main(argv=[sys.argv[0], *rest])
+    arguments, words = hub_case.parse(__doc__)
+    unittest.main(argv=words)

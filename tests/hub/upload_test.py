@@ -7,7 +7,6 @@
 After every case no output may hold the token, and the storage host must not have seen it.
 """
 
-import argparse
 import hashlib
 import importlib.util
 import json
@@ -18,14 +17,14 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
 import fake_hub
+import hub_case
 from fake_hub import before, cut_body_at, hang_up, redirect, status
+from hub_case import TOKEN
 
-TOKEN = "hf_ThisIsTheSecretToken1234567890abcd"
 DONE, USAGE, DATA, FAILED, STOPPED, INTERRUPTED = 0, 2, 3, 5, 75, 130
 NAME = "owner/model"
 CARD = "---\nbase_model: \"org/base\"\nlibrary_name: peft\ntags:\n- sftrun\n---\n\n# An adapter for base\n"
@@ -38,27 +37,10 @@ def noise(size, seed=1):
     return random.Random(seed).randbytes(size)
 
 
-class UploadTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.hub = fake_hub.FakeHub()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.hub.close()
-
+class UploadTest(hub_case.HubCase):
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name).resolve()
-        self.hub.reset()
+        super().setUp()
         self.hub.add_account(TOKEN)
-        self.outputs = []
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING", "TRANSFORMERS_", "SFTRUN_"))
-                and not k.lower().endswith("_proxy")}
-        self.environment = kept | {
-            "HF_ENDPOINT": self.hub.endpoint, "HF_HOME": str(self.folder / "home"), "HF_TOKEN": TOKEN,
-            "SFTRUN_HUB_RETRY_DELAY": "0.01", "HF_HUB_DOWNLOAD_TIMEOUT": "5", "XDG_CONFIG_HOME": str(self.folder)}
         self.run_dir = self.folder / "runs/first run"
         self.files = {"README.md": CARD.encode(), "adapter_config.json": (json.dumps(CONFIG, indent=2) + "\n").encode(),
                       "adapter_model.safetensors": noise(40000), "tokenizer.json": b'{"model": {}}', "chat_template.jinja": b"{{ x }}"}
@@ -67,31 +49,12 @@ class UploadTest(unittest.TestCase):
                                   "checkpoints/step-000001/optimizer.safetensors": b"o" * 90,
                                   "checkpoints/step-000001/adapter_config.json": b"{}"})
 
-    def tearDown(self):
-        self.hub.released.set()
-        for output in self.outputs:
-            self.assertNotIn(TOKEN, output)
-        for path in self.folder.rglob("*"):
-            if path.is_file():
-                self.assertNotIn(TOKEN.encode(), path.read_bytes(), path)
-        for _, _, path, headers in self.hub.seen("storage"):
-            self.assertNotIn("Authorization", headers, path)
-
     def write(self, folder, files):
         for name, content in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
 
     # ---- Running it
-
-    def start(self, *words, environment=None):
-        return subprocess.Popen([str(arguments.sftrun), *map(str, words)], cwd=self.folder, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True, env=self.environment | (environment or {}))
-
-    def finish(self, process):
-        out, err = process.communicate(timeout=60)
-        self.outputs += [out, err]
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def upload(self, *words, code=DONE, run=None, environment=None):
         done = self.finish(self.start("upload", run or self.run_dir, *words, environment=environment))
@@ -520,8 +483,6 @@ class Reference(UploadTest):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sftrun", type=pathlib.Path, required=True)
-    arguments, rest = parser.parse_known_args()
-    arguments.sftrun = arguments.sftrun.resolve()
-    unittest.main(argv=[sys.argv[0], *rest])
+    arguments, words = hub_case.parse(__doc__)
+    hub_case.HubCase.program = arguments.sftrun
+    unittest.main(argv=words)

@@ -130,8 +130,8 @@ class BareSystem:
             (self.path / ".made").touch()
             print(f"     {suite}: made in {time.monotonic() - started:.0f} s")
         (self.path / "opt/packages").mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(self.path / "work", ignore_errors=True)
-        (self.path / "work").mkdir()
+        shutil.rmtree(self.path / "trial", ignore_errors=True)
+        (self.path / "trial").mkdir()
 
     def run(self, *words, environment=None, with_torch=True):
         """In namespaces of its own, so that nothing stays mounted and no process stays."""
@@ -142,7 +142,7 @@ class BareSystem:
                   **{name: value for name, value in os.environ.items() if name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL") or name.endswith("_proxy")},
                   **(environment or {})}
         (self.path / "dev/shm").mkdir(exist_ok=True)
-        return subprocess.run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "bash", "-c", f'{mounts} && cd {self.path} && exec chroot . env -C /work -i "$@"', "bash",
+        return subprocess.run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "bash", "-c", f'{mounts} && cd {self.path} && exec chroot . env -C /trial -i "$@"', "bash",
                                *(f"{name}={value}" for name, value in inside.items()), *map(str, words)], capture_output=True, text=True)
 
     def put(self, source, inside):
@@ -160,9 +160,9 @@ def check_program(system, what, program, environment=None, with_torch=True):
         return system.run(program, *words, environment=environment, with_torch=with_torch)
     done = sftrun("--version")
     expect(done.returncode == 0 and re.search(r"^LibTorch +2\.", done.stdout, re.M), f"{what}: --version names LibTorch", done.stdout + done.stderr)
-    run = f"/work/{what.replace(' ', '-')}"
-    done = sftrun("train", "--config", "/work/run.yaml", "--device", "cpu", "--nproc-per-node", "2", "model.name=/work/model", "data.train=/work/toy/train.parquet",
-                  "data.val=/work/toy/val.jsonl", f"output.dir={run}")
+    run = f"/trial/{what.replace(' ', '-')}"
+    done = sftrun("train", "--config", "/trial/run.yaml", "--device", "cpu", "--nproc-per-node", "2", "model.name=/trial/model", "data.train=/trial/toy/train.parquet",
+                  "data.val=/trial/toy/val.jsonl", f"output.dir={run}")
     expect(done.returncode == 0, f"{what}: the toy set is trained, from a Parquet file", done.stderr[-3000:])
     if done.returncode == 0:
         metrics = [json.loads(line) for line in (system.path / run.lstrip("/") / "metrics.jsonl").read_text().splitlines()]
@@ -176,11 +176,11 @@ def check_program(system, what, program, environment=None, with_torch=True):
 
 def prepare(system):
     toy = ROOT / "data/toy"
-    system.put(toy, "/work/toy")
+    system.put(toy, "/trial/toy")
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([ROOT / "scripts/smoke/model.py", "--output", folder, "--seed", "1"], check=True, stdout=subprocess.DEVNULL)
-        system.put(pathlib.Path(folder), "/work/model")
-    system.put(ROOT / "scripts/smoke/run.yaml", "/work/run.yaml")
+        system.put(pathlib.Path(folder), "/trial/model")
+    system.put(ROOT / "scripts/smoke/run.yaml", "/trial/run.yaml")
 
 
 def unpack(system, packages):
@@ -196,15 +196,15 @@ def unpack(system, packages):
 
 def check_archive(system, packages):
     unpack(system, packages)
-    done = system.run("/opt/sftrun/bin/sftrun", "generate", "--model", "/work/model", "--prompt", "a", with_torch=False)
+    done = system.run("/opt/sftrun/bin/sftrun", "generate", "--model", "/trial/model", "--prompt", "a", with_torch=False)
     expect(done.returncode == 5 and "pip install 'torch==2." in done.stderr, f"{system.suite}, archive: without LibTorch it says how to get one", done.stderr)
     check_program(system, f"{system.suite} archive", "/opt/sftrun/bin/sftrun", {"SFTRUN_TORCH_ROOT": "/opt/packages/torch", "SFTRUN_ARROW_ROOT": "/opt/packages/pyarrow"})
 
 
 def check_deb(system, packages):
     deb = one(packages, "sftrun_*.deb")
-    system.put(deb, "/work/sftrun.deb")
-    done = system.run("dpkg", "--install", "/work/sftrun.deb")
+    system.put(deb, "/trial/sftrun.deb")
+    done = system.run("dpkg", "--install", "/trial/sftrun.deb")
     expect(done.returncode == 0, f"{system.suite}, deb: installed", done.stdout + done.stderr)
     # As a virtual environment that is active; the folder of Python's packages is /opt/packages.
     packages_of_python = system.path / "opt/venv-of-torch/lib/python3.11"
@@ -224,8 +224,8 @@ def reach_index(system):
     authorities = os.environ.get("PIP_CERT") or os.environ.get("SSL_CERT_FILE")  # that this network has
     if not authorities or not pathlib.Path(authorities).exists():
         return {}
-    system.put(pathlib.Path(authorities), "/work/authorities.crt")
-    return {"PIP_CERT": "/work/authorities.crt"}
+    system.put(pathlib.Path(authorities), "/trial/authorities.crt")
+    return {"PIP_CERT": "/trial/authorities.crt"}
 
 
 def check_wheel_in(system, packages, from_index):
@@ -234,13 +234,13 @@ def check_wheel_in(system, packages, from_index):
         print(f"     {system.suite}: Python {version[1]} is older than LibTorch's wheel takes; the archive and the .deb work")
         return
     wheel = one(packages, "sftrun-*.whl")
-    system.put(wheel, f"/work/{wheel.name}")
+    system.put(wheel, f"/trial/{wheel.name}")
     shutil.rmtree(system.path / "opt/venv", ignore_errors=True)
     started = time.monotonic()
     system.run("python3", "-m", "venv", "/opt/venv")
     trusted = reach_index(system)
     options = [] if from_index else ["--no-deps", "--no-index"]
-    done = system.run("/opt/venv/bin/pip", "install", *options, f"/work/{wheel.name}{'[data]' if from_index else ''}", environment=trusted, with_torch=False)
+    done = system.run("/opt/venv/bin/pip", "install", *options, f"/trial/{wheel.name}{'[data]' if from_index else ''}", environment=trusted, with_torch=False)
     expect(done.returncode == 0, f"{system.suite}, wheel: installed by pip", done.stdout[-1500:] + done.stderr[-1500:])
     if not from_index:  # the same as a package that another tool installed there
         (system.path / f"opt/venv/lib/python{version[1]}/site-packages/neighbours.pth").write_text("/opt/packages\n")

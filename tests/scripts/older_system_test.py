@@ -7,13 +7,14 @@ The program uses what each of the newer functions is for. That it also runs on o
 """
 import argparse
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LIMITS = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 25), "CXXABI": (1, 3, 11)}
+sys.path.insert(0, str(ROOT / "tests/package"))
+from packages_test import NEWEST, versions_needed  # noqa: E402
+
 SOURCE = r"""
 #include <sys/stat.h>
 #include <signal.h>
@@ -107,11 +108,6 @@ def run(*command):
     return done.stdout
 
 
-def needed(file):
-    text = run("readelf", "-V", "-W", file).partition(".gnu.version_r")[2]
-    return {(family, tuple(map(int, number.split(".")))) for family, number in re.findall(r"Name: (GLIBC|GLIBCXX|CXXABI)_([\d.]+)\b", text)}
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cxx", default="g++")
@@ -126,11 +122,11 @@ def main():
         run(cxx, folder / "program.o", "-o", folder / "program", f"-B{older}/", f"-L{older}", "-Wl,--exclude-libs,ALL",
             "-Wl,--push-state,--no-as-needed", "-lpthread", "-ldl", "-Wl,--pop-state")
         run(cxx, folder / "program.o", "-o", folder / "usual", "-ldl")
-        newer = {need for need in needed(folder / "program") if need[1] > LIMITS[need[0]]}
+        newer = {need for need in versions_needed(folder / "program") if need[1] > NEWEST[need[0]]}
         # Otherwise this machine is so old that nothing is compared.
-        usual = {need for need in needed(folder / "usual") if need[1] > LIMITS[need[0]]}
+        usual = {need for need in versions_needed(folder / "usual") if need[1] > NEWEST[need[0]]}
         said = {name: run(folder / name, "argument") for name in ("program", "usual")}
-        for what, is_so, shown in (("a usual program asks for newer symbols", usual, needed(folder / "usual")),
+        for what, is_so, shown in (("a usual program asks for newer symbols", usual, versions_needed(folder / "usual")),
                                    ("this one asks for none", not newer, newer),
                                    ("it does what the usual one does", said["program"] == said["usual"], said),
                                    ("constructors run before main, destructors after", said["program"].endswith("destroyed after main\n"), said)):

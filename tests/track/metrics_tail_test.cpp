@@ -5,19 +5,13 @@
 #include <fstream>
 #include <string>
 
+#include "support/temporary_directory.h"
+
 namespace sftrun::track {
 namespace {
 
 class MetricsTailTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = testing::TempDir() + "/tail-XXXXXX";
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-    file_ = folder_ / "metrics.jsonl";
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   void append(const std::string& text) const { std::ofstream(file_, std::ios::app) << text; }
   static std::vector<int64_t> steps(const std::vector<TrackedLine>& lines) {
     std::vector<int64_t> steps;
@@ -26,7 +20,8 @@ class MetricsTailTest : public testing::Test {
   }
   using Steps = std::vector<int64_t>;
 
-  std::filesystem::path folder_, file_;
+  const test::TemporaryDirectory folder_;
+  const std::filesystem::path file_ = folder_ / "metrics.jsonl";
 };
 
 TEST_F(MetricsTailTest, ReadsCompleteLinesOnce) {
